@@ -1,6 +1,5 @@
 """Report on a prepared corpus: numbers of pairs read, kept, and removed by reason."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -55,10 +54,6 @@ class DataReport:
     def to_dict(self) -> dict[str, Any]:
         """Return all counts and rates."""
         return {**asdict(self), "unknown_rate": {side: self.unknown_rate(side) for side in ("src", "tgt")}}
-
-    def to_json(self) -> str:
-        """Return all counts and rates as JSON."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "DataReport":

@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 import yaml
 
+from mtformer.data.data_report import Pair
 from mtformer.errors import DataError
 from mtformer.files import write_text
 
 SIZES = {"train": 20_000, "dev": 500, "test": 500}
 MAX_WORDS = 12
 TENSES = ("present", "present", "past", "past", "can", "should", "will")
-
-Pair = tuple[str, str]
 
 
 class Verb(NamedTuple):

@@ -107,14 +107,7 @@ def write_card(
 ) -> ScoreCard:
     """Write the sources, hypotheses and references, and then the score card, to `folder`.
 
-    Args:
-        folder: folder of the evaluation.
-        test: test set.
-        hypotheses: its translations.
-        scores: their scores.
-        evaluation: settings of the metrics.
-        translator: translator that produced the hypotheses, with its settings.
-        seconds: translation time.
+    `hypotheses` are what `translator` produced in `seconds`, and `evaluation` has the settings of the metrics.
     """
     texts = {SOURCES: test.sources, HYPOTHESES: hypotheses}
     texts |= {references_name(number): lines for number, lines in enumerate(test.references)}

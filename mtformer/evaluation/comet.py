@@ -4,12 +4,11 @@ COMET checkpoints are pickles, which can execute code when loaded. PyTorch is th
 checkpoint that contains anything but tensors and plain values is rejected.
 """
 
-import contextlib
 import importlib
 import logging
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,10 @@ log = logging.getLogger("mtformer")
 
 
 class Comet:
-    """A COMET model.
+    """A COMET model on a device (`cpu` or `cuda`).
 
-    Args:
-        model: its name on the Hugging Face Hub, such as Unbabel/wmt22-comet-da, or a file `.../checkpoints/model.ckpt`
-            with the model's hparams.yaml in the parent folder of `checkpoints`.
-        device: `cpu` or `cuda`.
+    `model` is its name on the Hugging Face Hub, such as Unbabel/wmt22-comet-da, or a file `.../checkpoints/model.ckpt`
+    with the model's hparams.yaml in the parent folder of `checkpoints`.
 
     Raises:
         ConfigError: if unbabel-comet is not installed, or its installation is broken.
@@ -46,8 +43,7 @@ class Comet:
         checkpoint = _checkpoint(comet, model)
         name = checkpoint.parents[1].name if Path(model).is_file() else model.rsplit("/", 1)[-1]
         self.signature = f"model:{name}|sha256:{file_sha256(checkpoint)[:12]}|version:{comet.__version__}"
-        self._gpus = int(device == "cuda")
-        self._accelerator = "gpu" if self._gpus else "cpu"
+        self._device = {"gpus": 1, "accelerator": "gpu"} if device == "cuda" else {"gpus": 0, "accelerator": "cpu"}
         self._model = _load(comet, checkpoint)
 
     def sentence_scores(
@@ -58,9 +54,7 @@ class Comet:
         samples = [{"src": src, "mt": hypothesis, "ref": reference} for src, hypothesis, reference in rows]
         log.info("scoring %d translations with COMET (%s)", len(samples), self.signature)
         # COMET's progress bar writes to stdout, which is reserved for results.
-        found = self._model.predict(
-            samples, batch_size=BATCH_SIZE, gpus=self._gpus, accelerator=self._accelerator, progress_bar=False
-        )
+        found = self._model.predict(samples, batch_size=BATCH_SIZE, progress_bar=False, **self._device)
         return [float(score) for score in found.scores]
 
     def score(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> Score:
@@ -87,8 +81,8 @@ def _checkpoint(comet: Any, model: str) -> Path:
 
 def _load(comet: Any, checkpoint: Path) -> Any:
     try:
-        with _weights_only():
-            return comet.load_from_checkpoint(str(checkpoint))
+        os.environ[WEIGHTS_ONLY] = "1"
+        return comet.load_from_checkpoint(str(checkpoint))
     except pickle.UnpicklingError as error:
         raise DataError(
             f"--comet {checkpoint}: rejected, because it contains more than weights and plain values, and loading it "
@@ -97,16 +91,3 @@ def _load(comet: Any, checkpoint: Path) -> Any:
     except Exception as error:  # Lightning, transformers and the Hub client raise exceptions of many types
         reason = " ".join(str(error).split())
         raise DataError(f"--comet {checkpoint}: COMET cannot load this file ({reason:.300})") from error
-
-
-@contextlib.contextmanager
-def _weights_only() -> Iterator[None]:
-    before = os.environ.get(WEIGHTS_ONLY)
-    os.environ[WEIGHTS_ONLY] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[WEIGHTS_ONLY]
-        else:
-            os.environ[WEIGHTS_ONLY] = before

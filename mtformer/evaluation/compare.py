@@ -3,11 +3,12 @@
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mtformer.config.loading import config_diff
+from mtformer.evaluation.comet import Comet
 from mtformer.evaluation.scores import METRICS, ScoreName
 from mtformer.evaluation.significance import (
     Counts,
@@ -22,9 +23,6 @@ from mtformer.evaluation.significance import (
     welch_interval,
 )
 from mtformer.evaluation.systems import Material, System, distinguishes
-
-if TYPE_CHECKING:
-    from mtformer.evaluation.comet import Comet
 
 LENGTHS = (10, 20, 30, 40, 50, 60)
 """Source lengths at which a new bucket begins."""
@@ -43,27 +41,20 @@ class RunScore:
 
 @dataclass(frozen=True)
 class SystemScore:
-    """Scores of a system for one metric, compared to the baseline.
-
-    Args:
-        system: name of the system.
-        runs: score of each run.
-        mean: mean of these scores.
-        deviation: their sample standard deviation; None for a single run.
-        estimate: score of all runs together, with a confidence interval over sentences.
-        difference: mean minus the baseline's mean. This and the following values are None for the baseline.
-        tests: significance tests against the baseline, with the same number of runs of both systems (the first ones).
-        seeds_interval: 95 % confidence interval of the difference over seeds; None unless both have several runs.
-    """
+    """Scores of a system for one metric; the last three values compare it to the baseline and are None for that."""
 
     system: str
     runs: list[RunScore]
     mean: float
     deviation: float | None
+    """Sample standard deviation over runs; None for a single run."""
     estimate: Estimate
+    """Score of all runs together, with a confidence interval over sentences."""
     difference: float | None = None
     tests: PairedTests | None = None
+    """Significance tests with the same number of runs of both systems (the first ones)."""
     seeds_interval: tuple[float, float] | None = None
+    """95 % confidence interval of the difference over seeds; None unless both have several runs."""
 
 
 @dataclass(frozen=True)
@@ -123,17 +114,13 @@ def compare(
     systems: Sequence[System],
     material: Material,
     num_sentences: int = 5,
-    comet: "Comet | None" = None,
+    comet: Comet | None = None,
     progress: Callable[[], object] = lambda: None,
 ) -> Comparison:
     """Compare systems on a test set; the first system is the baseline.
 
-    Args:
-        systems: systems with translations in `material`.
-        material: translations, sources and references.
-        num_sentences: number of sentences to return; those with the largest differences are chosen.
-        comet: COMET model to use as an additional metric; ignored if `material` has no sources.
-        progress: function called after each system and metric.
+    The result includes the `num_sentences` sentences with the largest differences. `comet` is an additional metric,
+    which requires sources. `progress` is called after each system and metric.
 
     Raises:
         ConfigError: if the BLEU tokenizer is not available, or sacreBLEU's seed is invalid.

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mtformer.config.data import DataConfig, Source
 from mtformer.config.schema import EvaluationConfig
@@ -13,10 +12,8 @@ from mtformer.data.corpus.sources import languages, read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.card import EvalSet, ScoreCard, write_card
+from mtformer.evaluation.comet import Comet
 from mtformer.evaluation.scores import METRICS, MetricName, for_language, looks_tokenized, score
-
-if TYPE_CHECKING:
-    from mtformer.evaluation.comet import Comet
 
 log = logging.getLogger("mtformer")
 
@@ -46,8 +43,7 @@ def config_sets(data: DataConfig) -> list[EvalSet]:
 def sacrebleu_set(testset: str, language_pair: str) -> EvalSet:
     """Return a test set that sacreBLEU downloads and caches, such as `wmt14/full` with `en-de`.
 
-    Raises:
-        DataError: if the test set or language pair does not exist, or cannot be downloaded.
+    Raises DataError if the test set or language pair does not exist, or cannot be downloaded.
     """
     from sacrebleu import get_reference_files, get_source_file
     from sacrebleu.dataset import DATASETS
@@ -75,18 +71,11 @@ def evaluate(
     *,
     metrics: Sequence[MetricName] = METRICS,
     progress: Callable[[int], object] | None = None,
-    comet: "Comet | None" = None,
+    comet: Comet | None = None,
 ) -> ScoreCard:
     """Translate a test set with the translator's `decoding` settings, score it, and save a score card in `folder`.
 
-    Args:
-        translator: model with its decoding settings.
-        test: test set.
-        config: `evaluation` section of the config.
-        folder: folder for the score card and the texts (see `mtformer.evaluation.card`).
-        metrics: metrics to compute.
-        progress: see `Translator.translate`.
-        comet: COMET model to use as an additional metric, with the first reference.
+    `progress` is passed to `Translator.translate`. `comet` is an additional metric; it uses only the first reference.
     """
     if any(looks_tokenized(references) for references in test.references):
         log.warning("%s: the references look tokenized; their scores are not comparable to published ones", test.name)

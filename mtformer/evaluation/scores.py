@@ -46,12 +46,7 @@ def score(
 ) -> list[Score]:
     """Score a corpus, and return one `Score` per metric, in the order of `metrics`.
 
-    Args:
-        hypotheses: one line per sentence, including blank lines.
-        references: one line per hypothesis.
-        config: `evaluation` section (see `for_language`).
-        metrics: metrics to compute.
-        more_references: additional references, each with one line per hypothesis.
+    `for_language` adapts `config` to a language. Each reference has one line per hypothesis.
 
     Raises:
         DataError: if the numbers of lines differ or are 0.
@@ -97,12 +92,7 @@ def bleu_tokenizer(config: EvaluationConfig, tgt_lang: str | None) -> str:
 
 
 def for_language(config: EvaluationConfig, tgt_lang: str | None) -> EvaluationConfig:
-    """Return the settings for a target language: `auto` becomes its tokenizer, or `char` if that is unavailable.
-
-    Args:
-        config: `evaluation` section of the config.
-        tgt_lang: language code; None: unknown, and the tokenizer is 13a.
-    """
+    """Return the settings for a target language: `auto` becomes its tokenizer, or `char` if that is unavailable."""
     if config.bleu_tokenizer != "auto":
         return config
     return config.model_copy(update={"bleu_tokenizer": _runnable(bleu_tokenizer(config, tgt_lang))})

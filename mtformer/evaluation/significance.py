@@ -1,12 +1,13 @@
-"""Significance of the difference between two systems: sacreBLEU's paired tests, and intervals over seeds.
+"""Significance of the difference between two systems: paired tests as in sacreBLEU, and intervals over seeds.
 
 A test set is a sample of sentences, and seeds are a sample of training runs; each source of variance has its own test.
 
-Paired bootstrap resampling (Koehn 2004) and paired approximate randomization (Riezler and Maxwell 2005), as implemented
-in sacreBLEU (Post 2018), test whether the same trained models would differ on other sentences. As in Clark et al. 2011,
-all seeds of a system are used, but the unit of resampling is the sentence, because translations of the same sentence
-with several seeds are not independent samples. Welch's interval (Welch 1947) for the difference between means over
-seeds tests whether other seeds would differ on the same sentences; with two or three seeds it is wide.
+Paired bootstrap resampling (Koehn 2004) and paired approximate randomization (Riezler and Maxwell 2005) test whether
+the same trained models would differ on other sentences. For single runs, the results equal those of sacreBLEU (Post
+2018). As in Clark et al. 2011, all seeds of a system are used, but the unit of resampling is the sentence, because
+translations of the same sentence with several seeds are not independent samples. Welch's interval (Welch 1947) for the
+difference between means over seeds tests whether other seeds would differ on the same sentences; with two or three
+seeds it is wide.
 
 N sentences, C statistics that a metric collects per sentence: n-grams for BLEU and chrF, edits for TER.
 """
@@ -16,7 +17,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +25,6 @@ from numpy.typing import NDArray
 from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import ConfigError
 from mtformer.evaluation.scores import MetricName, ScoreName, make_metric
-
-if TYPE_CHECKING:  # importing sacreBLEU takes a second
-    from sacrebleu.metrics.base import Metric, Signature
-    from sacrebleu.significance import Result
 
 Counts = NDArray[np.float64]
 NUM_RESAMPLES, NUM_TRIALS = 1000, 10_000
@@ -79,14 +76,7 @@ def sacrebleu_measure(
     outputs: Mapping[Path, Sequence[str]],
     references: Sequence[Sequence[str]],
 ) -> Measure:
-    """Return a sacreBLEU metric; raise ConfigError if the BLEU tokenizer is not available.
-
-    Args:
-        name: name of the metric.
-        config: `evaluation` section of the config.
-        outputs: hypotheses by path.
-        references: one list of lines per reference.
-    """
+    """Return a sacreBLEU metric; raise ConfigError if the BLEU tokenizer is not available."""
     metric = make_metric(name, config)
     streams = [list(stream) for stream in references]
     counts = {
@@ -106,9 +96,10 @@ def mean_measure(signature: str, outputs: Mapping[Path, Sequence[float]]) -> Mea
 
 def estimate(measure: Measure, counts_NC: Counts) -> Estimate:
     """Return the score of a system with its confidence interval; for several runs, pass the sum of their counts."""
-    (found,) = _test(measure, [counts_NC], "bs", NUM_RESAMPLES)
-    mean, half = float(found.mean or 0.0), float(found.ci or 0.0)
-    return Estimate(float(found.score), mean, mean - half, mean + half)
+    from sacrebleu.significance import estimate_ci
+
+    mean, half = map(float, estimate_ci(_bootstrap(measure, counts_NC)))
+    return Estimate(float(measure.score(counts_NC)), mean, mean - half, mean + half)
 
 
 def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> PairedTests:
@@ -118,13 +109,32 @@ def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> Pa
     sentences reproduce the observed difference exactly, which matters for small n, so these are added here. Systems
     with equal scores get p = 1; for identical systems sacreBLEU would return the smallest possible p.
     """
-    if measure.score(baseline_NC) == measure.score(system_NC):
+    observed = abs(measure.score(baseline_NC) - measure.score(system_NC))
+    if observed == 0:
         return PairedTests(1.0, 1.0)
+    resampled = np.abs(_bootstrap(measure, system_NC) - _bootstrap(measure, baseline_NC))
+    is_swapped = _generator().integers(2, size=(NUM_TRIALS, len(system_NC)), dtype=bool)
+    one, other = (
+        np.array([measure.score_of(counts_C) for counts_C in choice @ baseline_NC + ~choice @ system_NC])
+        for choice in (is_swapped, ~is_swapped)
+    )
+    p_randomization = _p_value(np.abs(one - other), observed)
     num_different = int((baseline_NC != system_NC).any(1).sum())
-    _, resampled = _test(measure, [baseline_NC, system_NC], "bs", NUM_RESAMPLES)
-    _, swapped = _test(measure, [baseline_NC, system_NC], "ar", NUM_TRIALS)
-    p_bootstrap, p_randomization = (float(cast(float, found.p_value)) for found in (resampled, swapped))
-    return PairedTests(p_bootstrap, min(1.0, p_randomization + 2.0 ** (1 - num_different)))
+    return PairedTests(
+        _p_value(resampled - resampled.mean(), observed), min(1.0, p_randomization + 2.0 ** (1 - num_different))
+    )
+
+
+def _bootstrap(measure: Measure, counts_NC: Counts) -> NDArray[np.float64]:
+    """Return the scores of bootstrap samples; the samples of all systems have the same sentences."""
+    N, counts_NC = len(counts_NC), counts_NC.astype(np.float32)
+    samples = _generator().choice(N, size=(NUM_RESAMPLES, N), replace=True)
+    return np.array([measure.score(counts_NC[sample_N]) for sample_N in samples])
+
+
+def _p_value(differences: NDArray[np.float64], observed: float) -> float:
+    """Return the share of trials with a larger difference, counting the observed one as a trial."""
+    return (1 + int((differences > observed).sum())) / (1 + len(differences))
 
 
 def describe_tests() -> str:
@@ -162,37 +172,9 @@ def t_quantile(probability: float, freedom: float) -> float:
     return math.sqrt(freedom) * math.tan(low)
 
 
-class _Counted:
-    """Adapter that passes rows of precomputed counts to sacreBLEU's tests in place of hypotheses."""
-
-    def __init__(self, measure: Measure) -> None:
-        self.measure = measure
-
-    def _extract_corpus_statistics(self, hypotheses: Counts, references: object) -> Counts:
-        return hypotheses
-
-    def _aggregate_and_compute(self, stats: Counts) -> Any:
-        return self._compute_score_from_stats(np.sum(stats, axis=0))
-
-    def _compute_score_from_stats(self, stats: Any) -> Any:
-        from sacrebleu.metrics.base import Score
-
-        return Score(self.measure.label, self.measure.score_of(stats))
-
-    def get_signature(self) -> "Signature":
-        from sacrebleu.metrics.base import Signature
-
-        return Signature({"num_refs": 1})  # the tests add their own settings
-
-
-def _test(measure: Measure, systems: Sequence[Counts], kind: str, number: int) -> list["Result"]:
-    from sacrebleu.significance import PairedTest
-
-    _checked_seed()
-    metric = cast("Metric", _Counted(measure))  # it has all methods that the tests call
-    named = [(str(position), cast("Sequence[str]", counts)) for position, counts in enumerate(systems)]
-    _, found = PairedTest(named, {measure.name: metric}, None, test_type=kind, n_samples=number)()
-    return cast("list[Result]", found[measure.label])
+def _generator() -> np.random.Generator:
+    seed = _checked_seed()
+    return np.random.default_rng(None if seed == "none" else int(seed))
 
 
 def _checked_seed() -> str:

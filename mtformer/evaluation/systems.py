@@ -119,15 +119,10 @@ def common_sets(runs: Sequence[Run], chosen: Sequence[str] = ()) -> list[str]:
 
 
 def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Material:
-    """Return the translations of a test set by several runs, as saved with their score cards.
+    """Return the translations of a test set by several runs, with the sources, references and metrics of the first.
 
-    Args:
-        name: test set on which all runs have scores.
-        runs: runs to compare; sources, references and metrics are those of the first.
-        force: accept score cards with differences that make scores incomparable.
-
-    Raises:
-        DataError: if a card is missing or damaged, or its scores are not comparable to those of the first.
+    Raises DataError if a card is missing or damaged, or if its scores are not comparable to those of the first, unless
+    `force` is set.
     """
     folders = [RunDir(run.path).evaluation(name) for run in runs]
     cards = [read_card(folder) for folder in folders]

@@ -35,7 +35,7 @@ from mtformer.experiment.pretrained import pretrained_tokenizers
 from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, verify, write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import MULTI_SENTENCE_SHARE
-from mtformer.text.tags import require_tags, source_tags, tag_id, target, target_tags
+from mtformer.text.tags import require_tags, tag_id, tags_by_side, target
 from mtformer.text.tokenizer import JOINT, SRC, TGT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
@@ -208,8 +208,8 @@ def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
     with explain_write_errors(f"{folder}: the tokenizer", "choose another folder"):
         if config.training.init_from is not None:
             tokenizers = pretrained_tokenizers(config)
-            require_tags(source_tags(config.data), tokenizers.src)
-            require_tags(target_tags(config.data), tokenizers.tgt)
+            for tags, tokenizer in zip(tags_by_side(config.data), (tokenizers.src, tokenizers.tgt), strict=True):
+                require_tags(tags, tokenizer)
             tokenizers.save(folder)
             return tokenizers
         with atomic_folder(folder) as temporary:
@@ -222,7 +222,7 @@ def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
 
 
 def _make_one(config: Config, existing: str | None, sides: tuple[int, ...], path: Path) -> None:
-    tags = [source_tags(config.data), target_tags(config.data)]
+    tags = tags_by_side(config.data)
     if existing is not None:
         tokenizer = Tokenizer.load(existing)
         for side in sides:

@@ -27,11 +27,6 @@ class Pieces:
     scores: list[float] = field(default_factory=list)
     """Scores by id: log-probability (unigram), or the negative rank of the merge (BPE)."""
 
-    @property
-    def keep_to_words(self) -> bool:
-        """True if no piece contains a space except at its start, so that words are segmented independently."""
-        return not any(SPACE in piece[1:] for piece in self.normal)
-
 
 def read_pieces(model: bytes) -> Pieces:
     """Parse the bytes of a `.model` file that SentencePiece has already validated."""

@@ -10,6 +10,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -44,7 +45,9 @@ class Sampler(ABC):
 
     def __init__(self, processor: Any, pieces: Pieces) -> None:
         self.processor, self.pieces = processor, pieces
-        self.word = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}" if pieces.keep_to_words else "(?s:.+)")
+        # Words are segmented independently unless a piece contains a space after its start.
+        crosses_words = any(SPACE in piece[1:] for piece in pieces.normal)
+        self.word = re.compile("(?s:.+)" if crosses_words else f"{SPACE}?[^{SPACE}]+|{SPACE}")
         longest_first = sorted(pieces.user, key=len, reverse=True)
         self.user_symbols = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
 
@@ -191,7 +194,7 @@ class BpeSampler(Sampler):
         super().__init__(processor, pieces)
         self.num_pieces = len(pieces.scores)
         self.pad = self.num_pieces + sys.maxunicode + 1
-        self.symbols: dict[str, list[int]] = {}
+        self.symbols_of = lru_cache(MAX_WORDS)(self._symbols)
         merges = sorted(
             (self._pair(normal[piece[:cut]], normal[piece[cut:]]), merged)
             for normal in [pieces.normal]
@@ -208,9 +211,7 @@ class BpeSampler(Sampler):
         """Return the ids of each line after random merges."""
         random = np.random.Generator(np.random.PCG64(seed))
         words, words_per_line = self.cut(lines)
-        if len(self.symbols) > MAX_WORDS:
-            self.symbols.clear()
-        symbols = [self._symbols(word) for word in words]
+        symbols = [self.symbols_of(word) for word in words]
         length_N = np.array([len(word) for word in symbols], dtype=np.int64)
         group_N = np.ceil(np.log2(np.maximum(length_N, 1)))
         word_N, ids_N = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
@@ -224,12 +225,8 @@ class BpeSampler(Sampler):
         return _lines_of(*self._spelled(ids_N[order], word_N[order]), words_per_line)
 
     def _symbols(self, word: str) -> list[int]:
-        symbols = self.symbols.get(word)
-        if symbols is None:
-            user, normal, first = self.pieces.user, self.pieces.normal, self.num_pieces
-            symbols = [user[word]] if word in user else [normal.get(c, first + ord(c)) for c in word]
-            self.symbols[word] = symbols
-        return symbols
+        user, normal, first = self.pieces.user, self.pieces.normal, self.num_pieces
+        return [user[word]] if word in user else [normal.get(c, first + ord(c)) for c in word]
 
     def _padded(self, words: list[list[int]]) -> Ints:
         length_N = np.array([len(word) for word in words])

@@ -13,19 +13,12 @@ def language_tag(language: str) -> str:
     return f"<2{language}>"
 
 
-def source_tags(data: DataConfig) -> list[str]:
-    """Return all tags on the source side; the tokenizer must have a piece for each."""
+def tags_by_side(data: DataConfig) -> tuple[list[str], list[str]]:
+    """Return all tags on the source side and on the target side; the tokenizers must have a piece for each."""
+    languages = [language_tag(language) for language in data.target_languages]
     tags = [corpus.tag for corpus in data.corpora.values() if corpus.tag is not None]
-    return list(dict.fromkeys([*tags, *_language_tags(data, "source")]))
-
-
-def target_tags(data: DataConfig) -> list[str]:
-    """Return all tags on the target side; the tokenizer must have a piece for each."""
-    return _language_tags(data, "target")
-
-
-def _language_tags(data: DataConfig, side: str) -> list[str]:
-    return [language_tag(language) for language in data.target_languages] if data.language_tags == side else []
+    src = [*tags, *languages] if data.language_tags == "source" else tags
+    return list(dict.fromkeys(src)), languages if data.language_tags == "target" else []
 
 
 def tag_id(tag: str, tokenizer: Tokenizer) -> int:
@@ -55,11 +48,7 @@ class Target:
 
 
 def target(data: DataConfig, tokenizers: TokenizerPair, language: str | None = None) -> Target:
-    """Return the ids that select a target language (default: `data.tgt_lang`).
-
-    Raises:
-        ConfigError: if the model was not trained on the language.
-    """
+    """Return the ids that select a target language; raise ConfigError if the model was not trained on it."""
     known = data.target_languages
     language = language or data.tgt_lang
     if language not in known:

@@ -32,11 +32,7 @@ def piece_bytes(piece: str, is_control: bool = False) -> bytes:
 
 
 class Tokenizer:
-    """One SentencePiece model.
-
-    Args:
-        model: the bytes of a `.model` file.
-        name: name in error messages, such as the path.
+    """One SentencePiece model, given as the bytes of a `.model` file; `name` is used in error messages.
 
     Raises:
         DataError: if `model` is not a SentencePiece model, or its special ids are not pad 0, unk 1, bos 2, eos 3.
@@ -81,8 +77,7 @@ class Tokenizer:
 
     def encode(self, lines: Sequence[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of each line, without bos or eos; blank lines give empty lists."""
-        ids: list[list[int]] = self._processor.EncodeAsIds(list(lines), num_threads=num_threads) if lines else []
-        return ids
+        return self._processor.EncodeAsIds(list(lines), num_threads=num_threads) if lines else []
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
         """Return the ids of a random segmentation of each line; the result depends on the arguments only.
@@ -100,8 +95,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each list of ids; pad, bos and eos are skipped, and unk becomes ` ⁇ `."""
         kept = [[piece for piece in line if piece not in CONTROL_IDS] for line in ids]
-        lines: list[str] = self._processor.DecodeIds(kept) if kept else []
-        return lines
+        return self._processor.DecodeIds(kept) if kept else []
 
     def pieces(self, line: str) -> list[str]:
         """Return the pieces of a line as text; unknown characters are copied."""

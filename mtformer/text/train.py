@@ -26,13 +26,8 @@ log = logging.getLogger("mtformer")
 def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -> None:
     """Train a model and write it to `path` atomically; the same lines and config give an identical file.
 
-    Args:
-        lines: the text (of both languages if joint); only a uniform sample of `train_sentences` lines is used.
-        config: the `tokenizer` section.
-        path: the file to write.
-
-    Raises:
-        DataError: if there is no text, or `vocab_size` is too large or too small for it.
+    A uniform sample of `train_sentences` lines is used. Raises DataError if there is no text, or `vocab_size` is too
+    large or too small for it.
     """
     # SentencePiece can sample too, but not with a given seed.
     sentences = _sample(_usable(lines), config.train_sentences)

@@ -174,7 +174,9 @@ def build_loading(options: argparse.Namespace, store_folder: Path, folder: Path)
             changes = Augmentation(tokenizers, options.sampling_alpha, data.noise, data.filters.max_tokens)
         batches = TrainingBatches(mixture, options.batch_tokens, changes)
         tokens = cells = num_batches = 0
-        with batches.start(SamplerState(epoch, len(store) // 2 if from_middle else 0), max_epochs=epoch + 1) as stream:
+        with closing(
+            batches.start(SamplerState(epoch, len(store) // 2 if from_middle else 0), max_epochs=epoch + 1)
+        ) as stream:
             for batch in islice(stream, options.batches):
                 if not num_batches:
                     first = time.perf_counter() - begin

@@ -11,6 +11,7 @@ import argparse
 import itertools
 import json
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ def main() -> None:
     config = load_config(options.config, options.overrides).config
     with tempfile.TemporaryDirectory() as folder:
         training = prepare_experiment(config, Path(folder, "tokenizer")).batches
-        with training.start(max_epochs=1) as batches:
+        with closing(training.start(max_epochs=1)) as batches:
             lengths = [torch.stack([b.src_lengths_B, (b.tgt_out_BT != PAD).sum(1)], dim=1) - 1 for b in batches]
     lengths.sort(key=lambda pairs: int(pairs.max()))
     chosen = np.linspace(0, len(lengths) - 1, 2 * NUM_BATCHES + 1).astype(int)[1::2]

@@ -1,6 +1,7 @@
 """Batches contain each pair once, respect the budget, depend on the sampler state only, and have little padding."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
@@ -149,12 +150,12 @@ def training(request: pytest.FixtureRequest, store: Store, tokenizers: Tokenizer
 
 
 def epoch_of(training: TrainingBatches, epoch: int) -> list[Batch]:
-    with training.start(max_epochs=epoch + 1) as batches:
+    with closing(training.start(max_epochs=epoch + 1)) as batches:
         return [batch for batch in batches if batch.end.epoch == epoch]
 
 
 def test_every_epoch_contains_the_corpus(training: TrainingBatches, pairs: Pairs, tokenizers: TokenizerPair) -> None:
-    with training.start(max_epochs=3) as batches:
+    with closing(training.start(max_epochs=3)) as batches:
         made = list(batches)
     orders = []
     for epoch in range(3):
@@ -168,22 +169,22 @@ def test_every_epoch_contains_the_corpus(training: TrainingBatches, pairs: Pairs
 
 
 def test_resuming_at_any_position(training: TrainingBatches) -> None:
-    with training.start() as batches:
+    with closing(training.start()) as batches:
         whole = list(islice(batches, 3 * len(epoch_of(training, 0))))
     for stop in (0, 1, 7, *range(20, len(whole) - 3, 9)):
         place = whole[stop - 1].end if stop else SamplerState()
-        with training.start(place, stop) as rest:
+        with closing(training.start(place, stop)) as rest:
             for expected, found in zip(whole[stop : stop + 3], rest, strict=False):
                 assert_same(expected, found)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
 def test_ranks_share_one_list_of_batches(training: TrainingBatches, num_ranks: int) -> None:
-    with training.start(max_epochs=2) as batches:
+    with closing(training.start(max_epochs=2)) as batches:
         whole = list(batches)
     shares = []
     for rank in range(num_ranks):
-        with training.start(max_epochs=2, rank=rank, num_ranks=num_ranks) as batches:
+        with closing(training.start(max_epochs=2, rank=rank, num_ranks=num_ranks)) as batches:
             shares.append(list(batches))
     assert len({len(share) for share in shares}) == 1
     together = [batch for group in zip(*shares, strict=True) for batch in group]
@@ -195,12 +196,12 @@ def test_ranks_share_one_list_of_batches(training: TrainingBatches, num_ranks: i
     for blank in together[len(whole) :]:
         assert (blank.num_pairs, blank.num_tgt_tokens, int(blank.tgt_out_BT.max())) == (0, 0, PAD)
     # Each rank can resume at the end of a group.
-    with training.start(shares[0][2].end, 3, max_epochs=2, rank=1, num_ranks=num_ranks) as rest:
+    with closing(training.start(shares[0][2].end, 3, max_epochs=2, rank=1, num_ranks=num_ranks)) as rest:
         assert_same(next(rest), shares[1][3])
 
 
 def test_splitting_a_batch_keeps_its_pairs(training: TrainingBatches, tokenizers: TokenizerPair) -> None:
-    with training.start() as batches:
+    with closing(training.start()) as batches:
         for batch in islice(batches, 5):
             assert batch.split(None) == batch.split(batch.num_padded_tokens) == [batch]
             pieces = batch.split(batch.num_padded_tokens // 3)
@@ -218,16 +219,16 @@ def test_splitting_a_batch_keeps_its_pairs(training: TrainingBatches, tokenizers
 
 def test_resuming_at_the_end_of_an_epoch_starts_the_next_epoch(training: TrainingBatches, store: Store) -> None:
     whole = epoch_of(training, 0)
-    with training.start(whole[-1].end, len(whole)) as batches:
+    with closing(training.start(whole[-1].end, len(whole))) as batches:
         assert_same(next(batches), epoch_of(training, 1)[0])
-    with training.start(SamplerState(1, len(store)), max_epochs=2) as batches:
+    with closing(training.start(SamplerState(1, len(store)), max_epochs=2)) as batches:
         assert list(batches) == []
 
 
 def test_no_pair_is_lost_if_the_budget_changes(store: Store, tokenizers: TokenizerPair) -> None:
     other = batches_of(store, tokenizers, budget=BUDGET // 2)
     ends = [batch.end.pairs for batch in epoch_of(other, 0)]
-    with other.start(SamplerState(0, 500)) as batches:
+    with closing(other.start(SamplerState(0, 500))) as batches:
         begun = next(batches)
     assert begun.end.pairs == min(end for end in ends if end > 500)
     assert begun.end.pairs - begun.num_pairs <= 500

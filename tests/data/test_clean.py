@@ -155,7 +155,7 @@ def test_several_processes_write_the_same_files(
 def test_no_processes_are_started_for_a_small_corpus(
     mixed: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mtformer.data.workers.Workers._start", None)
+    monkeypatch.setattr("mtformer.data.workers.Workers._submit", None)
     assert clean(mixed, tmp_path / "out", num_workers=2).read == len(mixed)
 
 

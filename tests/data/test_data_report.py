@@ -33,8 +33,8 @@ def test_lines_with_unusual_characters_are_counted_by_side() -> None:
 
 
 def test_reports_are_read_from_json_and_added() -> None:
-    assert DataReport.from_dict(json.loads(report().to_json())) == report()
-    assert json.loads(report().to_json())["unknown_rate"] == {"src": 0.01, "tgt": 0.0}
+    assert DataReport.from_dict(json.loads(json.dumps(report().to_dict()))) == report()
+    assert json.loads(json.dumps(report().to_dict()))["unknown_rate"] == {"src": 0.01, "tgt": 0.0}
     both = report() + DataReport(
         read=5, kept=1, left_out={"empty": 1, "script": 3}, unusual={"src": {"NUL": 1}, "tgt": {}}
     )

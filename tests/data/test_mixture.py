@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from mtformer.config.data import DataConfig
 from mtformer.data.batching.batches import Batch, TrainingBatches
-from mtformer.data.batching.mixture import Corpus, Mixture, SamplerState, permuted
+from mtformer.data.batching.mixture import Corpus, Mixture
 from mtformer.data.store import store as store_module
 from mtformer.data.store.prepare import prepare
 from mtformer.data.store.store import Store
@@ -36,7 +37,7 @@ def stores(
 def taken(mixture: Mixture, num_epochs: int, since_step: int = 0) -> list[Counter[int]]:
     """Return the frequency of each block for each corpus."""
     counts = [Counter[int]() for _ in mixture.corpora]
-    state = mixture.begin(SamplerState())
+    state = None
     for epoch in range(num_epochs):
         for window in mixture.windows(epoch, since_step, state):
             for count, blocks in zip(counts, window.blocks, strict=True):
@@ -48,7 +49,7 @@ def taken(mixture: Mixture, num_epochs: int, since_step: int = 0) -> list[Counte
 
 def test_an_epoch_of_one_corpus_has_windows_of_equal_size(stores: list[Store]) -> None:
     mixture = Mixture([Corpus("a", stores[0])], 1, window_pairs=130)
-    orders, taken = [], mixture.begin(SamplerState())
+    orders, taken = [], None
     for epoch in range(3):
         windows = list(mixture.windows(epoch, 0, taken))
         taken = windows[-1].taken_after
@@ -58,7 +59,7 @@ def test_an_epoch_of_one_corpus_has_windows_of_equal_size(stores: list[Store]) -
     assert orders[0] != orders[1] != orders[2]
     for seed in (1, 2):
         again = Mixture([Corpus("a", stores[0])], seed, window_pairs=130)
-        blocks = [window.blocks[0] for window in again.windows(1, 0, again.begin(SamplerState(1, taken={"a": 40})))]
+        blocks = [window.blocks[0] for window in again.windows(1, 0, {"a": 40})]
         assert (np.concatenate(blocks).tolist() == orders[1]) == (seed == 1)
 
 
@@ -76,7 +77,7 @@ def test_frequencies_equal_the_weights(stores: list[Store], window_pairs: int) -
 
 def test_every_window_contains_the_mixture(stores: list[Store]) -> None:
     mixture = Mixture([Corpus("a", stores[0]), Corpus("b", stores[1], ((0, 2.0),))], 1, window_pairs=100)
-    shares = [len(w.blocks[1]) / len(w.blocks[0]) for w in mixture.windows(0, 0, mixture.begin(SamplerState()))]
+    shares = [len(w.blocks[1]) / len(w.blocks[0]) for w in mixture.windows(0, 0, None)]
     assert len(shares) == 6
     assert all(0.3 < share < 0.75 for share in shares)
 
@@ -94,7 +95,7 @@ def test_temperature_balances_the_sizes(stores: list[Store]) -> None:
 def test_a_weight_change_starts_a_new_epoch(stores: list[Store], tokenizers: TokenizerPair) -> None:
     corpora = [Corpus("a", stores[0]), Corpus("b", stores[1], ((0, 1.0), (10, 3.0), (20, 0.0)))]
     training = TrainingBatches(Mixture(corpora, 1, window_pairs=60), 300)
-    with training.start(batches_per_step=2) as stream:
+    with closing(training.start(batches_per_step=2)) as stream:
         batches = [next(stream) for _ in range(90)]
     shares = [
         sum(batch.pairs_of["b"] for batch in some) / sum(batch.num_pairs for batch in some)
@@ -117,10 +118,10 @@ def test_resuming_between_weight_changes(stores: list[Store]) -> None:
         Corpus("c", stores[2], ((0, 0.4),)),
     ]
     training = TrainingBatches(Mixture(corpora, 1, 1.5, window_pairs=60), 300)
-    with training.start(batches_per_step=2) as stream:
+    with closing(training.start(batches_per_step=2)) as stream:
         whole = [next(stream) for _ in range(120)]
     for stop in range(2, 118, 2):
-        with training.start(whole[stop - 1].end, stop // 2, batches_per_step=2) as stream:
+        with closing(training.start(whole[stop - 1].end, stop // 2, batches_per_step=2)) as stream:
             assert key(next(stream)) == key(whole[stop])
             if stop % 10 == 0:
                 rest = [next(stream) for _ in range(len(whole) - stop - 1)]
@@ -134,14 +135,14 @@ def key(batch: Batch) -> object:
 def test_adding_a_corpus_does_not_change_other_streams(stores: list[Store]) -> None:
     alone = Mixture([Corpus("a", stores[0])], 1)
     both = Mixture([Corpus("b", stores[1]), Corpus("a", stores[0])], 1)
-    (one,), (two,) = (list(m.windows(0, 0, m.begin(SamplerState()))) for m in (alone, both))
+    (one,), (two,) = (list(m.windows(0, 0, None)) for m in (alone, both))
     assert one.blocks[0].tolist() == two.blocks[1].tolist()
 
 
 def test_tags_directions_and_start_tokens(stores: list[Store], tokenizers: TokenizerPair) -> None:
     corpora = [Corpus("ab", stores[1], tags=(7,)), Corpus("ba", stores[1], is_swapped=True, tags=(8, 9), start=6)]
     training = TrainingBatches(Mixture(corpora, 1), 10_000)
-    with training.start(max_epochs=1) as stream:
+    with closing(training.start(max_epochs=1)) as stream:
         batches = list(stream)
     found: dict[int, list[tuple[str, str]]] = {BOS: [], 6: []}
     for batch in batches:
@@ -170,32 +171,3 @@ def test_a_corpus_with_less_than_one_block_per_epoch_is_sampled_in_some_epochs(
     corpora = [Corpus("a", stores[0]), Corpus("c", stores[2], ((0, 0.02),))]
     (count,) = taken(Mixture(corpora, 1), 300)[1:]
     assert sum(count.values()) == pytest.approx(300 * 0.02 * 4, rel=0.4)
-
-
-# ---- permutations ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 16, 17, 255, 1000, 65_537])
-def test_a_permutation_depends_on_the_whole_key(size: int) -> None:
-    keys = [(1, "a", 0), (2, "a", 0), (1, "b", 0), (1, "a", 1)]
-    orders = [permuted(np.arange(size), size, *key) for key in keys]
-    for key, order in zip(keys, orders, strict=True):
-        assert np.array_equal(np.sort(order), np.arange(size))
-        some = np.array([size // 2, size - 1, size // 2, 0])
-        assert np.array_equal(permuted(some, size, *key), order[some])
-    assert size < 50 or len({tuple(order.tolist()) for order in orders}) == 4
-
-
-def test_all_permutations_are_about_equally_likely() -> None:
-    """Chi-square with 23 degrees of freedom exceeds 49.7 with a probability of 0.001."""
-    orders = [tuple(permuted(np.arange(4), 4, key).tolist()) for key in range(2400)]
-    counts = np.unique(np.array(orders), axis=0, return_counts=True)[1]
-    assert len(counts) == 24
-    assert ((counts - 100) ** 2 / 100).sum() < 49.7
-
-
-def test_adjacent_numbers_are_separated() -> None:
-    order = permuted(np.arange(78_125), 78_125, 1)
-    assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.02
-    assert abs(np.corrcoef(np.arange(len(order)), order)[0, 1]) < 0.02
-    assert (np.abs(np.diff(order)) < 100).mean() < 0.01

@@ -4,10 +4,11 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
-from mtformer.data.batching.prefetch import Prefetcher
+from mtformer.data.batching.batches import prefetch
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
@@ -37,7 +38,7 @@ class Source(Iterator[int]):
 
 
 def test_items_are_in_order() -> None:
-    items = Prefetcher(iter(range(100)), num_ahead=3)
+    items = prefetch(iter(range(100)), num_ahead=3)
     assert list(items) == list(range(100))
     assert list(items) == []
     assert eventually(lambda: num_threads() == 0)
@@ -45,7 +46,7 @@ def test_items_are_in_order() -> None:
 
 def test_the_number_of_prefetched_items_is_limited() -> None:
     source = Source()
-    with Prefetcher(source, num_ahead=4) as items:
+    with closing(prefetch(source, num_ahead=4)) as items:
         assert next(items) == 0
         # One item was taken, four are in the queue, and the thread holds one.
         assert eventually(lambda: source.given == 6)
@@ -54,7 +55,7 @@ def test_the_number_of_prefetched_items_is_limited() -> None:
 
 
 def test_an_error_is_raised_after_the_preceding_items() -> None:
-    items = Prefetcher(Source(fails_at=3), num_ahead=8)
+    items = prefetch(Source(fails_at=3), num_ahead=8)
     assert [next(items) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(RuntimeError, match="broken at the source"):
         next(items)
@@ -63,7 +64,7 @@ def test_an_error_is_raised_after_the_preceding_items() -> None:
 
 
 def test_closing_stops_the_thread_and_the_iteration() -> None:
-    with Prefetcher(Source(), num_ahead=2) as items:
+    with closing(prefetch(Source(), num_ahead=2)) as items:
         next(items)
         assert num_threads() == 1
     assert num_threads() == 0
@@ -72,7 +73,7 @@ def test_closing_stops_the_thread_and_the_iteration() -> None:
 
 
 def test_a_garbage_collected_prefetcher_stops_its_thread() -> None:
-    items = Prefetcher(Source(), num_ahead=2)
+    items = prefetch(Source(), num_ahead=2)
     next(items)
     del items
     gc.collect()

@@ -1,8 +1,13 @@
 """Process pools."""
 
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -32,15 +37,46 @@ def test_a_killed_process_raises_an_error() -> None:
         list(workers.map([1, 1, 1, 1, 14, 2, 3, 4]))
 
 
-def _who(number: int, num_threads: int) -> int:
+def _who(folder: Path, number: int, num_threads: int) -> int:
+    """Return the process ID when two worker processes have written theirs to the folder."""
+    if num_threads == 1:
+        (folder / str(os.getpid())).touch()
+        while len(list(folder.iterdir())) < 2:
+            time.sleep(0.01)
     return os.getpid()
 
 
-def test_processes_share_the_work_and_exit_afterwards() -> None:
-    with Workers(_who, 2) as workers:
+def test_processes_share_the_work_and_exit_afterwards(tmp_path: Path) -> None:
+    with Workers(partial(_who, tmp_path), 2) as workers:
         assert [pid for _, pid in workers.map(range(ITEMS_ALONE))] == [os.getpid()] * ITEMS_ALONE
-        assert workers._processes == []
-        assert len({pid for _, pid in workers.map(range(6))} - {os.getpid()}) == 2
-        processes = list(workers._processes)
-        assert all(process.is_alive() for process in processes)
-    assert not any(process.is_alive() for process in processes)
+        assert workers._pool is None
+        pids = {pid for _, pid in workers.map(range(6))}
+        assert len(pids) == 2
+        assert pids == {process.pid for process in multiprocessing.active_children()}
+    assert multiprocessing.active_children() == []
+
+
+def _wait(number: int, num_threads: int) -> None:
+    print("started", flush=True)
+    time.sleep(60)
+
+
+SCRIPT = """
+from tests.data.test_workers import Workers, _wait
+if __name__ == "__main__":
+    with Workers(_wait, 1) as workers:
+        workers._submit(1).result()
+"""
+
+
+@pytest.mark.process
+def test_processes_exit_if_the_main_process_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, tmp_path / "main.py"], stdout=subprocess.PIPE, env=environment) as main:
+        assert main.stdout is not None
+        assert main.stdout.readline() == b"started\n"
+        main.kill()
+        start = time.monotonic()
+        assert main.stdout.read() == b""  # returns when all processes that have this file open have exited
+    assert time.monotonic() - start < 30

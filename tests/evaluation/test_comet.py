@@ -1,6 +1,5 @@
 """Tests of COMET with a fake unbabel-comet package; its interface was compared to that of version 2.2.7."""
 
-import os
 import pickle
 import sys
 from pathlib import Path
@@ -60,14 +59,13 @@ class Package:
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
     package = Package(tmp_path)
+    monkeypatch.setenv(WEIGHTS_ONLY, "0")
     monkeypatch.setitem(sys.modules, "comet", package)  # type: ignore[arg-type]  # it replaces a module
     return package
 
 
-def test_comet_model_by_name_and_by_path(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(WEIGHTS_ONLY, "0")
+def test_comet_model_by_name_and_by_path(package: Package) -> None:
     by_name, by_path = Comet("Unbabel/known", "cpu"), Comet(str(package.downloaded), "cpu")
-    assert os.environ[WEIGHTS_ONLY] == "0"  # restored
     assert by_name.signature.startswith("model:known|sha256:")
     assert by_name.signature.endswith("|version:2.2.7")
     assert by_path.signature == by_name.signature.replace("known", "hub")
@@ -101,14 +99,16 @@ class Evil:
         return Path.touch, (self.path,)
 
 
-def test_a_checkpoint_that_contains_code_is_rejected(package: Package, tmp_path: Path) -> None:
+def test_a_checkpoint_that_contains_code_is_rejected(
+    package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.save({"state_dict": {}, "more": Evil(tmp_path / "ran")}, package.downloaded)
     with pytest.raises(DataError, match="rejected, because it contains more than weights and plain values") as caught:
         Comet("Unbabel/known", "cpu")
     assert not (tmp_path / "ran").exists()
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value.__cause__, pickle.UnpicklingError)
-    assert WEIGHTS_ONLY not in os.environ
+    monkeypatch.setenv(WEIGHTS_ONLY, "0")
     package.load_from_checkpoint(str(package.downloaded))
     assert (tmp_path / "ran").exists(), "without the protection, the code is executed"
 

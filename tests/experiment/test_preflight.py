@@ -5,6 +5,7 @@ import logging
 import re
 import shutil
 from collections import namedtuple
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def make_step(config: Config, prepared: Prepared) -> TrainingStep:
 
 
 def weights_after(step: TrainingStep, prepared: Prepared) -> torch.Tensor:
-    with prepared.batches.start() as batches:
+    with closing(prepared.batches.start()) as batches:
         for number in (1, 2, 3):
             step.run([next(batches)], number)
     return torch.cat([parameter.detach().flatten() for parameter in step.model.parameters()])
@@ -205,7 +206,7 @@ def test_batches_that_do_not_fit_in_memory_are_split(
         check_memory(config, prepared, step, RunDir(tmp_path / "run"))
     assert step.max_padded_tokens is not None
     assert f"more than {step.max_padded_tokens} tokens, including padding, will be split in two" in caplog.text
-    with prepared.batches.start() as batches:
+    with closing(prepared.batches.start()) as batches:
         batch = next(batches)
         assert step.run([batch], 1).num_splits == len(batch.split(step.max_padded_tokens)) - 1 > 0
 

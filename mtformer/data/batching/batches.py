@@ -3,10 +3,14 @@
 Tensor dimensions: B pairs; S and T are the source and target length in tokens, including eos or bos.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,12 +18,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mtformer.data.batching.mixture import START, Corpus, Mixture, SamplerState, Window
-from mtformer.data.batching.prefetch import Prefetcher
 from mtformer.data.store.ragged import Ints, Ragged
 from mtformer.data.store.store import Pairs
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
+NUM_AHEAD = 8
+"""Maximum number of prefetched batches."""
 log = logging.getLogger("mtformer")
+T = TypeVar("T")
+Lengths = NDArray[np.int32]
+Augment = Callable[[Pairs, tuple[int, ...]], Pairs]
+"""Function of (pairs with text, seed) that returns the augmented pairs, without text."""
 
 
 @dataclass(frozen=True)
@@ -72,26 +81,20 @@ class Batch:
         tgt_out_BT, lengths_B = self.tgt_out_BT[rows], self.src_lengths_B[rows]
         tgt_mask_BT = tgt_out_BT != PAD
         S, T = int(lengths_B.max()), max(1, int(tgt_mask_BT.sum(dim=1).max()))
-        counts = (len(lengths_B), int(lengths_B.sum()), int(tgt_mask_BT.sum()))
         return replace(
             self,
             src_BS=self.src_BS[rows, :S],
             tgt_in_BT=self.tgt_in_BT[rows, :T],
             tgt_out_BT=tgt_out_BT[:, :T],
             src_lengths_B=lengths_B,
-            num_pairs=counts[0],
-            num_src_tokens=counts[1],
-            num_tgt_tokens=counts[2],
+            num_pairs=len(lengths_B),
+            num_src_tokens=int(lengths_B.sum()),
+            num_tgt_tokens=int(tgt_mask_BT.sum()),
         )
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        return replace(
-            self,
-            src_BS=change(self.src_BS),
-            tgt_in_BT=change(self.tgt_in_BT),
-            tgt_out_BT=change(self.tgt_out_BT),
-            src_lengths_B=change(self.src_lengths_B),
-        )
+        changed: dict[str, Any] = {key: change(value) for key, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **changed)
 
 
 def make_batch(pairs: Sequence[tuple[list[int], list[int]]], start: int = BOS) -> Batch:
@@ -100,10 +103,7 @@ def make_batch(pairs: Sequence[tuple[list[int], list[int]]], start: int = BOS) -
 
 
 def plan_window(
-    src_lengths: NDArray[np.int32],
-    tgt_lengths: NDArray[np.int32],
-    batch_tokens: int,
-    random: np.random.Generator,
+    src_lengths: Lengths, tgt_lengths: Lengths, batch_tokens: int, random: np.random.Generator
 ) -> list[Ints]:
     """Return the indices of the pairs in each batch; each pair occurs once, in random order.
 
@@ -111,35 +111,26 @@ def plan_window(
     ascending and descending order, so that adjacent pairs are similar in both lengths. They are then cut into batches.
     The first batch has a random size, so that batches differ between epochs. Finally, the batches are shuffled.
 
-    Args:
-        src_lengths: number of tokens of each source, excluding eos.
-        tgt_lengths: number of tokens of each target, excluding eos.
-        batch_tokens: maximum of (number of pairs x longest side, including eos) per batch; a longer pair gets a batch
-            of its own.
-        random: random number generator.
+    The lengths are numbers of tokens, excluding eos. `batch_tokens` is the maximum of (number of pairs x longest side,
+    including eos) per batch; a longer pair gets a batch of its own.
     """
     order, upwards = random.permutation(len(src_lengths)), random.integers(2)
     src, tgt = src_lengths[order], tgt_lengths[order]
     longest = np.maximum(src, tgt)
     difference = np.where(longest % 2 == upwards, src - tgt, tgt - src)
-    order = order[np.lexsort((difference, longest))]
-    batches = _cut(order, src_lengths, tgt_lengths, batch_tokens, 1 + int(random.integers(batch_tokens)))
+    by_length = np.lexsort((difference, longest))
+    first_tokens = 1 + int(random.integers(batch_tokens))
+    batches = _cut(order[by_length], longest[by_length], batch_tokens, first_tokens)
     return [batches[number] for number in random.permutation(len(batches))]
 
 
-def _cut(
-    order: Ints,
-    src_lengths: NDArray[np.int32],
-    tgt_lengths: NDArray[np.int32],
-    batch_tokens: int,
-    first_tokens: int | None = None,
-) -> list[Ints]:
-    """Cut the pairs, in this order, into batches that are as large as the budget allows."""
-    longest = np.maximum(src_lengths, tgt_lengths)[order].astype(np.int64) + 1
+def _cut(order: Ints, longest: Lengths, batch_tokens: int, first_tokens: int) -> list[Ints]:
+    """Cut pairs, whose longer sides have these lengths, into batches that are as large as the budget allows."""
+    sizes = longest.astype(np.int64) + 1
     batches: list[Ints] = []
-    start, budget = 0, first_tokens or batch_tokens
+    start, budget = 0, first_tokens
     while start < len(order):
-        ahead = longest[start : start + max(1, budget // int(longest[start]))]
+        ahead = sizes[start : start + max(1, budget // int(sizes[start]))]
         padded_tokens = np.maximum.accumulate(ahead) * np.arange(1, len(ahead) + 1)
         size = max(1, int(np.searchsorted(padded_tokens, budget, side="right")))
         batches.append(order[start : start + size])
@@ -150,10 +141,7 @@ def _cut(
 def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = None) -> Iterator[Batch]:
     """Yield batches of a dev or test set, largest first, so that running out of memory is noticed early.
 
-    Args:
-        corpus: the corpus; it is loaded into memory.
-        batch_tokens: see `plan_window`.
-        max_tokens: maximum number of tokens per side, excluding eos; longer lines are cut, with a warning.
+    The corpus is loaded into memory. Lines of more than `max_tokens` tokens, excluding eos, are cut, with a warning.
     """
     pairs = corpus.read(np.arange(corpus.store.num_blocks))
     src, tgt = pairs.src.prefixed(corpus.tags), pairs.tgt
@@ -162,8 +150,9 @@ def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = 
         if num_long:
             log.warning("%d of %d pairs were cut to %d tokens per side", num_long, len(pairs), max_tokens)
         src, tgt = src.shortened(max_tokens), tgt.shortened(max_tokens)
-    order = np.lexsort((np.arange(len(src)), src.lengths_B, np.maximum(src.lengths_B, tgt.lengths_B)))[::-1]
-    for indices in _cut(order, src.lengths_B, tgt.lengths_B, batch_tokens):
+    longest = np.maximum(src.lengths_B, tgt.lengths_B)
+    order = np.lexsort((np.arange(len(src)), src.lengths_B, longest))[::-1]
+    for indices in _cut(order, longest[order], batch_tokens, batch_tokens):
         yield _batch(src.take(indices), tgt.take(indices), corpus.start)
 
 
@@ -180,19 +169,15 @@ class Sizes:
     """Approximate number of batches per epoch."""
 
 
+@dataclass(frozen=True)
 class TrainingBatches:
-    """Training batches, determined by these arguments and the initial sampler state.
+    """Training batches, determined by these values and the initial sampler state."""
 
-    Args:
-        mixture: the mixture of corpora, which determines the order of the pairs.
-        batch_tokens: see `plan_window`.
-        augmentation: augmentation of the pairs, different in each epoch; None: use the stored pairs.
-    """
-
-    def __init__(self, mixture: Mixture, batch_tokens: int, augmentation: "Augment | None" = None) -> None:
-        self.mixture = mixture
-        self.batch_tokens = batch_tokens
-        self.augmentation = augmentation
+    mixture: Mixture
+    batch_tokens: int
+    """See `plan_window`."""
+    augmentation: Augment | None = None
+    """Augmentation of the pairs, different in each epoch; None: use the stored pairs."""
 
     def start(
         self,
@@ -204,9 +189,8 @@ class TrainingBatches:
         rank: int = 0,
         num_ranks: int = 1,
         pin: bool = False,
-        num_ahead: int = 8,
-    ) -> Prefetcher[Batch]:
-        """Return an iterator over the batches of consecutive epochs, prefetched by threads.
+    ) -> Generator[Batch, None, None]:
+        """Return a generator of the batches of consecutive epochs, prefetched by threads.
 
         Distributed processes share the same list of batches: process `rank` gets batch `rank` of each group of
         `num_ranks` batches. All get the same number of batches; in the last group, some may have no targets.
@@ -220,15 +204,14 @@ class TrainingBatches:
             rank: rank of this process.
             num_ranks: number of processes.
             pin: copy the batches to pinned memory, from which CUDA copies asynchronously.
-            num_ahead: maximum number of prefetched batches.
         """
-        windows = Prefetcher(self._windows(state, step, batches_per_step, max_epochs), 1)
-        return Prefetcher(self._share(windows, rank, num_ranks, pin), num_ahead)
+        windows = prefetch(self._windows(state, step, batches_per_step, max_epochs), 1)
+        return prefetch(self._share(windows, rank, num_ranks, pin), NUM_AHEAD)
 
     def sizes(self) -> Sizes:
         """Return the batch sizes of the first epoch."""
         mixture = self.mixture
-        window = self._read(next(mixture.windows(0, 0, mixture.begin(START))), 0)
+        window = self._read(next(mixture.windows(0, 0, None)), 0)
         longest = 1 + np.maximum(window.src.lengths_B, window.tgt.lengths_B)
         padded_tokens = np.array([len(indices) * longest[indices].max() for indices in window.plan])
         src, tgt = np.max([corpus.longest() for corpus in mixture.corpora], axis=0).tolist()
@@ -242,38 +225,42 @@ class TrainingBatches:
 
     def _windows(
         self, state: SamplerState, step: int, batches_per_step: int, max_epochs: int | None
-    ) -> "Iterator[_LoadedWindow]":
-        """Yield all windows of the run, loaded and planned; the first one excludes the pairs before `state`."""
+    ) -> "Iterator[list[_Planned]]":
+        """Load the windows of the run and yield the batches of each one, without batches that end before `state`."""
         mixture, num_batches = self.mixture, 0
-        epoch, passed, since_step, taken = state.epoch, state.pairs, state.since_step, mixture.begin(state)
+        epoch, passed, since_step, taken = state
         while max_epochs is None or epoch < max_epochs:
             pairs, shares, after = 0, mixture.shares(since_step), taken
             for blocks in mixture.windows(epoch, since_step, taken):
                 after, end = blocks.taken_after, pairs + blocks.num_pairs
                 if end > passed:
                     window = self._read(blocks, epoch)
-                    window.skip(SamplerState(epoch, pairs, since_step, taken), passed)
-                    num_batches += len(window.plan)
-                    yield window
+                    ends = (pairs + np.cumsum([len(indices) for indices in window.plan])).tolist()
+                    planned = [
+                        (window, indices, SamplerState(epoch, place, since_step, taken))
+                        for indices, place in zip(window.plan, ends, strict=True)
+                        if place > passed
+                    ]
+                    num_batches += len(planned)
+                    yield planned
                 pairs = end
                 if pairs >= passed and mixture.shares(step + num_batches // batches_per_step) != shares:
                     break
             epoch, passed, since_step, taken = epoch + 1, 0, step + num_batches // batches_per_step, after
 
-    def _share(self, windows: "Prefetcher[_LoadedWindow]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
-        with windows:
-            numbers = ((window, number) for window in windows for number in range(len(window.plan)))
-            while group := list(islice(numbers, num_ranks)):
-                (mine, number), (last, last_number) = group[min(rank, len(group) - 1)], group[-1]
-                batch = replace(mine.batch(mine.plan[number]), end=last.ends[last_number])
-                if rank >= len(group):
-                    batch = batch.without_targets()
-                yield batch.pin_memory() if pin else batch
+    def _share(self, windows: "Iterator[list[_Planned]]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
+        planned = chain.from_iterable(windows)
+        while group := list(islice(planned, num_ranks)):
+            window, indices, _ = group[min(rank, len(group) - 1)]
+            batch = replace(window.batch(indices), end=group[-1][2])
+            if rank >= len(group):
+                batch = batch.without_targets()
+            yield batch.pin_memory() if pin else batch
 
     def _read(self, blocks: Window, epoch: int) -> "_LoadedWindow":
         """Load the pairs of a window and plan its batches."""
         corpora = self.mixture.corpora
-        parts, numbers = [], []
+        parts, numbers = [Pairs(Ragged.of([], np.uint16), Ragged.of([], np.uint16))], [np.empty(0, np.int64)]
         for number, (corpus, some) in enumerate(zip(corpora, blocks.blocks, strict=True)):
             if not len(some):
                 continue
@@ -282,30 +269,21 @@ class TrainingBatches:
                 pairs = self.augmentation(pairs, (self.mixture.seed, epoch, blocks.number, number))
             parts.append(Pairs(pairs.src.prefixed(corpus.tags), pairs.tgt))
             numbers.append(np.full(len(pairs), number))
-        both = Pairs.joined(parts) if parts else Pairs(Ragged.of([]), Ragged.of([]))
+        both = Pairs.joined(parts)
         random = np.random.Generator(np.random.PCG64([self.mixture.seed, epoch, blocks.number]))
         plan = plan_window(both.src.lengths_B, both.tgt.lengths_B, self.batch_tokens, random)
-        corpus_B = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
-        return _LoadedWindow(both.src, both.tgt, corpora, corpus_B, plan)
+        return _LoadedWindow(both.src, both.tgt, corpora, np.concatenate(numbers), plan)
 
 
-Augment = Callable[[Pairs, tuple[int, ...]], Pairs]
-"""Function of (pairs with text, seed) that returns the augmented pairs, without text."""
-
-
+@dataclass(frozen=True)
 class _LoadedWindow:
-    """The pairs of a window, and its plan: the indices of the pairs in each batch."""
+    """The pairs of a window, the number of the corpus of each pair, and the indices of the pairs in each batch."""
 
-    def __init__(self, src: Ragged, tgt: Ragged, corpora: Sequence[Corpus], corpus_B: Ints, plan: list[Ints]) -> None:
-        self.src, self.tgt, self.corpora, self.corpus_B, self.plan = src, tgt, corpora, corpus_B, plan
-        self.ends: list[SamplerState] = []
-
-    def skip(self, begin: SamplerState, passed: int) -> None:
-        """Drop batches that end within the first `passed` pairs of the epoch; `begin`: state before this window."""
-        ends = (begin.pairs + np.cumsum([len(indices) for indices in self.plan])).tolist()
-        first = int(np.searchsorted(ends, passed, side="right"))
-        self.plan = self.plan[first:]
-        self.ends = [begin._replace(pairs=end) for end in ends[first:]]
+    src: Ragged
+    tgt: Ragged
+    corpora: Sequence[Corpus]
+    corpus_B: Ints
+    plan: list[Ints]
 
     def batch(self, indices: Ints) -> Batch:
         """Return the batch of these pairs."""
@@ -318,12 +296,16 @@ class _LoadedWindow:
         return replace(batch, pairs_of={corpus.name: n for corpus, n in zip(self.corpora, counts, strict=True)})
 
 
+_Planned = tuple[_LoadedWindow, Ints, SamplerState]
+"""A window, the indices of the pairs in a batch, and the sampler state after the batch."""
+
+
 def _batch(src: Ragged, tgt: Ragged, start: int | Ints) -> Batch:
     src_lengths_B = src.lengths_B.astype(np.int64) + 1
     return Batch(
-        src_BS=_fill(src, last=EOS),
-        tgt_in_BT=_fill(tgt, first=start),
-        tgt_out_BT=_fill(tgt, last=EOS),
+        src_BS=_fill(src),
+        tgt_in_BT=_fill(tgt, start),
+        tgt_out_BT=_fill(tgt),
         src_lengths_B=torch.from_numpy(src_lengths_B),
         num_pairs=len(src),
         num_src_tokens=int(src_lengths_B.sum()),
@@ -331,16 +313,50 @@ def _batch(src: Ragged, tgt: Ragged, start: int | Ints) -> Batch:
     )
 
 
-def _fill(side: Ragged, first: int | Ints | None = None, last: int | None = None) -> Tensor:
-    """Return padded rows of ids, with `first` prepended or `last` appended to each."""
-    extra, shift = int(first is not None) + int(last is not None), int(first is not None)
+def _fill(side: Ragged, start: int | Ints | None = None) -> Tensor:
+    """Return padded rows of ids that begin with `start` or, if it is None, end with eos."""
     lengths_B = side.lengths_B
-    longest = int(lengths_B.max(initial=0))
-    ids_BS = np.full((len(lengths_B), longest + extra), PAD, dtype=np.int64)
-    column = np.arange(longest)
-    ids_BS[:, shift : shift + longest][column < lengths_B[:, None]] = side.ids_N
-    if first is not None:
-        ids_BS[:, 0] = first
-    if last is not None:
-        ids_BS[np.arange(len(lengths_B)), lengths_B + shift] = last
+    column = np.arange(lengths_B.max(initial=0))
+    ids_BS = np.full((len(lengths_B), len(column) + 1), PAD, dtype=np.int64)
+    inner_BS = ids_BS[:, :-1] if start is None else ids_BS[:, 1:]
+    inner_BS[column < lengths_B[:, None]] = side.ids_N
+    if start is None:
+        ids_BS[np.arange(len(lengths_B)), lengths_B] = EOS
+    else:
+        ids_BS[:, 0] = start
     return torch.from_numpy(ids_BS)
+
+
+def prefetch(source: Iterator[T], num_ahead: int) -> Generator[T, None, None]:
+    """Yield the items of an iterator; a thread computes up to `num_ahead` items in advance.
+
+    The thread, which is the only one that uses `source`, starts with the first item, and ends when the generator is
+    closed or garbage-collected. If it raises an exception, so does this generator, after the preceding items.
+    """
+    ready: queue.Queue[T | BaseException] = queue.Queue(num_ahead)
+    stop = threading.Event()
+    thread = threading.Thread(target=_put_items, args=(source, ready, stop), name="prefetch", daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := ready.get(), BaseException):
+            yield item
+        if not isinstance(item, StopIteration):
+            raise item
+    finally:
+        stop.set()
+        while thread.is_alive():
+            with contextlib.suppress(queue.Empty):
+                ready.get_nowait()  # unblocks a pending put
+            thread.join(0.01)
+
+
+def _put_items(source: Iterator[T], ready: "queue.Queue[T | BaseException]", stop: threading.Event) -> None:
+    """Put all items in the queue, followed by an exception: StopIteration at the end, or an error."""
+    try:
+        for item in source:
+            ready.put(item)
+            if stop.is_set():
+                return
+        ready.put(StopIteration())
+    except BaseException as error:
+        ready.put(error)

@@ -7,8 +7,8 @@ share of every section. A window fits in memory; its pairs are shuffled, sorted 
 
 from __future__ import annotations
 
-import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -22,8 +22,6 @@ from mtformer.text.tokenizer import BOS
 
 WINDOW_PAIRS = 1 << 17
 """Approximate number of pairs that are sorted by length together; larger windows hardly reduce padding further."""
-ROUNDS = 6
-"""Number of rounds of the Feistel network in `permuted`."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,6 @@ class Corpus:
     """Ids to insert before each source."""
     start: int = BOS
     """First decoder input id of each target: bos, or a language tag."""
-
-    def weight(self, step: int) -> float:
-        """Return the weight at a step."""
-        return [weight for since, weight in self.weights if since <= step][-1]
 
     def read(self, numbers: Ints) -> Pairs:
         """Return the pairs of these blocks, sorted by block number, without tags."""
@@ -85,15 +79,9 @@ class Window:
 class Mixture:
     """Order of the training data: which blocks of which corpora are in each window of each epoch.
 
-    Args:
-        corpora: the corpora, at least one of them not empty.
-        seed: seed of the run.
-        temperature: T; corpora with n pairs (multiplied by their weights) are sampled in proportion to n^(1/T); above
-            1, small corpora are sampled more often and large ones less often (Arivazhagan et al. 2019, section 4.2).
-        window_pairs: approximate number of pairs per window.
-
-    Raises:
-        DataError: if all corpora are empty.
+    Corpora with n pairs (multiplied by their weights) are sampled in proportion to n^(1/T), where T is the temperature;
+    above 1, small corpora are sampled more often and large ones less often (Arivazhagan et al. 2019, section 4.2).
+    Raises DataError if all corpora are empty.
     """
 
     def __init__(
@@ -106,11 +94,11 @@ class Mixture:
 
     def shares(self, step: int) -> list[float]:
         """Return how often each pair of each corpus occurs per epoch, with the weights at a step."""
-        sizes = [len(corpus.store) * corpus.weight(step) for corpus in self.corpora]
-        powers = [size ** (1 / self.temperature) if size else 0.0 for size in sizes]
-        weights = [corpus.weight(step) for corpus in self.corpora]
+        weights = [[weight for since, weight in corpus.weights if since <= step][-1] for corpus in self.corpora]
         if self.temperature == 1.0:
             return weights
+        sizes = [len(corpus.store) * weight for corpus, weight in zip(self.corpora, weights, strict=True)]
+        powers = [size ** (1 / self.temperature) if size else 0.0 for size in sizes]
         scale = sum(sizes) / sum(powers)
         return [scale * power / len(corpus.store) for power, corpus in zip(powers, self.corpora, strict=True)]
 
@@ -118,79 +106,34 @@ class Mixture:
         """Return the number of pairs per epoch, with the weights at a step."""
         return sum(share * len(corpus.store) for share, corpus in zip(self.shares(step), self.corpora, strict=True))
 
-    def begin(self, state: SamplerState) -> dict[str, int]:
-        """Return the number of blocks taken from each stream before the current epoch."""
-        taken = state.taken or {}
-        return {corpus.name: taken.get(corpus.name, 0) for corpus in self.corpora}
-
-    def windows(self, epoch: int, since_step: int, taken: dict[str, int]) -> Iterator[Window]:
-        """Yield the windows of an epoch.
-
-        Args:
-            epoch: number of the epoch.
-            since_step: see `SamplerState`.
-            taken: result of `begin`.
-        """
-        shares = self.shares(since_step)
+    def windows(self, epoch: int, since_step: int, taken: dict[str, int] | None) -> Iterator[Window]:
+        """Yield the windows of an epoch; see `SamplerState` for `since_step` and `taken`."""
+        begin, shares = Counter(taken), self.shares(since_step)
         num_windows = max(1, round(self.pairs_per_epoch(since_step) / self.window_pairs))
         ends = [0] * len(self.corpora)
         for number in range(num_windows):
             blocks, num_pairs = [], 0
             for which, corpus in enumerate(self.corpora):
                 start, ends[which] = ends[which], self._until(which, shares, epoch, (number + 1) / num_windows)
-                blocks.append(self._stream(corpus, taken[corpus.name] + start, taken[corpus.name] + ends[which]))
+                blocks.append(self._stream(corpus, begin[corpus.name] + start, begin[corpus.name] + ends[which]))
                 num_pairs += int(corpus.store.block_sizes(blocks[-1]).sum())
-            after = {corpus.name: taken[corpus.name] + end for corpus, end in zip(self.corpora, ends, strict=True)}
+            after = {corpus.name: begin[corpus.name] + end for corpus, end in zip(self.corpora, ends, strict=True)}
             yield Window(number, blocks, num_pairs, after)
 
     def _until(self, which: int, shares: list[float], epoch: int, progress: float) -> int:
         """Return the number of blocks that an epoch has taken from a corpus at `progress`, rounded at random."""
         corpus = self.corpora[which]
-        offset = int(permuted(np.zeros(1, np.int64), 1 << 20, self.seed, corpus.name, "lot", epoch)[0]) / (1 << 20)
+        offset = _generator(self.seed, corpus.name, "offset", epoch).random()
         return math.floor(shares[which] * corpus.store.num_blocks * progress + offset)
 
     def _stream(self, corpus: Corpus, start: int, end: int) -> Ints:
         """Return the blocks at positions `start` to `end` of the stream of a corpus."""
-        positions, size = np.arange(start, end), corpus.store.num_blocks
-        blocks = np.empty(len(positions), dtype=np.int64)
-        for number in range(start // size, -(-end // size)):
-            in_pass = positions // size == number
-            blocks[in_pass] = permuted(positions[in_pass] % size, size, self.seed, corpus.name, number)
-        return blocks
+        size = corpus.store.num_blocks
+        first, last = start // size, -(-end // size)
+        passes = [_generator(self.seed, corpus.name, number).permutation(size) for number in range(first, last)]
+        return np.concatenate([np.empty(0, np.int64), *passes])[start - first * size : end - first * size]
 
 
-def permuted(numbers: Ints, size: int, *key: int | str) -> Ints:
-    """Map numbers through a random permutation of 0 to size - 1, in constant memory; it depends on the key only.
-
-    A Feistel network over the bits of a number is a bijection for any round function (Luby and Rackoff 1988). It is
-    applied again to numbers outside the range until they are inside ("cycle walking", Black and Rogaway 2002).
-
-    Args:
-        numbers: numbers from 0 to size - 1.
-        size: size of the range, at least 1.
-        key: values such as seed, name and epoch.
-    """
-    half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=8 * ROUNDS).digest()
-    round_keys = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
-    found = numbers.astype(np.uint64)
-    outside = np.arange(len(found))
-    while len(outside):
-        found[outside] = _feistel(found[outside], half_bits, round_keys)
-        outside = outside[found[outside] >= size]
-    return found.astype(np.int64)
-
-
-def _feistel(numbers: np.ndarray, half_bits: int, round_keys: np.ndarray) -> np.ndarray:
-    half, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
-    left, right = numbers >> half, numbers & mask
-    for key in round_keys:
-        left, right = right, left ^ (_mix(right ^ key) & mask)
-    return (left << half) | right
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    """Apply the finalizer of SplitMix64 (Steele et al. 2014): each input bit flips about half of the output bits."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+def _generator(*key: int | str) -> np.random.Generator:
+    """Return a random number generator that depends on the key only."""
+    return np.random.default_rng(list(repr(key).encode()))

@@ -55,14 +55,10 @@ def check_corpora(
 ) -> CorpusCheck:
     """Read train, dev and test sets once, and count faulty, repeated and unusual lines and pairs.
 
-    Args:
-        data: the `data` section of a config; `num_workers` is the number of processes.
-        tokenizers: the tokenizers; None: tokens are not counted.
-        advance: called after each chunk with the name of the set, the number of pairs read from it so far, and the
-            number of bytes read from disk since the last call.
+    Without tokenizers, tokens are not counted. `advance` is called after each chunk with the name of the set, the
+    number of pairs read from it so far, and the number of bytes read from disk since the last call.
 
-    Raises:
-        DataError: if a file is missing, or its compression is damaged; faults inside lines are counted instead.
+    Raises DataError if a file is missing, or its compression is damaged; faults inside lines are counted instead.
     """
     require_files(source for _, sources in sets_of(data) for source in sources)
     check = CorpusCheck(data.src_lang, data.tgt_lang, tokenizers is not None)
@@ -106,7 +102,7 @@ class _Chunk:
 
     @cached_property
     def parsed(self) -> tuple[Columns, Faults]:
-        """Return the text and the faulty records."""
+        """Text and faulty records."""
         faults = Faults()
         return self.records.parse(faults), faults
 
@@ -255,14 +251,7 @@ class _ChunkCheck:
 
 
 class _Pass:
-    """Checks one set.
-
-    Args:
-        name: name of the set.
-        sources: sources of the set, in order.
-        data: the `data` section, for languages and filters.
-        earlier: sets checked before, in which the lines of this set are looked up.
-    """
+    """Checks one set, and looks up its lines in the sets that were checked earlier."""
 
     def __init__(self, name: str, sources: Sequence[Source], data: DataConfig, earlier: Sequence["_Pass"]) -> None:
         self.data, self.sources, self.is_training = data, sources, name == "train"
@@ -288,7 +277,7 @@ class _Pass:
                     first, more, position = count.pairs + 1, reader.position - position, reader.position
                     count.pairs += records.size
                     yield _Chunk(records, first, more, files, languages(source, self.data), self.is_training)
-                count.lines = reader.num_lines
+                count.lines = [file.number for file in reader.files]
 
     def add(self, chunk: _Chunk, checked: _Checked) -> None:
         """Add the result of the next chunk."""

@@ -38,17 +38,13 @@ Rows = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scoring:
-    """Function that scores pairs, and limits on the scores.
-
-    Args:
-        score: function that returns an array (pairs, columns) for pairs: the combined score, then the score of each
-            model; nan for pairs that a model cannot score.
-        keep_share: share of the scored pairs to keep, best first.
-        min_score: minimum score of pairs to keep.
-    """
+    """Function that scores pairs, and limits on the scores."""
 
     score: Callable[[Columns], Rows]
+    """Function that returns an array (pairs, columns): the combined score, then the score of each model; nan for pairs
+    that a model cannot score."""
     keep_share: float | None = None
+    """Share of the scored pairs to keep, best first."""
     min_score: float | None = None
 
 
@@ -74,17 +70,10 @@ def clean(
 ) -> DataReport:
     """Read a corpus once and write the output folder atomically. This needs 8 bytes of memory per pair, 16 if scored.
 
-    Args:
-        corpus: the corpus, in blocks of records.
-        pipeline: the filters and tokenizers.
-        folder: the output folder, which must not exist.
-        scoring: scores pairs that pass the filters; None: no scoring.
-        is_compressed: compress all files except report.json (`.gz`).
-        num_workers: number of filter processes; None: number of cores.
-        progress: called with the number of pairs processed since the last call.
+    `scoring` scores the pairs that pass the filters. If `is_compressed`, all files except report.json are written as
+    `.gz`. `progress` is called with the number of pairs processed since the last call.
 
-    Raises:
-        DataError: if the folder exists or cannot be written, or the corpus is empty.
+    Raises DataError if the folder exists or cannot be written, or the corpus is empty.
     """
     if folder.exists():
         raise DataError(f"{folder}: already exists; choose another folder, or delete it")
@@ -107,7 +96,8 @@ def clean(
         if not report.read:
             raise DataError("the corpus is empty: no lines were read")
         report.left_out = in_order(report.left_out)
-        (temporary / "report.json").write_text(report.to_json(), encoding="utf-8")
+        counts = json.dumps(report.to_dict(), indent=2, ensure_ascii=False)
+        (temporary / "report.json").write_text(counts + "\n", encoding="utf-8")
     return report
 
 
@@ -115,27 +105,14 @@ def dual_scores(forward: NDArray[np.float64], backward: NDArray[np.float64]) -> 
     """Return scores between 0 and 1, which are high if two models, one per direction, rate a pair highly and agree.
 
     exp(-(|H_f - H_b| + (H_f + H_b) / 2)), where H is minus the log-probability per token (Junczys-Dowmunt 2018,
-    "Dual Conditional Cross-Entropy Filtering of Noisy Parallel Corpora", equations 1 and 2).
-
-    Args:
-        forward: log-probabilities per token of the forward model, in nats.
-        backward: log-probabilities per token of the backward model, in nats.
+    "Dual Conditional Cross-Entropy Filtering of Noisy Parallel Corpora", equations 1 and 2). The arguments are
+    log-probabilities per token in nats.
     """
-    score: Rows = np.exp(-(np.abs(forward - backward) - (forward + backward) / 2))
-    return score
+    return np.exp(-(np.abs(forward - backward) - (forward + backward) / 2))
 
 
-# ---- filters --------------------------------------------------------------------------------------------------------
-
-
-class _FilterResult(NamedTuple):
-    """Text, codes and token counts of pairs, the keys of kept pairs, and a report on unusual characters."""
-
-    texts: Columns
-    codes: NDArray[np.uint8]
-    counts: TokenCounts
-    keys: Keys | None
-    report: DataReport
+_FilterResult = tuple[_Chunk, Keys | None, DataReport]
+"""A chunk without scores, the duplicate keys of the kept pairs, and a report on unusual characters."""
 
 
 def _filter(pipeline: Pipeline, records: RawRecords, num_threads: int) -> _FilterResult:
@@ -145,7 +122,8 @@ def _filter(pipeline: Pipeline, records: RawRecords, num_threads: int) -> _Filte
     filtered = pipeline.run(texts, num_threads)
     filtered.codes[faults.unusable] = code(INVALID)
     kept = take(texts, np.flatnonzero(filtered.codes == KEPT))
-    return _FilterResult(texts, filtered.codes, filtered.counts, pipeline.keys(kept), report)
+    chunk = _Chunk(texts, filtered.codes, filtered.counts, np.empty((records.size, 0)))
+    return chunk, pipeline.keys(kept), report
 
 
 def _filtered(
@@ -153,15 +131,12 @@ def _filtered(
 ) -> Iterator[_Chunk]:
     """Yield the filtered chunks in order, with duplicates marked."""
     seen = SeenKeys()
-    for _, (texts, codes, counts, keys, unusual) in results:
+    for records, (chunk, keys, unusual) in results:
         report.unusual = (report + unusual).unusual
         if keys is not None:
-            codes[np.flatnonzero(codes == KEPT)[seen.add(keys)]] = code(DUPLICATE)
-        yield _Chunk(texts, codes, counts, np.empty((len(codes), 0)))
-        progress(len(codes))
-
-
-# ---- scoring --------------------------------------------------------------------------------------------------------
+            chunk.codes[np.flatnonzero(chunk.codes == KEPT)[seen.add(keys)]] = code(DUPLICATE)
+        yield chunk
+        progress(records.size)
 
 
 def _scored(chunks: Iterable[_Chunk], scoring: Scoring) -> Iterator[_Chunk]:
@@ -201,9 +176,6 @@ def _best(chunks: Iterable[_Chunk], share: float, folder: Path) -> Iterator[_Chu
             chunk.codes[np.flatnonzero(chunk.codes == KEPT)[is_worse[: len(part)]]] = code(LOW_SCORE)
             is_worse = is_worse[len(part) :]
             yield chunk
-
-
-# ---- writing --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

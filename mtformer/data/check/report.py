@@ -162,9 +162,7 @@ def random_pairs(one: SetCheck) -> list[tuple[str, Example]]:
 
 def page(check: CorpusCheck, exceeded: Sequence[Excess]) -> str:
     """Return the HTML page, which loads nothing from the network."""
+    heading = f"Corpus check, {check.src_lang}-{check.tgt_lang}"
     values = {"check": check, "exceeded": exceeded, "units": UNITS, "sides": SIDE_NAMES, "max_text": TEXT_LENGTH}
     functions = {"figures": figures, "random_pairs": random_pairs, "finding_title": title, "percentile": percentile}
-    filters = {"printable": printable, "percent": percent}
-    return render(
-        "check.html", title=f"Corpus check, {check.src_lang}-{check.tgt_lang}", **values, **functions, **filters
-    )
+    return render("check.html", title=heading, **values, **functions, printable=printable, percent=percent)

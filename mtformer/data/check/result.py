@@ -48,23 +48,17 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Example:
-    """Example pair of a finding.
-
-    Args:
-        file: file that contains the line (the source file if the finding is about both sides), or name of the dataset.
-        line: line number, starting at 1.
-        src: source text, truncated to 300 characters.
-        tgt: target text, truncated to 300 characters.
-        note: details; may be empty.
-        rank: severity; higher is worse.
-    """
+    """Example pair of a finding, with texts truncated to 300 characters."""
 
     file: str
+    """File that contains the line (the source file if the finding is about both sides), or name of the dataset."""
     line: int
+    """Line number, starting at 1."""
     src: str
     tgt: str
     note: str = ""
     rank: float = 0.0
+    """Severity; higher is worse."""
 
 
 @dataclass
@@ -121,7 +115,6 @@ class Side:
     lengths: dict[str, Lengths] = field(default_factory=dict)
     """Lengths in characters, in words (if separated by spaces in the language) and in tokens (with a tokenizer)."""
     unknown: int = 0
-    """Number of unknown tokens."""
     word_tokens: int = 0
     """Number of tokens in the lines whose words are counted."""
     faulty_lines: int = 0
@@ -253,7 +246,7 @@ class Overlap:
     size: int = 0
     """Number of pairs in the first set."""
     found: dict[str, Finding] = field(default_factory=lambda: {c: Finding("overlap", c) for c in ("pair", *SIDES)})
-    """Number of pairs, sources and targets of the first set that also occur in the second one."""
+    """Pairs, sources and targets of the first set that also occur in the second one."""
 
 
 @dataclass

@@ -55,9 +55,7 @@ def require_line(num_bytes: int, name: str) -> None:
 def create_bytes(path: str | Path, name: str | Path | None = None) -> Iterator[IO[bytes]]:
     """Open a plain or compressed file for writing; the same contents always produce the same bytes.
 
-    Args:
-        path: path of the file.
-        name: file name whose suffix determines the format, if `path` is a temporary file.
+    The suffix of `name` determines the format if `path` is a temporary file.
     """
     suffix = Path(path if name is None else name).suffix
     with ExitStack() as stack:

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mtformer.config.data import DataConfig, HubDataset
 from mtformer.data.corpus.readers import Faults, Fields, RawRecords, Reader
 from mtformer.data.data_report import Columns
@@ -20,11 +22,7 @@ OFFLINE = (
 
 
 class HubReader(Reader):
-    """Reader of the rows of a dataset; the first row determines which fields contain the texts.
-
-    Raises:
-        DataError: if the dataset cannot be loaded.
-    """
+    """Reader of the rows of a dataset; the first row determines which fields contain the texts."""
 
     def __init__(self, source: HubDataset, data: DataConfig) -> None:
         self._source, self._data = source, data
@@ -46,29 +44,15 @@ class HubReader(Reader):
         if self._fields is None:
             self._fields = Fields.of(self._source, self._data, rows.slice(0, 1).to_pylist()[0])
         first, self._number = self._number, self._number + rows.num_rows
-        parse = partial(_parse, describe(self._source), first, _serialize(rows, self._fields), self._fields)
-        return RawRecords(rows.num_rows, parse)
+        columns = {self._fields.src[0], self._fields.tgt[0]}
+        if columns.issubset(rows.column_names):  # otherwise, the error message names all columns
+            rows = rows.select(sorted(columns))
+        rows = rows.take(np.arange(rows.num_rows))  # a copy, because pickling a slice would include the whole dataset
+        return RawRecords(rows.num_rows, partial(_parse, self._fields, rows, f"{describe(self._source)}, row ", first))
 
 
-def _serialize(table: Any, fields: Fields) -> bytes:
-    """Serialize the text columns (all columns if either is missing) in Arrow format for other processes."""
-    import pyarrow as pa
-
-    columns = {fields.src[0], fields.tgt[0]}
-    if columns.issubset(table.column_names):
-        table = table.select(sorted(columns))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    serialized: bytes = sink.getvalue().to_pybytes()
-    return serialized
-
-
-def _parse(where: str, first: int, serialized: bytes, fields: Fields, faults: Faults | None = None) -> Columns:
-    import pyarrow as pa
-
-    rows = pa.ipc.open_stream(serialized).read_all().to_pylist()
-    return fields.columns(rows, f"{where}, row ", first, faults)
+def _parse(fields: Fields, rows: Any, place: str, first: int, faults: Faults | None = None) -> Columns:
+    return fields.columns(rows.to_pylist(), place, first, faults)
 
 
 def describe(source: HubDataset) -> str:
@@ -85,11 +69,7 @@ def _load(source: HubDataset) -> Any:
 
 
 def version(source: HubDataset) -> list[str]:
-    """Return strings that identify the contents of a dataset: they depend on the commit or the local files.
-
-    Raises:
-        DataError: if the dataset cannot be loaded.
-    """
+    """Return strings that identify the contents of a dataset: they depend on the commit or the local files."""
     if not source.stream:
         # `datasets` names its Arrow files after a hash of their source.
         rows = _load(source)
@@ -102,14 +82,11 @@ def version(source: HubDataset) -> list[str]:
 
 @contextlib.contextmanager
 def _loading(where: str) -> Iterator[Any]:
-    """Yield the `datasets` module; convert its errors to DataError, and hide its progress bars and retry warnings."""
+    """Yield the `datasets` module; convert its errors to DataError; disable progress bars and retry warnings."""
     import datasets  # importing takes a second
 
-    was_shown = not datasets.utils.are_progress_bars_disabled()
     datasets.disable_progress_bars()
-    log_of_hub = logging.getLogger("huggingface_hub")
-    level = log_of_hub.level
-    log_of_hub.setLevel(logging.ERROR)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         yield datasets
     except ConnectionError as error:
@@ -123,7 +100,3 @@ def _loading(where: str) -> Iterator[Any]:
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(f"{error} {error.__cause__ or ''}".split())
         raise DataError(f"{where}: cannot be loaded: {reason:.300}") from error
-    finally:
-        log_of_hub.setLevel(level)
-        if was_shown:
-            datasets.enable_progress_bars()

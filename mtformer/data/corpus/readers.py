@@ -13,7 +13,7 @@ import os
 import sys
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -24,7 +24,7 @@ import numpy as np
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, TextFiles, TsvFile
 from mtformer.data.corpus.compressed import BLOCK_BYTES, open_bytes, require_line
-from mtformer.data.data_report import Columns, Pair
+from mtformer.data.data_report import Columns
 from mtformer.errors import DataError
 
 BOM = b"\xef\xbb\xbf"
@@ -33,10 +33,7 @@ LINES_AT_ONCE = 1000
 
 @dataclass
 class Faults:
-    """Faulty records in a sequence of records, by index.
-
-    The keys of `invalid` and `crlf` are src and tgt, or "pair" for lines that contain both.
-    """
+    """Faulty records by index; the keys of `invalid` and `crlf` are sides, or "pair" for lines that contain both."""
 
     invalid: dict[str, list[int]] = field(default_factory=dict)
     """Lines that are not UTF-8; invalid bytes become U+FFFD."""
@@ -55,38 +52,31 @@ class Faults:
 
 @dataclass(frozen=True)
 class RawRecords:
-    """Consecutive unparsed records, which can be pickled.
-
-    Args:
-        size: number of records.
-        parse: function that returns the text of the records. For a record that cannot be parsed, it raises DataError,
-            or adds the record to its `Faults` argument if given.
-    """
+    """Consecutive unparsed records, which can be pickled."""
 
     size: int
     parse: Callable[..., Columns]
+    """Function that returns the text of the records. For a record that cannot be parsed, it raises DataError, or adds
+    the record to its `Faults` argument if given."""
 
 
 class Reader(ABC):
     """Base class of readers, which return the records of a source in order."""
 
+    files: "Sequence[Lines]" = ()
+    """The open files; empty for a dataset."""
+
     @abstractmethod
     def take(self, count: int) -> RawRecords:
         """Return the next records, at most `count`; size 0 at the end.
 
-        Raises:
-            DataError: if the source is damaged, or its files have different numbers of lines.
+        Raises DataError if the source is damaged, or its files have different numbers of lines.
         """
 
     @property
     def position(self) -> int:
-        """Return the number of bytes read from disk; 0 if unknown."""
-        return 0
-
-    @property
-    def num_lines(self) -> list[int]:
-        """Return the number of lines read from each file; empty for a dataset."""
-        return []
+        """Number of (compressed) bytes read from disk; 0 if unknown."""
+        return sum(file.position for file in self.files)
 
 
 # ---- files of lines -------------------------------------------------------------------------------------------------
@@ -95,8 +85,7 @@ class Reader(ABC):
 class Lines:
     """Lines of a plain or compressed file, which is open inside a `with` statement.
 
-    Raises:
-        DataError: on opening or reading, if the file is missing or its compression is damaged.
+    Opening and reading raise DataError if the file is missing or its compression is damaged.
     """
 
     def __init__(self, path: str) -> None:
@@ -116,7 +105,7 @@ class Lines:
 
     @property
     def position(self) -> int:
-        """Return the number of (compressed) bytes read from disk; 0 if unknown."""
+        """Number of (compressed) bytes read from disk; 0 if unknown."""
         try:
             return os.lseek(self._file.fileno(), 0, os.SEEK_CUR)
         except OSError:
@@ -149,37 +138,25 @@ class Lines:
 class FileReader(Reader):
     """Reader of files that are read line by line in parallel.
 
-    Args:
-        parse: function from (index of the first line, bytes of each file, faults) to text.
-        *files: the open files.
-        is_lenient: stop at the end of the shortest file, instead of raising an error.
+    `parse` is a function from (index of the first line, bytes of each file, faults) to text. If `is_lenient`, files of
+    unequal length are read up to the end of the shortest one; otherwise, they are an error.
     """
 
     def __init__(self, parse: Callable[..., Columns], *files: Lines, is_lenient: bool = False) -> None:
-        self._parse, self._files, self._is_lenient = parse, files, is_lenient
-
-    @property
-    def position(self) -> int:
-        """Return the number of bytes read from disk."""
-        return sum(file.position for file in self._files)
-
-    @property
-    def num_lines(self) -> list[int]:
-        """Return the number of lines read from each file."""
-        return [file.number for file in self._files]
+        self._parse, self.files, self._is_lenient = parse, files, is_lenient
 
     def take(self, count: int) -> RawRecords:
         """Return the next lines of all files, at most `count`."""
-        first = self._files[0].number
-        blocks = [file.take(count) for file in self._files]
-        size = self._files[0].number - first
-        if len(set(self.num_lines)) > 1:
-            size = max(0, min(self.num_lines) - first)
-            for file in self._files:
+        first = self.files[0].number
+        blocks = [file.take(count) for file in self.files]
+        numbers = [file.number for file in self.files]
+        size = max(0, min(numbers) - first)
+        if len(set(numbers)) > 1:
+            for file in self.files:
                 while file.take(BLOCK_BYTES):
                     pass
             if not self._is_lenient:
-                src, tgt = self._files
+                src, tgt = self.files
                 raise DataError(
                     f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files must "
                     "have the same number of lines (only \\n ends a line)"
@@ -216,17 +193,9 @@ def parse_jsonl(source: JsonlFile, fields: "Fields", first: int, lines: bytes, f
 
 
 def decode(path: str, first: int, lines: bytes, side: str = "", faults: Faults | None = None) -> list[str]:
-    """Decode lines and remove line endings.
+    """Decode lines and remove line endings; `first` is the index of the first line in the file, starting at 0.
 
-    Args:
-        path: file name for messages.
-        first: index of the first line in the file, starting at 0.
-        lines: the bytes.
-        side: key in `faults`.
-        faults: object in which faults are recorded; None: faults raise DataError.
-
-    Raises:
-        DataError: if a line is not UTF-8.
+    Lines that are not UTF-8 are recorded in `faults` under the key `side`; without `faults`, they raise DataError.
     """
     if not lines:
         return []
@@ -303,18 +272,16 @@ class Fields:
         return cls.of(source, data, {})
 
     def columns(self, rows: Iterable[Any], place: str, first: int, faults: Faults | None) -> Columns:
-        """Return the texts of rows, given as objects or lines of JSON; faulty rows are returned as empty texts.
+        """Return the texts of rows, given as objects or lines of JSON; `first` is the index of the first row.
 
-        Args:
-            rows: the rows.
-            place: text before the row number in messages.
-            first: index of the first row, starting at 0.
-            faults: object in which faults are recorded; None: faults raise DataError.
+        Faulty rows are recorded in `faults` and returned as empty texts. Without `faults`, they raise DataError with
+        `place` and the row number.
         """
         columns: Columns = [], []
         for number, row in enumerate(rows):
             try:
-                src, tgt = self._pair(parse_row(row) if isinstance(row, str) else row)
+                parsed = parse_row(row) if isinstance(row, str) else row
+                src, tgt = _text(parsed, self.src, "src_field"), _text(parsed, self.tgt, "tgt_field")
             except RowError as error:
                 if faults is None:
                     raise DataError(f"{place}{first + number + 1}: {error}") from error
@@ -323,9 +290,6 @@ class Fields:
             columns[0].append(src)
             columns[1].append(tgt)
         return columns
-
-    def _pair(self, row: dict[str, Any]) -> Pair:
-        return _text(row, self.src, "src_field"), _text(row, self.tgt, "tgt_field")
 
 
 def _default(language: str, first_row: dict[str, Any]) -> str:

@@ -32,13 +32,11 @@ from mtformer.data.data_report import Pair
 from mtformer.errors import DataError
 from mtformer.files import file_sha256, require_file
 
+CHANGED = "{} changed while it was being read; run the command again"
+
 
 def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
-    """Yield all pairs of a source in order.
-
-    Args:
-        source: the source.
-        data: the `data` section; language codes determine the default fields.
+    """Yield all pairs of a source in order; the language codes in `data` determine the default fields.
 
     Raises:
         DataError: if a file is missing, damaged or not UTF-8, files have different numbers of lines, a column or field
@@ -57,15 +55,9 @@ def read_records(source: Source, data: DataConfig, size: int) -> Iterator[RawRec
 
 @contextmanager
 def open_reader(source: Source, data: DataConfig, *, is_lenient: bool = False) -> Iterator[Reader]:
-    """Open a reader for a source.
+    """Open a reader for a source; if `is_lenient`, it accepts files with different numbers of lines.
 
-    Args:
-        source: the source.
-        data: the `data` section; language codes determine the default fields.
-        is_lenient: accept files with different numbers of lines.
-
-    Raises:
-        DataError: if a file is missing, its compression is damaged, or the Hub cannot be reached.
+    Raises DataError if a file is missing, its compression is damaged, or the Hub cannot be reached.
     """
     with ExitStack() as stack:
         files = [stack.enter_context(Lines(path)) for path in files_of(source)]
@@ -113,8 +105,7 @@ def require_files(sources: Iterable[Source]) -> None:
 def require_sources(data: DataConfig) -> None:
     """Read the first pair of each training source and the whole dev set, to report user errors early.
 
-    Raises:
-        DataError: see `read_pairs`; also if a training, dev or test file is missing or is a pipe.
+    Raises DataError like `read_pairs`, and if a training, dev or test file is missing or is a pipe.
     """
     sources = [*data.sources, *data.dev_sources, *data.test.values()]
     file_states(sources)
@@ -126,32 +117,28 @@ def require_sources(data: DataConfig) -> None:
         deque(read_pairs(source, data), maxlen=0)
 
 
-# ---- fingerprints and changes ---------------------------------------------------------------------------------------
-
-
 def source_fingerprint(source: Source, data: DataConfig) -> str:
     """Return a hash of the contents of a source and of its settings; it does not depend on file names or times.
 
-    Raises:
-        DataError: if a file is missing, or the dataset cannot be loaded.
+    Raises DataError if a file is missing, or the dataset cannot be loaded.
     """
-    if isinstance(source, TextFiles):
-        content: list[Any] = [_sha256(source.src), _sha256(source.tgt)]
-    elif isinstance(source, TsvFile):
-        content = [_sha256(source.tsv), source.src_column, source.tgt_column]
-    elif isinstance(source, JsonlFile):
-        content = [_sha256(source.jsonl), source.src_field, source.tgt_field, *languages(source, data)]
-    else:
-        fields = [source.src_field, source.tgt_field, *languages(source, data)]
-        content = [*hub.version(source), source.dataset, source.name, source.split, source.revision, *fields]
+    content: list[Any] = []
+    for path in files_of(source):
+        with reading(path):
+            content.append(file_sha256(path))
+    if isinstance(source, TsvFile):
+        content += [source.src_column, source.tgt_column]
+    elif isinstance(source, HubDataset):
+        content += [*hub.version(source), source.dataset, source.name, source.split, source.revision]
+    if isinstance(source, (JsonlFile, HubDataset)):
+        content += [source.src_field, source.tgt_field, *languages(source, data)]
     return hashlib.sha256(json.dumps([type(source).__name__, *content]).encode()).hexdigest()
 
 
 def file_states(sources: Iterable[Source]) -> dict[str, tuple[int, int, int]]:
     """Return the size, modification time and inode number of each file.
 
-    Raises:
-        DataError: if a file is missing, or is a pipe, which can be read only once.
+    Raises DataError if a file is missing, or is a pipe, which can be read only once.
     """
     states = {}
     for path in (path for source in sources for path in files_of(source)):
@@ -166,20 +153,10 @@ def require_unchanged(sources: Iterable[Source], states: dict[str, tuple[int, in
     """Raise DataError if a file was changed or replaced since `file_states` returned `states`."""
     for path, state in file_states(sources).items():
         if state != states[path]:
-            raise DataError(changed(path))
+            raise DataError(CHANGED.format(path))
 
 
 def require_same_version(source: Source, data: DataConfig, fingerprint: str) -> None:
     """Raise DataError if a Hugging Face dataset has changed since its fingerprint was computed."""
     if isinstance(source, HubDataset) and source_fingerprint(source, data) != fingerprint:
-        raise DataError(changed(describe(source)))
-
-
-def changed(what: str) -> str:
-    """Return the error message for a file or dataset that changed while it was being read."""
-    return f"{what} changed while it was being read; run the command again"
-
-
-def _sha256(path: str) -> str:
-    with reading(path):
-        return file_sha256(path)
+        raise DataError(CHANGED.format(describe(source)))

@@ -24,12 +24,7 @@ Mask = NDArray[np.bool_]
 
 
 def duplicate_keys(texts: Columns, *, is_normalized: bool) -> Keys:
-    """Return a key for each pair; duplicates have equal keys.
-
-    Args:
-        texts: the pairs.
-        is_normalized: ignore case, punctuation and whitespace.
-    """
+    """Return a key for each pair; duplicates have equal keys. `is_normalized` ignores case, punctuation and spaces."""
     src, tgt = ([normalize(line) for line in lines] if is_normalized else lines for lines in texts)
     return hash_keys(f"{len(s)} {s}{t}" for s, t in zip(src, tgt, strict=True))
 
@@ -78,14 +73,10 @@ class SeenKeys:
 
 
 def repeated(shards: Iterable[Keys], num_keys: int) -> Iterator[Mask]:
-    """Yield a mask of repeated keys for each shard, with bounded memory.
+    """Yield a mask of repeated keys for each shard, with one byte of memory per key; `num_keys` may be approximate.
 
     The keys are distributed over files by their first bits, so that equal keys are in the same file; each file fits in
     memory.
-
-    Args:
-        shards: the keys of each shard, in order; iterated once.
-        num_keys: approximate number of keys in all shards.
     """
     num_buckets = min(MOST_BUCKETS, 1 + num_keys // BUCKET_KEYS)
     sizes: list[int] = []
@@ -98,15 +89,13 @@ def repeated(shards: Iterable[Keys], num_keys: int) -> Iterator[Mask]:
                 in_bucket = bucket == number
                 np.stack([keys[in_bucket], rows[in_bucket]], axis=1).tofile(files[number])
             sizes.append(len(keys))
-        marks = stack.enter_context(tempfile.TemporaryFile())
-        marks.truncate(max(1, sum(sizes)))
-        is_repeated = np.memmap(marks, dtype=np.bool_, shape=sum(sizes)) if sum(sizes) else np.zeros(0, np.bool_)
+        is_repeated = np.zeros(sum(sizes), dtype=np.bool_)
         for file in files:
             file.seek(0)
             keys, rows = np.fromfile(file, dtype=np.uint64).reshape(-1, 2).T
             is_repeated[rows] = _repeats(keys)
         for end, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True):
-            yield np.asarray(is_repeated[end - size : end])
+            yield is_repeated[end - size : end]
 
 
 def _repeats(keys: Keys) -> Mask:

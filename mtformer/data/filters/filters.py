@@ -67,15 +67,9 @@ Mask = NDArray[np.bool_]
 
 
 class Filter:
-    """Applies the checks of a config, except for duplicates, which require the whole corpus.
+    """Applies the checks of a config (None: keep all pairs), except for duplicates, which require the whole corpus.
 
-    Args:
-        config: the filter settings; None: keep all pairs (dev and test).
-        src_lang: source language code.
-        tgt_lang: target language code.
-
-    Raises:
-        ConfigError: if the config needs a language identifier that is not installed.
+    Raises ConfigError if the config needs a language identifier that is not installed.
     """
 
     def __init__(self, config: FilterConfig | None, src_lang: str, tgt_lang: str) -> None:
@@ -90,25 +84,9 @@ class Filter:
 
     def by_text(self, texts: Columns) -> Codes:
         """Return the codes of the checks that need only text, before tokenization."""
-        judged = _Judged(texts)
-        if self.config is not None:
-            self._judge(judged, self.config)
-        return judged.codes
-
-    def by_length(self, src_lengths: NDArray[np.int32], tgt_lengths: NDArray[np.int32]) -> Codes:
-        """Return the codes of the checks that need token counts; a side without tokens counts as empty."""
-        codes = np.zeros(len(src_lengths), dtype=np.uint8)
-        if self.config is None:
-            return codes
-        shorter, longer = np.minimum(src_lengths, tgt_lengths), np.maximum(src_lengths, tgt_lengths)
-        if self.config.max_length_ratio is not None:
-            is_long = longer > RATIO_FROM_TOKENS
-            codes[is_long & (longer > self.config.max_length_ratio * shorter)] = code(RATIO)
-        codes[longer > self.config.max_tokens] = code(TOO_LONG)
-        codes[shorter == 0] = code(EMPTY)
-        return codes
-
-    def _judge(self, judged: "_Judged", config: FilterConfig) -> None:
+        judged, config = _Judged(texts), self.config
+        if config is None:
+            return judged.codes
         sides = [alphabet.count(lines) for alphabet, lines in zip(self._alphabets, judged.texts, strict=True)]
         src, tgt = sides
         judged.mark(EMPTY, (src.visible == 0) | (tgt.visible == 0))
@@ -141,6 +119,20 @@ class Filter:
             rows_of_letters = np.array(judged.kept(counts.weight >= FROM_LETTERS), dtype=np.int64)
             shares = identify([lines[row] for row in rows_of_letters.tolist()])
             judged.codes[rows_of_letters[shares < config.min_language_confidence]] = code(LANGUAGE)
+        return judged.codes
+
+    def by_length(self, src_lengths: NDArray[np.int32], tgt_lengths: NDArray[np.int32]) -> Codes:
+        """Return the codes of the checks that need token counts; a side without tokens counts as empty."""
+        codes = np.zeros(len(src_lengths), dtype=np.uint8)
+        if self.config is None:
+            return codes
+        shorter, longer = np.minimum(src_lengths, tgt_lengths), np.maximum(src_lengths, tgt_lengths)
+        if self.config.max_length_ratio is not None:
+            is_long = longer > RATIO_FROM_TOKENS
+            codes[is_long & (longer > self.config.max_length_ratio * shorter)] = code(RATIO)
+        codes[longer > self.config.max_tokens] = code(TOO_LONG)
+        codes[shorter == 0] = code(EMPTY)
+        return codes
 
 
 class _Judged:
@@ -161,8 +153,7 @@ class _Judged:
 
     def kept(self, mask: Mask | bool = True) -> list[int]:
         """Return the indices of kept pairs in the mask."""
-        rows: list[int] = np.flatnonzero((self.codes == KEPT) & mask).tolist()
-        return rows
+        return np.flatnonzero((self.codes == KEPT) & mask).tolist()
 
 
 def code(reason: str) -> int:
@@ -205,7 +196,7 @@ def _is_markup(line: str, share: float) -> bool:
 def _length_difference(src: Counts, tgt: Counts, ratio_deviation: float) -> NDArray[np.float64]:
     """Return the length difference of each pair in standard deviations."""
     mean = (src.length + tgt.length) / 2
-    deviation: NDArray[np.float64] = np.sqrt(VARIANCE * np.maximum(mean, 1) + (ratio_deviation * mean) ** 2)
+    deviation = np.sqrt(VARIANCE * np.maximum(mean, 1) + (ratio_deviation * mean) ** 2)
     return np.abs(src.length - tgt.length) / deviation
 
 

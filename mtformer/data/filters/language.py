@@ -33,15 +33,12 @@ CLOSE = (
 LETTERS = re.compile(r"[^\W\d_]+")
 NEEDED, NEEDED_OF_PARTNER = 2, 3
 """Minimum number of function words for a line to be foreign: of a third language, and of the other side's language."""
-Confidences = Callable[[Sequence[str]], NDArray[np.float64]]
 
 
 class WordCheck:
-    """Detects lines of one side that are in another language.
+    """Detects lines of one side that are in another language; `partner` is the language of the other side.
 
-    Args:
-        language: language code of the side; if it has no list of function words, no line is foreign.
-        partner: language code of the other side.
+    If the language has no list of function words, no line is foreign.
     """
 
     def __init__(self, language: str, partner: str) -> None:
@@ -77,19 +74,13 @@ def words_of(language: str) -> frozenset[str]:
 def table() -> dict[str, dict[str, str]]:
     """Return the contents of languages.yaml."""
     text = resources.files(__package__).joinpath("languages.yaml").read_text(encoding="utf-8")
-    loaded: dict[str, dict[str, str]] = yaml.safe_load(text)
-    return loaded
+    return yaml.safe_load(text)
 
 
-def confidences(language: str) -> Confidences:
+def confidences(language: str) -> Callable[[Sequence[str]], NDArray[np.float64]]:
     """Return a function that computes py3langid's probability that lines are in a language or a close relative.
 
-    Args:
-        language: language code; the part after `-` or `_` is ignored. For languages that py3langid does not support,
-            the probability is always 1.
-
-    Raises:
-        ConfigError: if py3langid is not installed.
+    The probability is 1 if py3langid does not support the language. Raises ConfigError if it is not installed.
     """
     identifier = _identifier()
     if identifier is None:

@@ -15,8 +15,8 @@ ROMAN = re.compile(r"\b[IVXLC]{2,}\b|\b[VX]\b")
 ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 SPELLED_OUT = 12
 """Numbers up to this are often spelled out, as are round numbers (20, 100, 3000); trailing zeros are ignored."""
-CALENDARS = frozenset((543, 621, 622))
-"""Offsets in years of the Buddhist and Iranian calendars from the Gregorian calendar."""
+CALENDARS = (543, 621, 622, -543, -621, -622)
+"""Offsets in years between the Gregorian calendar and the Buddhist and Iranian calendars, in both directions."""
 CHARACTER_LANGUAGES = frozenset(("ja", "ko", "lzh", "wuu", "yue", "zh"))
 """Languages that often write numbers with characters (二十五), or count years by eras."""
 
@@ -31,14 +31,9 @@ def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False)
 
     Numbers match if they differ only in leading or trailing zeros (2.5 million and 2,500,000), the use of a 12-hour
     clock, two-digit years or Roman numerals, or the calendar. Round numbers are ignored, because they may be
-    spelled out; small numbers are compared only if both lines have the same number of unmatched ones.
-
-    Args:
-        src: source line.
-        tgt: target line.
-        in_digits: both languages write nearly all numbers with digits. Otherwise, small numbers and numbers that
-            occur in one line only are ignored.
-        is_strict: return True for any number without a counterpart.
+    spelled out; small numbers are compared only if both lines have the same number of unmatched ones. If `in_digits`
+    is False (see `writes_digits`), small numbers and numbers that occur in one line only are ignored. If `is_strict`,
+    any number without a counterpart is a difference.
     """
     if DIGITS.findall(src) == DIGITS.findall(tgt) and "年" not in src + tgt and "月" not in src + tgt:
         return False  # the same digits, possibly grouped differently (see below)
@@ -90,11 +85,7 @@ def _unexplained(numbers: list[int], others: list[int], other: str) -> list[int]
         if number <= 24:  # 3 p.m. is 15:00
             written |= {number - 12, number + 12} if number > 12 else {number + 12}
         elif _is_year(number):  # 1968 is '68, the 1920s are the twenties
-            written |= {
-                number % 100,
-                *(number + years for years in CALENDARS),
-                *(number - years for years in CALENDARS),
-            }
+            written |= {number % 100, *(number + years for years in CALENDARS)}
     short = {number for number in others if number < 100}
     return [n for n in numbers if n not in written and not (_is_year(n) and n % 100 in short)]
 

@@ -93,11 +93,7 @@ class Counts(NamedTuple):
 
 
 class Alphabet:
-    """Counts characters in lines of a language.
-
-    Args:
-        language: language code; if it is unknown, all scripts count as its own.
-    """
+    """Counts characters in lines of a language; if its code is unknown, all scripts count as its own."""
 
     def __init__(self, language: str) -> None:
         scripts = scripts_of(language)

@@ -26,19 +26,15 @@ TokenCounts = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Filters and tokenizers of a corpus.
-
-    Args:
-        filters: the filter settings; None: keep all pairs (dev and test).
-        languages: source and target language codes.
-        tokenizers: the tokenizers; None: tokens are not counted, and length filters are not applied.
-        tokenizes_all: also tokenize pairs that the text filters remove.
-    """
+    """Filters and tokenizers of a corpus."""
 
     filters: FilterConfig | None
+    """None: keep all pairs (dev and test)."""
     languages: tuple[str, str]
     tokenizers: TokenizerPair | None = None
+    """None: tokens are not counted, and length filters are not applied."""
     tokenizes_all: bool = False
+    """Also tokenize pairs that the text filters remove."""
 
     def load(self) -> Filter:
         """Return the filter, which may take seconds to load; raise ConfigError like `Filter`."""
@@ -88,8 +84,6 @@ class Filtered:
 
     def kept(self) -> tuple[Columns, list[Ragged], TokenCounts]:
         """Return the text, ids and token counts of the kept pairs."""
-        if not self.codes.any():
-            return self.texts, self.tokens, self.counts
         rows = np.flatnonzero(self.codes == KEPT)
         chosen = np.flatnonzero(self.codes[self.rows] == KEPT)
         tokens = self.tokens if len(chosen) == len(self.rows) else [side.take(chosen) for side in self.tokens]

@@ -15,10 +15,9 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import Timeout
@@ -78,13 +77,8 @@ def prepare(
 ) -> Store:
     """Read, filter and tokenize a corpus, or return it from the cache.
 
-    Args:
-        sources: sources in the same languages, read in this order.
-        data: the `data` section, for languages, filters, cache and workers.
-        tokenizers: the tokenizers.
-        is_training: apply data.filters; False for dev and test.
-        keep_text: also store the text.
-        advance: called regularly during tokenization.
+    The sources must be in the same languages. The filters apply only if `is_training`. `keep_text` also stores the
+    text, which augmentation needs. `advance` is called regularly during tokenization.
 
     Raises:
         DataError: if a source is missing, damaged or empty, or changes while it is read, the filters remove more than
@@ -97,24 +91,23 @@ def prepare(
     fingerprints = [source_fingerprint(source, data) for source in sources]
     folder = cache_folder(data.cache_dir) / _fingerprint(fingerprints, pipeline, tokenizers, keep_text)
     where = ", ".join(describe(source) for source in sources)
-    if not folder.is_dir():
+    if folder.is_dir():
+        log.info("%s: already tokenized, found in %s", where, folder)
+    else:
         what = f"{folder.parent}: the tokenized corpus"
         with (
             explain_write_errors(what, "set another folder with data.cache_dir; finished shards are kept"),
-            _exclusive(folder, where),
+            _locked(folder, where),
         ):
             if not folder.is_dir():  # otherwise, another process has created it in the meantime
                 _clear_stale(folder.parent)
                 job = _Job(pipeline, folder.with_name(f"{folder.name}{BUILDING}"), keep_text)
+                shards = _raw_shards(sources, data, states, fingerprints)
                 try:
-                    _make(
-                        folder, where, _raw_shards(sources, data, states, fingerprints), job, data.num_workers, advance
-                    )
+                    _make(folder, where, shards, job, data.num_workers, advance)
                 except DataError:
                     require_unchanged(sources, states)  # a change may be the cause of this error
                     raise
-    else:
-        log.info("%s: already tokenized, found in %s", where, folder)
     store = Store(folder)
     if filters is not None:
         store.report.check(filters, where)
@@ -123,37 +116,30 @@ def prepare(
 
 def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: TokenizerPair, keep_text: bool) -> str:
     """Return the name of a corpus in the cache; disabled filters do not affect it."""
+    filters = None
+    if pipeline.filters is not None:
+        keys = {name: key_of(FilterConfig, name) for name in FilterConfig.model_fields}
+        values = {name: getattr(pipeline.filters, name) for name, key in keys.items() if key.in_fingerprint}
+        filters = {name: value for name, value in values.items() if value != keys[name].off}
     settings = {
         "version": [PREPARATION, SHARD_PAIRS],
         "sources": sources,
         "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
-        "filters": _active(pipeline.filters) if pipeline.filters is not None else None,
+        "filters": filters,
         "languages": pipeline.languages,
         "keep_text": keep_text,
     }
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _active(filters: FilterConfig) -> dict[str, Any]:
-    """Return the settings of enabled filters."""
-    keys = {name: key_of(FilterConfig, name) for name in FilterConfig.model_fields}
-    values = {name: getattr(filters, name) for name, key in keys.items() if key.in_fingerprint}
-    return {name: value for name, value in values.items() if value != keys[name].off}
-
-
-@contextmanager
-def _exclusive(folder: Path, where: str) -> Iterator[None]:
+def _locked(folder: Path, where: str) -> AbstractContextManager[object]:
     """Wait while another process prepares the same corpus. The system releases the lock of a killed process."""
     lock = make_lock(folder)
     try:
-        lock.acquire(timeout=0)
+        return lock.acquire(timeout=0)
     except Timeout:
         log.info("%s: another process is tokenizing this corpus; waiting for that process", where)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        return lock.acquire()
 
 
 def _clear_stale(cache: Path) -> None:
@@ -233,8 +219,12 @@ def _make(
         resumes = job.folder.is_dir()
         job.folder.mkdir(parents=True, exist_ok=True)
         log.info("%s: tokenizing into %s%s", where, folder, ", resuming an interrupted preparation" if resumes else "")
+        missing = (shard for shard in shards if not job.path(shard.number, ".json").is_file())
         try:
-            num_shards = _make_shards(shards, job, num_workers, advance)
+            with Workers(job.make_shard, num_workers) as workers:
+                for shard, _ in workers.map(missing):
+                    advance(shard.end, shard.share)
+            num_shards = len(list(job.folder.glob("*.json")))
             if not num_shards:
                 raise DataError(f"{where}: the corpus is empty: no lines were read")
         except WorkerEndedError as error:
@@ -251,36 +241,12 @@ def _make(
     sync(folder.parent)
 
 
-def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int | None, advance: Advance) -> int:
-    """Create missing shards; return the total number of shards."""
-    num_shards = 0
-
-    def missing() -> Iterator[_RawShard]:
-        nonlocal num_shards
-        for shard in shards:
-            num_shards += 1
-            if not job.path(shard.number, ".json").is_file():
-                yield shard
-
-    with Workers(job.make_shard, num_workers) as workers:
-        for shard, _ in workers.map(missing()):
-            advance(shard.end, shard.share)
-    return num_shards
-
-
 def _raw_shards(
     sources: Sequence[Source], data: DataConfig, states: dict[str, tuple[int, int, int]], fingerprints: Sequence[str]
 ) -> Iterator[_RawShard]:
-    """Yield all records, divided into shards, source by source.
+    """Yield all records, divided into shards, source by source; `states` were read before the fingerprints.
 
-    Args:
-        sources: the sources.
-        data: the `data` section; language codes determine the default fields.
-        states: result of `file_states` before the fingerprints were computed.
-        fingerprints: fingerprints of the sources.
-
-    Raises:
-        DataError: if a source changes; raised before the first shard that may differ from the fingerprinted contents.
+    Raises DataError if a source changes, before the first shard that may differ from the fingerprinted contents.
     """
     records, end = list[RawRecords](), 0
     before, num_bytes = 0, sum(map(bytes_on_disk, sources))
@@ -302,9 +268,6 @@ def _raw_shards(
     require_unchanged(sources, states)
     if records:
         yield _RawShard(end // SHARD_PAIRS, records, end, 1.0)
-
-
-# ---- the store ------------------------------------------------------------------------------------------------------
 
 
 def _finish(job: _Job, num_shards: int) -> None:

@@ -14,12 +14,7 @@ Ints = NDArray[np.int64]
 
 
 class Ragged:
-    """Ragged array of B rows with N numbers in total.
-
-    Args:
-        ids_N: the numbers of all rows.
-        lengths_B: the length of each row.
-    """
+    """Ragged array of B rows with N numbers in total."""
 
     def __init__(self, ids_N: NDArray[Any], lengths_B: NDArray[np.int32]) -> None:
         self.ids_N = ids_N

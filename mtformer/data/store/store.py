@@ -5,17 +5,17 @@
     CACHE/FINGERPRINT/store.json          rows, pairs and bytes of each shard, the longest pair, and the data report
 
 A record batch has the columns src and tgt (lists of ids without bos and eos), optionally src_text and tgt_text, and a
-checksum. Rows are numbered across all shards. The pairs of a shard are its rows without duplicates, in blocks of
-`BLOCK_PAIRS`. Shards are not memory-mapped, so that blocks that were read do not stay in memory.
+checksum. Rows are numbered across all shards. A block has the pairs of one record batch without duplicates. Shards are
+not memory-mapped, so that blocks that were read do not stay in memory.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,6 @@ BLOCK_PAIRS = 256
 OPEN_FILES = 64
 DUPLICATES = "duplicates.bin"
 CHECKSUM = "crc32"
-BLOCKS_AT_ONCE = 32
-"""Number of blocks that are converted to Arrow together, which takes half as long as converting each separately."""
 WRITE_BYTES = 1 << 20
 """Size of the write buffer in bytes; a block is written in many small pieces."""
 
@@ -92,11 +90,7 @@ class Pairs:
 
 
 class Store:
-    """A prepared corpus.
-
-    Raises:
-        DataError: if a file is damaged.
-    """
+    """A prepared corpus; opening and reading raise DataError if a file is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -117,23 +111,24 @@ class Store:
             for shard in self._shards:
                 if (folder / shard.name).stat().st_size != shard.bytes:
                     raise ValueError(f"{shard.name} has changed in size")
-        self._num_pairs, num_rows = (
-            np.array([getattr(shard, key) for shard in self._shards], dtype=np.int64) for key in ("pairs", "rows")
-        )
-        blocks_of_shard = -(-self._num_pairs // BLOCK_PAIRS)
-        self._end_block, self._first_row = np.cumsum(blocks_of_shard), np.cumsum(num_rows) - num_rows
-        self._duplicates = self._open_duplicates(int((num_rows - self._num_pairs).sum()))
-        self._readers: OrderedDict[int, Any] = OrderedDict()
-        self.num_blocks = int(blocks_of_shard.sum())
+        self._duplicates = self._open_duplicates(sum(shard.rows - shard.pairs for shard in self._shards))
+        self._open = lru_cache(OPEN_FILES)(_open_shard)
+        rows = np.array([shard.rows for shard in self._shards], dtype=np.int64)
+        self._end_block = np.cumsum(-(-rows // BLOCK_PAIRS))
+        first_rows = [
+            end - size + np.arange(0, size, BLOCK_PAIRS) for size, end in zip(rows, np.cumsum(rows), strict=True)
+        ]
+        self._row = np.concatenate([*first_rows, [rows.sum()]])
+        """First row of each block, and number of rows."""
+        self._sizes = np.diff(self._row) - np.diff(np.searchsorted(self._duplicates, self._row))
+        self.num_blocks = len(self._sizes)
 
     def __len__(self) -> int:
-        return int(self._num_pairs.sum())
+        return int(self._sizes.sum())
 
     def block_sizes(self, blocks: Ints) -> Ints:
         """Return the number of pairs in each of these blocks."""
-        shard = np.searchsorted(self._end_block, blocks, side="right")
-        is_last = blocks == self._end_block[shard] - 1
-        return np.where(is_last, (self._num_pairs[shard] - 1) % BLOCK_PAIRS + 1, BLOCK_PAIRS)
+        return self._sizes[blocks]
 
     def read(self, numbers: Sequence[int]) -> Pairs:
         """Return the pairs of one or more blocks, in this order."""
@@ -155,39 +150,17 @@ class Store:
     def _read(self, block: int) -> Pairs:
         shard = int(np.searchsorted(self._end_block, block, side="right"))
         number = block - (int(self._end_block[shard - 1]) if shard else 0)
-        if self._shards[shard].rows == self._shards[shard].pairs:
-            return self._read_batch(shard, number)
-        rows = self._rows(shard, number)
-        first, last = int(rows[0]) // BLOCK_PAIRS, int(rows[-1]) // BLOCK_PAIRS
-        batches = [self._read_batch(shard, batch) for batch in range(first, last + 1)]
-        return Pairs.joined(batches).take(rows - first * BLOCK_PAIRS)
-
-    def _rows(self, shard: int, number: int) -> Ints:
-        """Return the indices of a block's pairs among the rows of its shard."""
-        pairs = np.arange(number * BLOCK_PAIRS, min((number + 1) * BLOCK_PAIRS, self._shards[shard].pairs))
-        first = self._first_row[shard]
-        bounds = np.searchsorted(self._duplicates, (first, first + self._shards[shard].rows))
-        skipped = np.asarray(self._duplicates[bounds[0] : bounds[1]]) - first
-        # There are `skipped[n] - n` pairs before the n-th duplicate.
-        return pairs + np.searchsorted(skipped - np.arange(len(skipped)), pairs, side="right")
-
-    def _read_batch(self, shard: int, number: int) -> Pairs:
         path = self.folder / self._shards[shard].name
         with self._reading(path):
-            batch, metadata = self._reader(shard).get_batch_with_custom_metadata(number)
+            batch, metadata = self._open(path).get_batch_with_custom_metadata(number)
             pairs = from_arrow(batch)
             if metadata is None or int(metadata[CHECKSUM]) != checksum(pairs):
                 raise ValueError(f"the checksum of block {number} does not match")
-        return pairs
-
-    def _reader(self, shard: int) -> Any:
-        if shard in self._readers:
-            self._readers.move_to_end(shard)
-        else:
-            self._readers[shard] = pa.ipc.open_file(pa.OSFile(str(self.folder / self._shards[shard].name)))
-            if len(self._readers) > OPEN_FILES:
-                self._readers.popitem(last=False)
-        return self._readers[shard]
+        if self._sizes[block] == len(pairs):
+            return pairs
+        first, last = np.searchsorted(self._duplicates, self._row[block : block + 2])
+        duplicates = self._duplicates[first:last] - self._row[block]
+        return pairs.take(np.delete(np.arange(len(pairs)), duplicates))
 
     @contextmanager
     def _reading(self, path: Path) -> Iterator[None]:
@@ -199,6 +172,10 @@ class Store:
                 f"{path}: damaged or changed ({' '.join(str(error).split()):.200}); delete the folder "
                 f"{self.folder} to prepare the corpus again"
             ) from error
+
+
+def _open_shard(path: Path) -> Any:
+    return pa.ipc.open_file(pa.OSFile(str(path)))
 
 
 def to_arrow(pairs: Pairs) -> Any:
@@ -242,11 +219,9 @@ def write_shard(path: Path, pairs: Pairs) -> None:
     """Write one or more pairs to a file."""
     writer = None
     with pa.output_stream(str(path), compression=None, buffer_size=WRITE_BYTES) as sink:
-        for some in pairs.cut(BLOCKS_AT_ONCE * BLOCK_PAIRS):
-            batch = to_arrow(some)
+        for block in pairs.cut(BLOCK_PAIRS):
+            batch = to_arrow(block)
             writer = writer or pa.ipc.new_file(sink, batch.schema)
-            for number, block in enumerate(some.cut(BLOCK_PAIRS)):
-                rows = batch.slice(number * BLOCK_PAIRS, BLOCK_PAIRS)
-                writer.write_batch(rows, custom_metadata={CHECKSUM: str(checksum(block))})
+            writer.write_batch(batch, custom_metadata={CHECKSUM: str(checksum(block))})
         assert writer is not None, "a shard must have pairs"
         writer.close()
