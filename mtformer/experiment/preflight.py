@@ -5,6 +5,7 @@ import math
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,7 +109,7 @@ def try_config(config: Config, run: RunDir) -> tuple[Config, Prepared, TrainingS
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare_experiment(config, Path(folder) / "tokenizer")
     step = make_step(config, prepared, device, precision)
-    config = choose_batches(config, prepared, step)
+    config, prepared = choose_batches(config, prepared, step)
     return config, prepared, step, check_memory(config, prepared, step, run)
 
 
@@ -132,10 +133,12 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     ]
 
 
-def choose_batches(config: Config, prepared: Prepared, step: TrainingStep, earlier: int | None = None) -> Config:
+def choose_batches(
+    config: Config, prepared: Prepared, step: TrainingStep, earlier: int | None = None
+) -> tuple[Config, Prepared]:
     """Choose `batch_tokens` (if `auto`) and `accumulation_steps` for `step_tokens`; all processes call this together.
 
-    Returns the config with numbers; `prepared.batches` is changed too.
+    Returns the config with numbers, and the data with batches of this size.
 
     Args:
         config: config of the experiment.
@@ -145,17 +148,17 @@ def choose_batches(config: Config, prepared: Prepared, step: TrainingStep, earli
     """
     training, num_processes = config.training, step.ranks.size
     if training.step_tokens is None:
-        return config
+        return config, prepared
     if training.batch_tokens != "auto":
         limit = training.batch_tokens
     else:
         limit = earlier or min(step.ranks.gather(step.max_batch_tokens(prepared.batches.sizes().largest)))
     accumulation_steps = math.ceil(training.step_tokens / (limit * num_processes))
     batch_tokens = math.ceil(training.step_tokens / (accumulation_steps * num_processes))
-    prepared.batches.batch_tokens = batch_tokens
     log.info("micro-batches of %s tokens, %d per step and process", f"{batch_tokens:,}", accumulation_steps)
     chosen = {"batch_tokens": batch_tokens, "accumulation_steps": accumulation_steps, "step_tokens": None}
-    return config.model_copy(update={"training": training.model_copy(update=chosen)})
+    config = config.model_copy(update={"training": training.model_copy(update=chosen)})
+    return config, replace(prepared, batches=replace(prepared.batches, batch_tokens=batch_tokens))
 
 
 def check_memory(

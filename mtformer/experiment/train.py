@@ -106,7 +106,8 @@ def _prepare(
         write_text(run.data_report, json.dumps(prepared.report(), indent=2, ensure_ascii=False) + "\n")
     step = make_step(config, prepared, device, precision, ranks)
     is_auto = config.training.batch_tokens == "auto"
-    resolved = choose_batches(config, prepared, step, earlier.get("batch_tokens") if earlier and is_auto else None)
+    earlier_size = earlier.get("batch_tokens") if earlier is not None and is_auto else None
+    resolved, prepared = choose_batches(config, prepared, step, earlier_size)
     if is_auto:
         made_with["batch_tokens"] = resolved.training.batch_tokens
     parts = ", ".join(f"{name} {count:,}" for name, count in count_parameters(step.model).items())

@@ -143,15 +143,14 @@ def test_step_tokens_determine_the_micro_batches(
     step = make_step(config, prepared)
     monkeypatch.setattr(Ranks, "gather", lambda self, value: [value] * self.size)  # no other process runs
     step.ranks = Ranks(size=processes)
-    chosen = choose_batches(config, prepared, step, earlier).training
-    assert (chosen.batch_tokens, chosen.accumulation_steps) == expected
-    assert prepared.batches.batch_tokens == expected[0]
+    chosen, changed = choose_batches(config, prepared, step, earlier)
+    assert (chosen.training.batch_tokens, chosen.training.accumulation_steps) == expected
+    assert changed.batches.batch_tokens == expected[0]
     assert expected[0] * expected[1] * processes >= 10_000
 
 
 def test_batches_do_not_change_without_step_tokens(config: Config, prepared: Prepared) -> None:
-    assert choose_batches(config, prepared, make_step(config, prepared)) == config
-    assert prepared.batches.batch_tokens == 512
+    assert choose_batches(config, prepared, make_step(config, prepared)) == (config, prepared)
 
 
 @pytest.mark.parametrize(("free_bytes", "expected"), [
