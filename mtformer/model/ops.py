@@ -170,10 +170,10 @@ def additive_mask(mask: Tensor, x: Tensor) -> Tensor:
     """Return a mask with 0 where a boolean mask is True and -inf elsewhere, in the dtype of x.
 
     Rows are padded to a multiple of 8 elements, because fused GPU kernels otherwise copy the mask; attention ignores
-    the padding.
+    the padding. There is always padding, because `torch.compile` would compile again for a mask without it.
     """
     S = mask.size(-1)
-    added = x.new_zeros(*mask.shape[:-1], -(-S // 8) * 8)
+    added = x.new_zeros(*mask.shape[:-1], S // 8 * 8 + 8)
     added[..., :S].masked_fill_(~mask, float("-inf"))
     return added
 
