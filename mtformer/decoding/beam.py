@@ -111,22 +111,23 @@ def beam_search(
     if choose is None:
         choose = best_candidates if num_groups == 1 else Diverse(num_groups, settings.diversity_penalty)
     cache = model.start(src_BS, src_lengths_B, beam_size, max_steps)
-    beams = _Beams(B, num_groups, R, max_steps, settings.length_penalty, src_BS.device, start)
+    beams = _Beams(bounds.max_B, num_groups, R, max_steps, settings.length_penalty, start)
+    first_beam_G1 = torch.arange(0, beam_size, R, device=src_BS.device).unsqueeze(1)
     found: list[Ranked] = [{} for _ in range(B)]
     for position in range(max_steps):
         logits_NV, exact_logits = model.step(beams.last_UR.flatten(), cache)
         raw_URV = log_probs(logits_NV, R)
         correct = None if rules else correction(exact_logits, logits_NV, R)
-        history_URt = beams.tokens_URT[..., :position]
-        step = apply(rules, bounds, Step(raw_URV, raw_URV, history_URt, beams.sentence_U, correct))
+        step = apply(rules, bounds, Step(raw_URV, raw_URV, beams.tokens_URt, beams.sentence_U, correct))
         if watch is not None:
             watch(step)
         candidates = choose(step, beams.score_UR, 2 * R)
-        raw_UK = raw_URV.flatten(1).gather(1, candidates.beam_UK * raw_URV.size(2) + candidates.token_UK)
+        index_UK = torch.add(candidates.token_UK, candidates.beam_UK, alpha=raw_URV.size(2))
+        raw_UK = raw_URV.flatten(1).gather(1, index_UK)
         beams.finish(candidates, raw_UK, position)
-        parent_UR = beams.extend(candidates, raw_UK, position)
-        beams.update_done(bounds.max_B, position, settings.early_stopping)
-        keep_M = sentences_to_keep(beams.done_U.view(-1, num_groups).all(dim=1), position)
+        parent_UR = beams.extend(candidates, raw_UK)
+        beams.update_done(position, settings.early_stopping)
+        keep_M = sentences_to_keep(beams.done_U.view(-1, num_groups), position)
         if keep_M is not None:
             if keep_M.size(0) == 0:
                 break
@@ -134,8 +135,7 @@ def beam_search(
             cache.keep(keep_M)
             parent_UR = parent_UR[beams.keep(keep_M)]
         if beam_size > 1:
-            first_row_U1 = torch.arange(0, parent_UR.numel(), R, device=parent_UR.device).unsqueeze(1)
-            cache.reorder((parent_UR + first_row_U1).flatten())
+            cache.reorder((parent_UR.view(-1, num_groups, R) + first_beam_G1).flatten(1))
     beams.collect(found)
     return [[one for _, one in sorted(ranked.values(), key=lambda one: -one[0])] for ranked in found]
 
@@ -144,72 +144,62 @@ class _Beams:
     """Live beams of all units and the best R finished hypotheses of each; the tensors have one row per unit.
 
     Args:
-        B, G, R, T: number of sentences, groups and beams per group, and maximum number of steps.
+        max_B: maximum length of each translation.
+        G, R, T: number of groups and of beams per group, and maximum number of steps.
         alpha: exponent of the length penalty.
-        device: device of the tensors.
         start: first token of the decoder.
     """
 
-    def __init__(self, B: int, G: int, R: int, T: int, alpha: float, device: torch.device, start: int) -> None:
-        U = B * G
+    def __init__(self, max_B: Tensor, G: int, R: int, T: int, alpha: float, start: int) -> None:
+        B, U, device = max_B.size(0), max_B.size(0) * G, max_B.device
         self.G, self.R, self.alpha = G, R, alpha
         self.sentence_U = torch.arange(B, device=device).repeat_interleave(G)
+        self.max_U = max_B.repeat_interleave(G)
         self.score_UR = torch.full((U, R), -math.inf, device=device)
         self.score_UR[:, 0] = 0.0  # all beams are equal at the start, so only the first is alive
         self.last_UR = torch.full((U, R), start, device=device)
-        self.tokens_URT = torch.full((U, R, T), PAD, device=device)
-        self.raw_URT = torch.zeros(U, R, T, device=device)
+        self.tokens_URt = torch.full((U, R, 0), PAD, device=device)
+        self.raw_URt = torch.zeros(U, R, 0, device=device)
         self.finished_rank_UR = torch.full((U, R), -math.inf, device=device)
-        self.finished_tokens_URT = self.tokens_URT.clone()
-        self.finished_raw_URT = self.raw_URT.clone()
-        self.finished_length_UR = torch.ones((U, R), dtype=torch.long, device=device)
-        self.num_finished_U = torch.zeros(U, dtype=torch.long, device=device)
+        self.finished_tokens_URT = torch.full((U, R, T), PAD, device=device)
+        self.finished_raw_URT = torch.zeros(U, R, T, device=device)
         self.done_U = torch.zeros(U, dtype=torch.bool, device=device)
 
     def finish(self, candidates: Candidates, raw_UK: Tensor, position: int) -> None:
         """Add those of the first R candidates that end to the finished hypotheses, and keep the best R of these."""
         R, length = self.R, position + 1
-        score_UR, beam_UR = candidates.score_UK[:, :R], candidates.beam_UK[:, :R]
-        ends_UR = (candidates.token_UK[:, :R] == EOS) & (score_UR != -math.inf) & ~self.done_U.unsqueeze(1)
-        if ends_UR.device.type == "cpu" and not ends_UR.any():
+        score_UR, beam_UR, token_UR = (part[:, :R] for part in candidates)
+        continues_UR = (token_UR != EOS) | self.done_U.unsqueeze(1)
+        if continues_UR.device.type == "cpu" and continues_UR.all():
             return
-        self.num_finished_U += ends_UR.sum(dim=1)
-        rank_UR = (score_UR / length**self.alpha).masked_fill(~ends_UR, -math.inf)
+        rank_UR = (score_UR / length**self.alpha).masked_fill(continues_UR, -math.inf)
         self.finished_rank_UR, place_UR = torch.cat([self.finished_rank_UR, rank_UR], dim=1).topk(R)
-        length_UR = torch.full_like(self.finished_length_UR, length)
-        self.finished_length_UR = torch.cat([self.finished_length_UR, length_UR], dim=1).gather(1, place_UR)
-        raw_URt = _pick(self.raw_URT[..., :length], beam_UR)
-        raw_URt[..., position] = raw_UK[:, :R]
-        tokens_URt = _pick(self.tokens_URT[..., :position], beam_UR)
+        raw_URt = _extend(self.raw_URt, beam_UR, raw_UK[:, :R])
+        tokens_URt = _extend(self.tokens_URt, beam_UR, token_UR)
         for finished_URT, new_URt in ((self.finished_raw_URT, raw_URt), (self.finished_tokens_URT, tokens_URt)):
-            t = new_URt.size(2)
-            finished_URT[..., :t] = _pick(torch.cat([finished_URT[..., :t], new_URt], dim=1), place_UR)
+            finished_URt = finished_URT[..., :length]
+            finished_URt.copy_(_pick(torch.cat([finished_URt, new_URt], dim=1), place_UR))
 
-    def extend(self, candidates: Candidates, raw_UK: Tensor, position: int) -> Tensor:
+    def extend(self, candidates: Candidates, raw_UK: Tensor) -> Tensor:
         """Extend the beams with the first R candidates that do not end, and return the parent beam (U, R) of each.
 
         At most R of the 2R candidates end, one per beam, so at least R remain.
         """
-        K = candidates.token_UK.size(1)
-        order_UK = torch.arange(K, device=raw_UK.device) + K * (candidates.token_UK == EOS)
-        place_UR = order_UK.topk(self.R, largest=False).indices
-        parent_UR, token_UR = candidates.beam_UK.gather(1, place_UR), candidates.token_UK.gather(1, place_UR)
-        self.score_UR = candidates.score_UK.gather(1, place_UR)
-        self.tokens_URT[..., :position] = _pick(self.tokens_URT[..., :position], parent_UR)
-        self.tokens_URT[..., position] = token_UR
-        self.raw_URT[..., :position] = _pick(self.raw_URT[..., :position], parent_UR)
-        self.raw_URT[..., position] = raw_UK.gather(1, place_UR)
-        self.last_UR = token_UR
+        ends_UK = candidates.token_UK == EOS
+        place_UR = ends_UK.sort(dim=1, stable=True).indices[:, : self.R]
+        self.score_UR, parent_UR, self.last_UR = (part.gather(1, place_UR) for part in candidates)
+        self.tokens_URt = _extend(self.tokens_URt, parent_UR, self.last_UR)
+        self.raw_URt = _extend(self.raw_URt, parent_UR, raw_UK.gather(1, place_UR))
         return parent_UR
 
-    def update_done(self, max_B: Tensor, position: int, early_stopping: Stopping) -> None:
+    def update_done(self, position: int, early_stopping: Stopping) -> None:
         """Mark units that reached their maximum length or have enough finished hypotheses (see `beam_search`)."""
-        is_enough_U = self.num_finished_U >= self.R
+        worst_U = self.finished_rank_UR.amin(dim=1)
+        is_enough_U = worst_U != -math.inf
         if early_stopping != "ended":
-            length = max_B[self.sentence_U] + 1 if early_stopping == "certain" else position + 1
-            attainable_U = self.score_UR.amax(dim=1) / length**self.alpha
-            is_enough_U = is_enough_U & (attainable_U <= self.finished_rank_UR.amin(dim=1))
-        self.done_U = self.done_U | is_enough_U | (position >= max_B[self.sentence_U])
+            length = self.max_U + 1 if early_stopping == "certain" else position + 1
+            is_enough_U = is_enough_U & (self.score_UR.amax(dim=1) / length**self.alpha <= worst_U)
+        self.done_U = self.done_U | is_enough_U | (position >= self.max_U)
 
     def keep(self, keep_M: Tensor) -> Tensor:
         """Keep only the given sentences in the batch, and return the indices of their units."""
@@ -223,9 +213,8 @@ class _Beams:
         """Add the finished hypotheses of each sentence whose groups are all done to `found`."""
         done_U = self.done_U.view(-1, self.G).all(dim=1).repeat_interleave(self.G).nonzero().squeeze(1)
         ranks = self.finished_rank_UR[done_U].flatten().tolist()
-        parts = (self.finished_tokens_URT[done_U], self.finished_raw_URT[done_U], self.finished_length_UR[done_U])
-        tokens_NT, raw_NT, length_N = (part.flatten(0, 1) for part in parts)
-        hypotheses = to_hypotheses(tokens_NT, raw_NT, length_N, self.alpha)
+        tokens_NT, raw_NT = (one[done_U].flatten(0, 1) for one in (self.finished_tokens_URT, self.finished_raw_URT))
+        hypotheses = to_hypotheses(tokens_NT, raw_NT, self.alpha)
         sentences = self.sentence_U[done_U].repeat_interleave(self.R).tolist()
         for sentence, rank, hypothesis in zip(sentences, ranks, hypotheses, strict=True):
             if rank != -math.inf:
@@ -235,3 +224,8 @@ class _Beams:
 def _pick(x_UQT: Tensor, index_UR: Tensor) -> Tensor:
     """Return a tensor (U, R, T) whose row [u, r] is row index_UR[u, r] of x_UQT[u]."""
     return x_UQT.gather(1, index_UR.unsqueeze(2).expand(-1, -1, x_UQT.size(2)))
+
+
+def _extend(x_UQt: Tensor, index_UR: Tensor, new_UR: Tensor) -> Tensor:
+    """Return `_pick(x_UQt, index_UR)` with one more column."""
+    return torch.cat([_pick(x_UQt, index_UR), new_UR.unsqueeze(2)], dim=2)

@@ -128,10 +128,10 @@ class EnsembleCache:
     def __init__(self, caches: list[Cache]) -> None:
         self.caches = caches
 
-    def reorder(self, rows_N: Tensor) -> None:
-        """Let row i continue the history of row rows_N[i] in each member."""
+    def reorder(self, beam_BR: Tensor) -> None:
+        """Let beam r of sentence b continue the history of its beam beam_BR[b, r] in each member."""
         for cache in self.caches:
-            cache.reorder(rows_N)
+            cache.reorder(beam_BR)
 
     def keep(self, sentences_B: Tensor) -> None:
         """Keep only the given sentences of the batch in each member."""

@@ -74,8 +74,8 @@ class LengthBounds:
     def __call__(self, step: Step) -> None:
         """Exclude tokens that violate the bounds."""
         position, log_prob_URV = step.history_URt.size(2), step.log_prob_URV
-        log_prob_URV[..., PAD] = -math.inf
-        log_prob_URV[..., BOS] = -math.inf
+        log_prob_URV[..., PAD].fill_(-math.inf)
+        log_prob_URV[..., BOS].fill_(-math.inf)
         eos_UR = log_prob_URV[..., EOS]
         if position < self.longest_min:
             eos_UR.masked_fill_((position < self.min_B[step.sentence_U]).unsqueeze(1), -math.inf)

@@ -70,14 +70,14 @@ def generate(
         tokens_NT[row_M, position] = token_M
         raw_NT[row_M, position] = raw_M.masked_fill(done_M, 0.0)
         done_M = done_M | (token_M == EOS)
-        keep_B = sentences_to_keep(done_M.view(-1, C).all(dim=1), position)
+        keep_B = sentences_to_keep(done_M.view(-1, C), position)
         if keep_B is not None:
             if keep_B.size(0) == 0:
                 break
             cache.keep(keep_B)
             keep_M = (keep_B.unsqueeze(1) * C + torch.arange(C, device=device)).flatten()
             row_M, token_M, done_M = row_M[keep_M], token_M[keep_M], done_M[keep_M]
-    hypotheses = to_hypotheses(tokens_NT, raw_NT, (tokens_NT != PAD).sum(dim=1), settings.length_penalty)
+    hypotheses = to_hypotheses(tokens_NT, raw_NT, settings.length_penalty)
     return [hypotheses[i : i + C] for i in range(0, B * C, C)]
 
 

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from mtformer.text.tokenizer import PAD
+
 CHUNK = 64
 """Number of vocabulary columns per chunk; `top_candidates` computes the maximum of each chunk first."""
 
@@ -19,8 +21,8 @@ CHUNK = 64
 class Cache(Protocol):
     """Decoding state of a model, kept from step to step."""
 
-    def reorder(self, rows_N: Tensor, /) -> None:
-        """Let row i continue the history of row rows_N[i], which must belong to the same sentence."""
+    def reorder(self, beam_BR: Tensor, /) -> None:
+        """Let beam r of sentence b continue the history of its beam beam_BR[b, r]."""
 
     def keep(self, sentences_B: Tensor, /) -> None:
         """Keep only these sentences of the batch, in this order, each with all its rows."""
@@ -61,17 +63,17 @@ class Hypothesis:
     at_limit: bool = False
 
 
-def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, length_N: Tensor, alpha: float) -> list[Hypothesis]:
+def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, alpha: float) -> list[Hypothesis]:
     """Return the hypothesis of each row.
 
     Args:
-        tokens_NT: token ids ending with eos, int64.
+        tokens_NT: token ids ending with eos and padded on the right, int64.
         log_prob_NT: log-probability of each token.
-        length_N: lengths including eos, int64; later tokens are ignored.
         alpha: exponent of the length penalty.
     """
     hypotheses = []
-    for tokens, log_probs, length in zip(tokens_NT.tolist(), log_prob_NT.tolist(), length_N.tolist(), strict=True):
+    lengths = (tokens_NT != PAD).sum(dim=1).tolist()
+    for tokens, log_probs, length in zip(tokens_NT.tolist(), log_prob_NT.tolist(), lengths, strict=True):
         log_probability = sum(log_probs[:length])
         score = log_probability / length**alpha if length else math.nan  # length 0: NaN scores, so no eos was found
         hypotheses.append(Hypothesis(tokens[: length - 1], score, log_probability, log_probs[:length]))
@@ -95,17 +97,17 @@ def correction(exact_logits: ExactLogits | None, logits_NV: Tensor, R: int) -> C
     return correct
 
 
-def sentences_to_keep(done_B: Tensor, position: int) -> Tensor | None:
-    """Return the indices of unfinished sentences if removing the others saves time, else None.
+def sentences_to_keep(done_BX: Tensor, position: int) -> Tensor | None:
+    """Return the indices of sentences with an unfinished part if removing the others saves time, else None.
 
     Removing sentences copies the cache. Reading the flags synchronizes with a GPU, so on a GPU
     sentences are removed only at every fourth step.
     """
-    if done_B.device.type != "cpu" and position % 4 != 3:
+    if done_BX.device.type != "cpu" and position % 4 != 3:
         return None
-    keep_M = (~done_B).nonzero().squeeze(1)
-    num_done = done_B.size(0) - keep_M.size(0)
-    return keep_M if num_done * 8 >= done_B.size(0) else None
+    keep_M = (~done_BX.all(dim=1)).nonzero().squeeze(1)
+    num_done = done_BX.size(0) - keep_M.size(0)
+    return keep_M if num_done * 8 >= done_BX.size(0) else None
 
 
 def top_candidates(
@@ -129,7 +131,7 @@ def top_candidates(
     """
     if correct is not None:
         _, beam_BX, token_BX = top_candidates(log_prob_BRV, score_BR, max(4, 2 * K))
-        index_BX = beam_BX * log_prob_BRV.size(2) + token_BX
+        index_BX = torch.add(token_BX, beam_BX, alpha=log_prob_BRV.size(2))
         rounded_BX = log_prob_BRV.flatten(1).gather(1, index_BX)
         log_prob_BX = rounded_BX + correct(beam_BX, token_BX)
         # These candidates hold most of the probability mass, so the correction changes the normalization too.
@@ -157,7 +159,7 @@ def _indices_of_best_chunks(log_prob_BRV: Tensor, score_BR: Tensor, K: int, num_
     end = num_chunks * CHUNK
     best_BRX = log_prob_BRV[..., :end].unflatten(2, (num_chunks, CHUNK)).amax(dim=3)
     chunk_BK = (best_BRX + score_BR.unsqueeze(2)).flatten(1).topk(K, sorted=False).indices
-    first_BK = chunk_BK // num_chunks * V + chunk_BK % num_chunks * CHUNK
+    first_BK = torch.add(chunk_BK * CHUNK, chunk_BK // num_chunks, alpha=V - end)
     index_BX = (first_BK.unsqueeze(2) + torch.arange(CHUNK, device=device)).flatten(1)
     if end == V:
         return index_BX

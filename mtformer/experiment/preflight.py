@@ -27,7 +27,7 @@ from mtformer.training.step import TrainingStep
 from mtformer.training.validation import dev_loss
 
 COMPILES_ON = "cuda"
-COMPILE_SECONDS, COMPILE_GAIN = 120, 0.1
+COMPILE_SECONDS, COMPILE_GAIN = 240, 0.1
 """Assumed time to compile a model on CUDA, and share of the training time that compiling saves (not measured yet)."""
 BYTES_OF_WEIGHT = 4
 BYTES_OF_CHECKPOINT = 12

@@ -41,8 +41,8 @@ def attend(
         q_BHTK: queries.
         k_BHSK: keys.
         v_BHSK: values.
-        mask: bool, broadcastable to (B, H, T, S), True = attend, or the result of `additive_mask`; None: attend to all
-            positions.
+        mask: bool, broadcastable to (B, H, T, S), True = attend, or the result of `additive_mask`; columns after S are
+            ignored. None: attend to all positions.
         is_causal: attend only to the query's own position and earlier ones; cannot be combined with `mask`.
         dropout_p: probability of dropping an attention weight.
     """
@@ -50,6 +50,7 @@ def attend(
     threshold = CPU_FUSED_FROM.get(q_BHTK.dtype, 128 * 128)
     is_fast_on_cpu = dropout_p == 0.0 and q_BHTK.size(2) * k_BHSK.size(2) >= threshold
     if q_BHTK.device.type != "cpu" or is_fast_on_cpu:
+        mask = None if mask is None else mask[..., : k_BHSK.size(2)]
         return F.scaled_dot_product_attention(
             q_BHTK, k_BHSK, v_BHSK, attn_mask=mask, is_causal=is_causal, dropout_p=dropout_p
         )
@@ -63,6 +64,7 @@ def attention_weights(q_BHTK: Tensor, k_BHSK: Tensor, mask: Tensor | None = None
         mask = causal_mask(q_BHTK.size(2), device=q_BHTK.device)
     if mask is None:
         return _softmax(scores_BHTS)
+    mask = mask[..., : k_BHSK.size(2)]
     if mask.dtype != torch.bool:
         mask = mask == 0
     has_keys = mask.any(dim=-1, keepdim=True)

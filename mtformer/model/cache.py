@@ -9,9 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mtformer.model.ops import kernel_mask
+
 
 class EncoderOutput(NamedTuple):
-    """Hidden states of the source positions, and the padding mask (True = attend)."""
+    """Hidden states of the source positions, and the padding mask as `attend` expects it."""
 
     states_BSD: Tensor
     mask_B11S: Tensor
@@ -66,8 +68,8 @@ class DecoderCache:
     """Decoding state of a batch.
 
     Source keys and values are stored once per sentence and shared by its beams. Self-attention is computed for all R
-    beams of a sentence at once: each query is multiplied with the keys of all beams, and `is_own_BRTR` masks the keys
-    that are not part of its history. This replaces R products of one query each with one product of R queries, and
+    beams of a sentence at once: each query is multiplied with the keys of all beams, and `own_B1RX` masks the keys that
+    are not part of its history. This replaces R products of one query each with one product of R queries, and
     reordering beams copies no keys or values. For example, the mask of 2 beams at the third step, if both continue the
     first token of beam 0:
 
@@ -91,25 +93,22 @@ class DecoderCache:
         self.R = R
         self.length = 0
         """Number of steps decoded."""
-        # [b, r, t, q]: step t of beam q is in the history of beam r. Until the first `reorder`, r == q.
-        is_own_1R1R = torch.eye(R, dtype=torch.bool, device=mask_B11S.device)[None, :, None]
-        self.is_own_BRTR = is_own_1R1R.repeat(B, 1, T, 1)
+        # [b, 0, r, t*R + q]: step t of beam q is in the history of beam r. Until the first `reorder`, r == q.
+        is_own_RR = torch.eye(R, dtype=torch.bool, device=mask_B11S.device)
+        self.own_B1RX = kernel_mask(is_own_RR.repeat(B, 1, 1, T), states_BSD)
 
     def mask(self) -> Tensor | None:
-        """Return the self-attention mask of the next step, (B, 1, R, (t + 1)*R); None: attend to all positions."""
-        if self.R == 1:
-            return None
-        return self.is_own_BRTR[:, :, : self.length + 1].flatten(2).unsqueeze(1)
+        """Return the self-attention mask (B, 1, R, T*R) for all steps; None: attend to all positions."""
+        return None if self.R == 1 else self.own_B1RX
 
-    def reorder(self, rows_N: Tensor) -> None:
-        """Let row i continue the history of row rows_N[i] of the same sentence."""
-        own_BRtR = self.is_own_BRTR[:, :, : self.length]
-        beam_BR = rows_N.view(-1, self.R) % self.R
-        self.is_own_BRTR[:, :, : self.length] = own_BRtR.gather(1, beam_BR[:, :, None, None].expand_as(own_BRtR))
+    def reorder(self, beam_BR: Tensor) -> None:
+        """Let beam r of sentence b continue the history of its beam beam_BR[b, r]."""
+        own_B1Rt = self.own_B1RX[..., : self.length * self.R]
+        own_B1Rt.copy_(own_B1Rt.gather(2, beam_BR[:, None, :, None].expand_as(own_B1Rt)))
 
     def keep(self, sentences_M: Tensor) -> None:
         """Keep only these sentences in the batch, in this order."""
         for layer in self.layers:
             layer.keep(sentences_M)
         self.encoder_output = EncoderOutput(*(x.index_select(0, sentences_M) for x in self.encoder_output))
-        self.is_own_BRTR = self.is_own_BRTR.index_select(0, sentences_M)
+        self.own_B1RX = self.own_B1RX.index_select(0, sentences_M)

@@ -178,11 +178,18 @@ def padding_mask(lengths: Tensor, S: int) -> Tensor:
 def additive_mask(mask: Tensor, x: Tensor) -> Tensor:
     """Return a mask with 0 where a boolean mask is True and -inf elsewhere, in the dtype of x.
 
-    In memory, rows are padded to a multiple of 8 elements, because fused GPU kernels otherwise copy the mask.
+    Rows are padded to a multiple of 8 elements, because fused GPU kernels otherwise copy the mask; attention ignores
+    the padding. There is always padding, because `torch.compile` would compile again for a mask without it.
     """
     S = mask.size(-1)
-    added = x.new_zeros(*mask.shape[:-1], -(-S // 8) * 8)[..., :S]
-    return added.masked_fill_(~mask, float("-inf"))
+    added = x.new_zeros(*mask.shape[:-1], S // 8 * 8 + 8)
+    added[..., :S].masked_fill_(~mask, float("-inf"))
+    return added
+
+
+def kernel_mask(mask: Tensor, x: Tensor) -> Tensor:
+    """Convert a mask once for all layers on a GPU, where each layer would otherwise convert a boolean mask again."""
+    return mask if mask.device.type == "cpu" else additive_mask(mask, x)
 
 
 def causal_mask(T: int, device: torch.device | None = None) -> Tensor:

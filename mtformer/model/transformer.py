@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from mtformer.config.schema import ModelConfig
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.cache import DecoderCache, EncoderOutput, LayerCache
-from mtformer.model.ops import NORMS, Dropout, Linear, additive_mask, drop_sentences, padding_mask
+from mtformer.model.ops import NORMS, Dropout, Linear, drop_sentences, kernel_mask, padding_mask
 from mtformer.model.positions import LearnedPositions, RotaryPositions, Rotation, SinusoidalPositions
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -196,12 +196,11 @@ class Transformer(nn.Module):
     def encode(self, src_BS: Tensor, src_lengths_B: Tensor, mask_BS: Tensor | None = None) -> EncoderOutput:
         """Encode source ids (ending with eos, padded on the right); lengths include eos. See `forward` for the mask."""
         positions = slice(src_BS.size(1))
-        mask_B11S = padding_mask(src_lengths_B, src_BS.size(1))[:, None, None, :]
         x_BSD = self._embed(src_BS, self.src_embedding, self.src_positions, positions, mask_BS)
+        mask_B11S = kernel_mask(padding_mask(src_lengths_B, src_BS.size(1))[:, None, None, :], x_BSD)
         rotation = self.rotary(positions) if self.rotary is not None else None
-        kernel_mask_B11S = _kernel_mask(mask_B11S, x_BSD)
         for layer in self.encoder:
-            x_BSD = layer(x_BSD, kernel_mask_B11S, rotation)
+            x_BSD = layer(x_BSD, mask_B11S, rotation)
         return EncoderOutput(self.encoder_norm(x_BSD), mask_B11S)
 
     def decode(
@@ -224,8 +223,6 @@ class Transformer(nn.Module):
         assert cache is None or cache.length < self.config.max_positions, "longer than max_positions"
         history_mask = None if cache is None else cache.mask()
         x_BTD = self._embed(tgt_in_BT, self.tgt_embedding, self.tgt_positions, positions, mask_BT)
-        history_mask = None if history_mask is None else _kernel_mask(history_mask, x_BTD)
-        encoder_output = EncoderOutput(encoder_output.states_BSD, _kernel_mask(encoder_output.mask_B11S, x_BTD))
         rotation = self.rotary(positions) if self.rotary is not None else None
         for i, layer in enumerate(self.decoder):
             layer_cache = None if cache is None else cache.layers[i]
@@ -258,11 +255,6 @@ class Transformer(nn.Module):
         if added is not None:
             x = x + added(positions).to(x.dtype)
         return self.embedding_dropout(x.to(self.compute_dtype or weight.dtype))
-
-
-def _kernel_mask(mask: Tensor, x: Tensor) -> Tensor:
-    """Convert the mask once for all layers on a GPU, where each layer would otherwise convert a boolean mask again."""
-    return mask if mask.device.type == "cpu" else additive_mask(mask, x)
 
 
 def _added_positions(config: ModelConfig) -> nn.Module | None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental import _config as shapes
 
 from mtformer.config.schema import CPU_BATCH_TOKENS, TrainingConfig
 from mtformer.data.batching.batches import Batch
@@ -87,6 +88,8 @@ class TrainingStep:
 
     def compile(self, enabled: bool = True) -> None:
         """Use `torch.compile` from now on, or no longer; the model is compiled in the next steps."""
+        # Otherwise sizes that are equal in the first batch must be equal in all, or the model is compiled again.
+        shapes.use_duck_shape = False
         compiled: Any = torch.compile(self.model, dynamic=True) if enabled else None  # a module, typed as a function
         self._local_objective.compiled = compiled
 

@@ -103,7 +103,7 @@ class Watch(StopAt):
         super().__init__(None)
         self.deadline, self.killed_at, self.started = deadline, killed_at, math.inf
 
-    def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
+    def advance(self, step: int, num_steps: int, epoch: int, figures: dict[str, float] | None) -> None:
         """End the run if it is time to; `started` is the time at the end of the first step."""
         self.started = min(self.started, time.time())
         if step == self.killed_at or time.time() > self.deadline:

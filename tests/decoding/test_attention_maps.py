@@ -206,7 +206,7 @@ def test_attention_maps_ignore_concurrent_use_of_the_model(
     expected = attention_maps(one, SOURCE, TRANSLATION)
     decode, ids, read = Transformer.decode, torch.tensor([[5, 6, EOS]]), []
 
-    def interrupted(self: Transformer, *arguments: Any) -> Tensor:
+    def interrupted(self: Transformer, *arguments: Any, **named: Any) -> Tensor:
         """Encode another sentence in another thread, after the encoder and before the decoder."""
 
         def read_another() -> None:
@@ -216,7 +216,7 @@ def test_attention_maps_ignore_concurrent_use_of_the_model(
         thread = threading.Thread(target=read_another)
         thread.start()
         thread.join()
-        return decode(self, *arguments)
+        return decode(self, *arguments, **named)
 
     monkeypatch.setattr(Transformer, "decode", interrupted)
     maps = attention_maps(one, SOURCE, TRANSLATION)

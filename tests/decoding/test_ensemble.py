@@ -67,7 +67,7 @@ def test_reorder_and_keep_update_the_cache_of_each_member() -> None:
     ensemble = Ensemble([ToyModel(seed=1), ToyModel(seed=2)])
     cache = ensemble.start(*batch([4], [5], [6]), 2, 5)
     ensemble.step(torch.tensor([4, 5, 4, 5, 4, 5]), cache)
-    cache.reorder(torch.tensor([1, 1, 3, 2, 4, 4]))
+    cache.reorder(torch.tensor([[1, 1], [1, 0], [0, 0]]))
     cache.keep(torch.tensor([2, 0]))
     for member in cache.caches:
         assert member.rows == [((6, EOS), (4,)), ((6, EOS), (4,)), ((4, EOS), (5,)), ((4, EOS), (5,))]

@@ -40,10 +40,10 @@ class ToyCache:
         self.rows: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(s, ()) for s in sources for _ in range(num_beams)]
         self.max_length = max_length
 
-    def reorder(self, rows_N: Tensor) -> None:
-        sources = [source for source, _ in self.rows]
-        self.rows = [self.rows[row] for row in rows_N.tolist()]
-        assert [source for source, _ in self.rows] == sources, "a beam was moved to another sentence"
+    def reorder(self, beam_BR: Tensor) -> None:
+        assert len(beam_BR) * self.num_beams == len(self.rows)
+        assert all(0 <= beam < self.num_beams for beam in beam_BR.flatten().tolist()), "a beam changed its sentence"
+        self.rows = [self.rows[b * self.num_beams + r] for b, beams in enumerate(beam_BR.tolist()) for r in beams]
 
     def keep(self, sentences_B: Tensor) -> None:
         R = self.num_beams

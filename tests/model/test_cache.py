@@ -64,8 +64,8 @@ class Histories:
         encoder_output = self.model.encode(self.source[self.sentences], self.lengths[self.sentences])
         return self.model.decode(torch.tensor(self.rows), for_rows(encoder_output, self.R))[:, -1]
 
-    def reorder(self, rows_N: Tensor) -> None:
-        self.rows = [list(self.rows[row]) for row in rows_N.tolist()]
+    def reorder(self, beam_BR: Tensor) -> None:
+        self.rows = [list(self.rows[b * self.R + r]) for b, beams in enumerate(beam_BR.tolist()) for r in beams]
 
     def keep(self, sentences_M: Tensor) -> None:
         chosen = sentences_M.tolist()
@@ -73,10 +73,9 @@ class Histories:
         self.sentences = [self.sentences[b] for b in chosen]
 
 
-def within_sentences(num_sentences: int, seed: int) -> Tensor:
-    """Return random row indices within each sentence; some beams are dropped and others copied."""
-    chosen_MR = torch.randint(0, R, (num_sentences, R), generator=torch.Generator().manual_seed(seed))
-    return (torch.arange(num_sentences).unsqueeze(1) * R + chosen_MR).flatten()
+def parents(num_sentences: int, seed: int) -> Tensor:
+    """Return random beams (B, R) of each sentence; some beams are dropped and others copied."""
+    return torch.randint(0, R, (num_sentences, R), generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("positions", OPTIONS["positions"])
@@ -92,9 +91,9 @@ def test_reordered_and_kept_rows_continue_their_own_histories(positions: str) ->
         num_rows = len(histories.rows)
         token_N = tokens(num_rows, seed=t)
         assert_same(step(model, token_N, cache), histories.step(token_N))
-        rows_N = within_sentences(num_rows // R, seed=t)
-        cache.reorder(rows_N)
-        histories.reorder(rows_N)
+        beam_BR = parents(num_rows // R, seed=t)
+        cache.reorder(beam_BR)
+        histories.reorder(beam_BR)
         if t in leave:
             sentences_M = torch.tensor(leave[t])
             cache.keep(sentences_M)

@@ -27,6 +27,7 @@ from torch.nn import functional
 
 from mtformer.config.schema import ModelConfig, TrainingConfig
 from mtformer.model import attention as attention_module
+from mtformer.model import cache as cache_module
 from mtformer.model import transformer as transformer_module
 from mtformer.model.cache import EncoderOutput
 from mtformer.model.ops import additive_mask, causal_mask
@@ -385,16 +386,23 @@ def test_additive_masks_give_the_same_model(positions: str, beams: int, monkeypa
         encoder_output = model.encode(src_BS, lengths_B)
         cache = model.new_cache(encoder_output, beams, 5)
         steps = []
-        for _ in range(5):
+        for t in range(5):
+            if t == 3:
+                cache.keep(torch.tensor([2, 0, 1]))
             steps.append(model.decode(tokens(3, beams), cache.encoder_output, cache))
-            cache.reorder(torch.arange(3 * beams).view(3, beams).flip(1).flatten())
+            cache.reorder(torch.arange(beams).flip(0).expand(3, beams))
         loss = model(src_BS, lengths_B, tgt_BT).square().sum()
+        masks.extend([cache.encoder_output.mask_B11S, cache.own_B1RX])
         return [*steps, *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)]
 
+    masks: list[Tensor] = []
     expected = run()
     calls = []
-    monkeypatch.setattr(transformer_module, "_kernel_mask", lambda *both: calls.append(1) or additive_mask(*both))
+    for module in (transformer_module, cache_module):
+        monkeypatch.setattr(module, "kernel_mask", lambda *both: calls.append(1) or additive_mask(*both))
     monkeypatch.setattr(attention_module, "CPU_FUSED_FROM", {torch.float64: 0})
     for found, other in zip(run(), expected, strict=True):
         assert_same(found, other)
-    assert len(calls) == 2 + 5 * (1 if beams == 1 else 2) + 1
+    assert len(calls) == 3, "one for each encoded batch and one for the beams"
+    assert [mask.is_floating_point() for mask in masks] == [False, False, True, True]
+    assert all(stride % 8 == 0 for mask in masks[2:] for stride in mask.stride()[:-1]), "a GPU would copy the mask"

@@ -89,7 +89,7 @@ def finished_run(folder: Path, seed: int = 0, **training: object) -> RunDir:
     made_with = {"device": "cpu", "precision": "fp32", "mtformer": "0.1.0", "torch": "2.13.0"}
     save_checkpoint(run, STEPS, {name: each.detach() for name, each in weights.items()}, {}, {}, made_with)
     report = DataReport(read=9, kept=4, left_out={"duplicate": 5}, tokens={"src": 40, "tgt": 44})
-    write_text(run.data_report, report.to_json())
+    write_text(run.data_report, json.dumps(report.to_dict()))
     sources, references = ([pair[side] for pair in PAIRS] for side in (0, 1))
     scores = score(HYPOTHESES, references, EvaluationConfig())
     translator = Translator.load(folder, device="cpu")

@@ -107,7 +107,7 @@ class _Functions(TorchFunctionMode):
             self.gpu.sync("torch.tensor")
             return function(*args, **{**kwargs, "device": "cpu"}).to(kwargs["device"], non_blocking=True)
         if function is F.scaled_dot_product_attention:
-            return _attention_as_on_cuda(*args, **kwargs)
+            return attention_as_on_cuda(*args, **kwargs)
         return function(*args, **kwargs)
 
 
@@ -147,7 +147,7 @@ class _Operators(TorchDispatchMode):
         return result
 
 
-def _attention_as_on_cuda(
+def attention_as_on_cuda(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False
 ) -> Tensor:
     """Call the operators that PyTorch selects on compute capability 9 without cuDNN's attention."""
