@@ -73,8 +73,8 @@ SCALES = {
         sentences=(64, 256),
         target_tokens=32,
         corpus_lines={"train": 1_000_000, "dev": 300},
-        corpus_settings="training.max_steps=1000 training.batch_tokens=16384 training.accumulation_steps=1 "
-        "training.warmup_steps=400 training.log_every=100 tokenizer.train_sentences=30000",
+        corpus_settings="training.max_steps=1000 training.warmup_steps=400 training.log_every=100 "
+        "tokenizer.train_sentences=30000",
     ),
     "tiny": Scale(
         sizes={"base": (Size(32, 64, 2, 1, 500), 0.1), "big": (Size(64, 128, 4, 1, 500), 0.3)},
@@ -85,8 +85,9 @@ SCALES = {
         sentences=(2,),
         target_tokens=5,
         corpus_lines={"train": 600, "dev": 10},
-        corpus_settings="training.max_steps=20 training.batch_tokens=512 training.warmup_steps=5 training.log_every=4 "
-        "training.learning_rate=0.01 tokenizer.vocab_size=1500 tokenizer.character_coverage=0.99 decoding.max_length=9",
+        corpus_settings="training.max_steps=20 training.batch_tokens=512 training.step_tokens=1024 "
+        "training.warmup_steps=5 training.log_every=4 training.learning_rate=0.01 tokenizer.vocab_size=1500 "
+        "tokenizer.character_coverage=0.99 decoding.max_length=9",
     ),
 }
 
