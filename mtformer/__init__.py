@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mtformer.decoding.translation import Translation as Translation
     from mtformer.decoding.translator import Translator as Translator
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 def __getattr__(name: str) -> Any:
