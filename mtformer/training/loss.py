@@ -184,14 +184,18 @@ def _divergence(
     log_p_CV: Tensor, p_CV: Tensor, kl_weights: tuple[float, float], real_C1: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted divergences of the pairs of rows, summed, and their gradient in the memory of `log_p_CV`."""
-    (a, b), p, q = kl_weights, p_CV[::2], p_CV[1::2]
-    ratio, room = log_p_CV[::2].sub_(log_p_CV[1::2]), log_p_CV[1::2]
-    ratio.nan_to_num_(0.0)  # classes with bias -inf
-    kl_pq, kl_qp = (torch.mul(one, ratio, out=room).sum(dim=1, keepdim=True) for one in (p, q))
-    kl_qp = -kl_qp
-    torch.mul(ratio, -b, out=room).add_(a - b * kl_qp).mul_(q).sub_(p, alpha=a)
-    ratio.mul_(a).add_(b - a * kl_pq).mul_(p).sub_(q, alpha=b)
-    return (a * kl_pq + b * kl_qp).where(real_C1[::2], 0).sum(), log_p_CV
+    weight_pq, weight_qp = kl_weights
+    p, q = p_CV[::2], p_CV[1::2]
+    log_p, log_q = log_p_CV[::2], log_p_CV[1::2]
+    ratio = log_p.sub_(log_q).nan_to_num_(0.0)  # log(p / q); NaN for classes with bias -inf
+    # The memory of log q is free now: it holds the products, and then the gradient with respect to the logits of q.
+    kl_pq = torch.mul(p, ratio, out=log_q).sum(dim=1, keepdim=True)
+    kl_qp = -torch.mul(q, ratio, out=log_q).sum(dim=1, keepdim=True)
+    # weight_pq (q - p) + weight_qp q (-log(p / q) - KL(q || p))
+    torch.mul(ratio, -weight_qp, out=log_q).add_(weight_pq - weight_qp * kl_qp).mul_(q).sub_(p, alpha=weight_pq)
+    # weight_pq p (log(p / q) - KL(p || q)) + weight_qp (p - q)
+    ratio.mul_(weight_pq).add_(weight_qp - weight_pq * kl_pq).mul_(p).sub_(q, alpha=weight_qp)
+    return (weight_pq * kl_pq + weight_qp * kl_qp).where(real_C1[::2], 0).sum(), log_p_CV
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
