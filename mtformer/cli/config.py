@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtformer.cli.help import Command, Group
-from mtformer.cli.options import OverridesArgument, argument, optional
+from mtformer.cli.options import OverridesArgument, argument, optional, require_at_most_one
 from mtformer.cli.output import echo
 from mtformer.errors import ConfigError
 from mtformer.run_dir import RunDir
@@ -35,10 +35,14 @@ def show(
     ] = None,
     overrides: OverridesArgument = None,
     section: Annotated[str | None, optional("Print only this section.", autocompletion=_sections)] = None,
+    recommend: Annotated[
+        bool, optional("Print a config with recommended sizes for the training corpus of CONFIG.", "--recommend")
+    ] = False,
 ) -> None:
     """Print every value with its documentation and its origin: a file, an override, or the default."""
     from mtformer.config.loading import load_config, load_defaults
 
+    require_at_most_one({"--section": section, "--recommend": recommend})
     if section is not None and section not in _sections(""):
         raise ConfigError(f"--section {section}: no such section; the sections are {', '.join(_sections(''))}")
     if config is None:
@@ -46,7 +50,7 @@ def show(
     else:
         path = RunDir.open(config, verified=False).config if config.is_dir() else config
         loaded = load_config(path, overrides or [])
-    echo(*_listing(loaded, section))
+    echo(*(_recommended(loaded, config, overrides) if recommend else _listing(loaded, section)))
 
 
 @app.command(cls=Command)
@@ -55,6 +59,22 @@ def schema() -> None:
     from mtformer.config.loading import json_schema
 
     echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+def _recommended(loaded: "LoadedConfig", path: Path | None, overrides: list[str] | None) -> Iterator[str]:
+    """Yield a config that extends `path` with the recommended values, as YAML."""
+    from mtformer.cli.progress import ELAPSED, alive
+    from mtformer.config.yaml_text import write_yaml
+    from mtformer.experiment.recommend import measure, recommend
+
+    if path is None or path.is_dir():
+        raise ConfigError("--recommend needs CONFIG, a YAML file that names the training corpus")
+    if overrides:
+        raise ConfigError("--recommend extends CONFIG as it is; set the values of overrides in the file instead")
+    with alive("read the corpus", bar_format=ELAPSED):
+        corpus = measure(loaded.config.data)
+    yield f"# Recommended for {corpus.pairs:,} training pairs; keep this file beside {path.name}."
+    yield write_yaml({"extends": path.name, **recommend(corpus)}).rstrip("\n")
 
 
 def _listing(loaded: "LoadedConfig", only: str | None) -> Iterator[str]:

@@ -18,6 +18,7 @@ from mtformer.decoding.engine import plan_batches
 from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
+from mtformer.experiment.recommend import differences, measure, recommend
 from mtformer.experiment.runs import format_bytes, format_duration
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.run_dir import RunDir
@@ -116,13 +117,13 @@ def try_config(config: Config, run: RunDir) -> tuple[Config, Prepared, TrainingS
 def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     """Try a config, and return pairs (name, value) for display; for errors see `try_config`."""
     config, prepared, step, checked = try_config(config, run)
-    tokenizers = prepared.tokenizers
+    tokenizers, corpus = prepared.tokenizers, measure(config.data)
     sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
     steps_per_epoch = prepared.batches.sizes().num_batches / config.training.accumulation_steps
     return [
         ("device, precision", f"{step.device}, {step.precision}"),
         ("vocabulary", " and ".join(f"{size:,}" for size in sizes) + (" (joint)" if tokenizers.joint else "")),
-        *((f"training pairs, {corpus.name}", f"{len(corpus.store):,}") for corpus in prepared.corpora),
+        *((f"training pairs, {one.name}", f"{len(one.store):,}") for one in prepared.corpora),
         ("dev pairs", f"{sum(len(one.sources) for one in prepared.dev):,}"),
         ("test sets", ", ".join(config.data.test) or "none"),
         ("steps per epoch", f"{steps_per_epoch:,.1f}"),
@@ -130,6 +131,7 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
         *((f"parameters, {part}", f"{count:,}") for part, count in count_parameters(step.model).items()),
         *checked.lines(),
         *([("to train for an hour", "training.max_minutes=60")] if checked.total_seconds > 3600 else []),
+        (f"recommended for {corpus.pairs:,} pairs", differences(config, recommend(corpus))),
     ]
 
 

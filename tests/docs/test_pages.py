@@ -26,7 +26,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
     "training": {
         "device": "cpu", "precision": "fp32", "batch_tokens": 512, "max_steps": 10, "warmup_steps": 2, "log_every": 2,
-        "validate_every": 2, "average_last": 5,
+        "validate_every": 2, "average_last": 4,
     },
     "decoding": {"max_length": 8},
 }  # fmt: skip
@@ -104,7 +104,10 @@ class Shell:
                 shorten(Path(words[3]))
         if target is None:
             return output
-        Path(target).write_bytes(output)
+        if target.endswith(".yaml"):
+            write_yaml(yaml.safe_load(output), f"`{target}`")
+        else:
+            Path(target).write_bytes(output)
         return b""
 
     def provide(self, path: str) -> None:

@@ -1,0 +1,110 @@
+"""Recommended settings for a training corpus of a given size.
+
+`SIZES` is the only place where they are defined; docs/benchmarks.md has the measurements behind them. The training time
+does not depend on the device: on a slow one, `training.max_minutes` shortens it.
+"""
+
+from itertools import islice
+from typing import Any, NamedTuple
+
+from mtformer.config.data import DataConfig
+from mtformer.config.loading import leaves
+from mtformer.config.schema import Config
+from mtformer.config.yaml_text import dotted
+from mtformer.data.corpus.sources import read_pairs
+from mtformer.errors import DataError
+
+MAX_PAIRS = 1_000_000
+"""Number of pairs after which a corpus is not read any further."""
+CHARACTERS_PER_TOKEN = 4.5
+PIECES_PER_WORD = 0.4
+"""Maximum vocabulary size per distinct word: small texts with few different words have no more pieces."""
+WARMUP_SHARE, VALIDATIONS, AVERAGED = 0.1, 20, 4
+
+
+class Size(NamedTuple):
+    """Settings for corpora of up to `max_pairs` pairs."""
+
+    max_pairs: int
+    vocab_size: int
+    d_model: int
+    num_layers: int
+    """In the encoder, and in the decoder."""
+    dropout: float
+    sampling_alpha: float
+    consistency: str
+    batch_tokens: int
+    learning_rate: float
+    epochs: int
+
+
+SIZES = (
+    Size(10_000, 2000, 128, 4, 0.3, 0.0, "none", 2048, 3e-3, 150),
+    Size(50_000, 5000, 128, 4, 0.25, 0.0, "none", 4096, 4e-3, 60),
+    Size(300_000, 8000, 256, 4, 0.2, 0.0, "none", 4096, 2e-3, 30),
+    Size(MAX_PAIRS, 16_000, 512, 6, 0.1, 0.0, "none", 16_384, 1e-3, 15),
+)
+"""The last one is also for larger corpora."""
+
+
+class CorpusSize(NamedTuple):
+    """Size of the training corpus."""
+
+    pairs: int
+    """At most `MAX_PAIRS`."""
+    characters: float
+    """Mean number of characters of the longer side."""
+    words: int
+    """Number of distinct words of both sides."""
+
+
+def measure(data: DataConfig) -> CorpusSize:
+    """Return the size of all training corpora, without filters; raise DataError if there are no pairs."""
+    pairs, characters, words = 0, 0, set[str]()
+    for source in data.sources:
+        for src, tgt in islice(read_pairs(source, data), MAX_PAIRS - pairs):
+            pairs += 1
+            characters += max(len(src), len(tgt))
+            words.update(src.split(), tgt.split())
+    if not pairs:
+        raise DataError("the training corpus is empty")
+    return CorpusSize(min(MAX_PAIRS, pairs * (2 if data.both_directions else 1)), characters / pairs, len(words))
+
+
+def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
+    """Return the recommended values by section and key."""
+    size = next(size for size in SIZES if corpus.pairs <= size.max_pairs)
+    tokens = corpus.pairs * (corpus.characters / CHARACTERS_PER_TOKEN + 1)
+    max_steps = max(100, round(size.epochs * tokens / size.batch_tokens, -2))
+    return {
+        "tokenizer": {
+            "vocab_size": int(min(size.vocab_size, max(100, PIECES_PER_WORD * corpus.words))),
+            "sampling_alpha": size.sampling_alpha,
+        },
+        "model": {
+            "d_model": size.d_model,
+            "num_heads": max(4, size.d_model // 64),
+            "d_ff": 4 * size.d_model,
+            "num_encoder_layers": size.num_layers,
+            "num_decoder_layers": size.num_layers,
+            "dropout": size.dropout,
+        },
+        "training": {
+            "batch_tokens": size.batch_tokens,
+            "consistency": size.consistency,
+            "max_steps": int(max_steps),
+            "learning_rate": size.learning_rate,
+            "schedule": "cosine",
+            "warmup_steps": int(max_steps * WARMUP_SHARE),
+            "validate_every": int(max_steps / VALIDATIONS),
+            "keep_last": AVERAGED,
+            "average_last": AVERAGED,
+        },
+    }
+
+
+def differences(config: Config, recommended: dict[str, dict[str, Any]]) -> str:
+    """Return the recommended values that differ from those of a config, as overrides; "no changes" if none does."""
+    values = {dotted(path): value for path, value in leaves(config).items()}
+    flat = {f"{section}.{key}": value for section, keys in recommended.items() for key, value in keys.items()}
+    return " ".join(f"{key}={value}" for key, value in flat.items() if values[key] != value) or "no changes"

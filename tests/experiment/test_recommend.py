@@ -1,0 +1,122 @@
+"""Recommended settings by corpus size: counting, the table, and `config show --recommend`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from mtformer.cli.app import app
+from mtformer.config.data import DataConfig
+from mtformer.config.loading import load_config
+from mtformer.config.schema import Config
+from mtformer.data.demo import make_pairs
+from mtformer.errors import DataError
+from mtformer.experiment import recommend as module
+from mtformer.experiment.recommend import MAX_PAIRS, SIZES, CorpusSize, differences, measure, recommend
+from mtformer.text.train import train_tokenizer
+
+TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+Write = Callable[..., DataConfig]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """A function that writes a corpus and returns its config."""
+
+    def corpus(src: str, tgt: str, **keys: object) -> DataConfig:
+        (tmp_path / "train.en").write_text(src)
+        (tmp_path / "train.de").write_text(tgt)
+        train = [{"src": str(tmp_path / "train.en"), "tgt": str(tmp_path / "train.de")}]
+        languages = {"src_lang": "en", "tgt_lang": "de"}
+        return Config.model_validate({"data": {**languages, "train": train, **keys}}).data
+
+    return corpus
+
+
+def test_pairs_characters_and_words_are_counted(write: Write) -> None:
+    assert measure(write("a b\na\n", "a b c\nwxyz\n")) == CorpusSize(pairs=2, characters=4.5, words=4)
+    assert measure(write("a b\na\n", "a b c\nwxyz\n", both_directions=True, language_tags="source")).pairs == 4
+
+
+def test_a_large_corpus_is_not_read_to_its_end(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PAIRS", 3)
+    assert measure(write("a\n" * 10, "b\n" * 10)).pairs == 3
+
+
+def test_an_empty_corpus_is_refused(write: Write) -> None:
+    with pytest.raises(DataError, match="the training corpus is empty"):
+        measure(write("", ""))
+
+
+@pytest.mark.parametrize("number", range(len(SIZES)))
+def test_each_size_gives_a_valid_config(number: int) -> None:
+    size = SIZES[number]
+    values = recommend(CorpusSize(size.max_pairs, 60.0, 100_000))
+    config = Config.model_validate({"data": {"src_lang": "en", "tgt_lang": "de"}, **values})
+    assert config.model.d_model == size.d_model
+    assert config.tokenizer.vocab_size == size.vocab_size
+    assert config.training.max_steps // config.training.validate_every == pytest.approx(20, abs=1)
+    assert differences(config, values) == "no changes"
+    if number:
+        assert recommend(CorpusSize(SIZES[number - 1].max_pairs + 1, 60.0, 100_000))["model"] == values["model"]
+
+
+def test_the_number_of_steps_gives_the_number_of_epochs() -> None:
+    training = recommend(CorpusSize(29_000, 63.0, 100_000))["training"]
+    tokens = 29_000 * (63 / 4.5 + 1)
+    assert training["max_steps"] * training["batch_tokens"] / tokens == pytest.approx(SIZES[1].epochs, rel=0.02)
+    assert recommend(CorpusSize(1, 1.0, 1))["training"]["max_steps"] == 100
+
+
+def test_the_vocabulary_fits_a_text_with_few_words(write: Write, tmp_path: Path) -> None:
+    sources, targets = zip(*make_pairs(3000, seed=1), strict=True)
+    data = write("\n".join(sources) + "\n", "\n".join(targets) + "\n")
+    values = recommend(measure(data))
+    assert 100 < values["tokenizer"]["vocab_size"] < SIZES[0].vocab_size
+    config = Config.model_validate({"data": data.model_dump(), **values})
+    train_tokenizer([*sources, *targets], config.tokenizer, tmp_path / "model")
+
+
+def test_differences_are_overrides() -> None:
+    values = recommend(CorpusSize(29_000, 63.0, 100_000))
+    config = Config.model_validate({"data": {"src_lang": "en", "tgt_lang": "de"}, **values})
+    other = config.model_copy(update={"model": config.model.model_copy(update={"dropout": 0.01, "d_ff": 7})})
+    assert differences(other, values) == f"model.d_ff={config.model.d_ff} model.dropout={config.model.dropout}"
+
+
+def show(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ("config", "show", *arguments))
+
+
+def test_the_command_prints_a_config(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("ein Hund\n" * 30, "a dog\n" * 30)
+    data = "data: {src_lang: en, tgt_lang: de, train: [{src: train.en, tgt: train.de}]}\n"
+    Path("corpus.yaml").write_text(data + "training: {max_minutes: 2}\n")
+    result = show("corpus.yaml", "--recommend")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("# Recommended for 30 training pairs; keep this file beside corpus.yaml.\n")
+    Path("new.yaml").write_text(result.stdout)
+    config = load_config("new.yaml").config
+    assert (config.training.max_minutes, config.model.dropout) == (2, SIZES[0].dropout)
+    assert differences(config, recommend(measure(config.data))) == "no changes"
+    for arguments, message in (
+        ([], "--recommend needs CONFIG, a YAML file that names the training corpus"),
+        (["corpus.yaml", "model.dropout=0.2"], "--recommend extends CONFIG as it is; set the values of overrides"),
+        (["corpus.yaml", "--section", "model"], "--section and --recommend cannot be combined"),
+    ):
+        result = show(*arguments, "--recommend")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert message in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+def test_the_tutorial_has_the_same_table() -> None:
+    rows = [line.strip("| ").split(" | ") for line in TUTORIAL.read_text().splitlines() if line.startswith("| ")]
+    names = ["up to", *SIZES[0]._fields[1:]]
+    start = next(number for number, row in enumerate(rows) if [cell.strip("`") for cell in row] == names)
+    for row, size in zip(rows[start + 1 :], SIZES, strict=False):
+        assert [yaml.safe_load(cell.replace(",", "")) for cell in row] == [yaml.safe_load(f"{value}") for value in size]
+    assert SIZES[-1].max_pairs == MAX_PAIRS
