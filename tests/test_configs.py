@@ -106,5 +106,20 @@ def test_studies_vary_one_setting_with_three_seeds(name: str, num_values: int, s
     assert len({str(one) for one in differences}) == 3 * num_values
 
 
+def test_the_regularization_study_screens_each_option(sources: list[str]) -> None:
+    sweep = plan_sweep(STUDIES / "regularization.yaml", sources)
+    runs = {run.name.partition(",")[0]: run.config for run in sweep.runs}
+    changed = {name: {key for key, *_ in config_diff(runs["baseline"], config)} for name, config in runs.items()}
+    assert changed.pop("baseline") == set()
+    assert len(changed.pop("wide")) == 6
+    for name in ("rdrop", "simcut"):
+        assert changed.pop(f"{name}_25_minutes") == changed[name] | {"training.max_steps"}
+    noise = {f"data.noise.{kind}" for kind in ("case", "final_stop", "typos", "copies")}
+    options = {"consistency", "token_dropout", "ema_decay"}
+    others = {"model.layer_drop", "model.positions", "tokenizer.sampling_alpha"}
+    assert set().union(*changed.values()) == noise | others | {f"training.{key}" for key in options}
+
+
 def test_all_studies_are_tested() -> None:
-    assert {path.stem for path in STUDIES.iterdir()} == {"base", "positions", "norm", "vocabulary", "averaging"}
+    names = {"base", "positions", "norm", "vocabulary", "averaging", "regularization"}
+    assert {path.stem for path in STUDIES.iterdir()} == names

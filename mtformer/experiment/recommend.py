@@ -33,7 +33,7 @@ class Size(NamedTuple):
     dropout: float
     sampling_alpha: float
     consistency: str
-    batch_tokens: int
+    step_tokens: int
     learning_rate: float
     epochs: int
 
@@ -75,7 +75,7 @@ def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
     """Return the recommended values by section and key."""
     size = next(size for size in SIZES if corpus.pairs <= size.max_pairs)
     tokens = corpus.pairs * (corpus.characters / CHARACTERS_PER_TOKEN + 1)
-    max_steps = max(100, round(size.epochs * tokens / size.batch_tokens, -2))
+    max_steps = max(100, round(size.epochs * tokens / size.step_tokens, -2))
     return {
         "tokenizer": {
             "vocab_size": int(min(size.vocab_size, max(100, PIECES_PER_WORD * corpus.words))),
@@ -90,7 +90,8 @@ def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
             "dropout": size.dropout,
         },
         "training": {
-            "batch_tokens": size.batch_tokens,
+            "batch_tokens": "auto",
+            "step_tokens": size.step_tokens,
             "consistency": size.consistency,
             "max_steps": int(max_steps),
             "learning_rate": size.learning_rate,

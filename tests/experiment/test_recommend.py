@@ -66,7 +66,7 @@ def test_each_size_gives_a_valid_config(number: int) -> None:
 def test_the_number_of_steps_gives_the_number_of_epochs() -> None:
     training = recommend(CorpusSize(29_000, 63.0, 100_000))["training"]
     tokens = 29_000 * (63 / 4.5 + 1)
-    assert training["max_steps"] * training["batch_tokens"] / tokens == pytest.approx(SIZES[1].epochs, rel=0.02)
+    assert training["max_steps"] * training["step_tokens"] / tokens == pytest.approx(SIZES[1].epochs, rel=0.02)
     assert recommend(CorpusSize(1, 1.0, 1))["training"]["max_steps"] == 100
 
 
