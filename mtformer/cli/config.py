@@ -74,6 +74,7 @@ def _recommended(loaded: "LoadedConfig", path: Path | None, overrides: list[str]
     with alive("read the corpus", bar_format=ELAPSED):
         corpus = measure(loaded.config.data)
     yield f"# Recommended for {corpus.pairs:,} training pairs; keep this file beside {path.name}."
+    yield "# Models with rotary positions cannot be exported to Hugging Face; with sinusoidal positions they can."
     yield write_yaml({"extends": path.name, **recommend(corpus)}).rstrip("\n")
 
 

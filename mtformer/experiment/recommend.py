@@ -88,6 +88,7 @@ def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
             "num_encoder_layers": size.num_layers,
             "num_decoder_layers": size.num_layers,
             "dropout": size.dropout,
+            "positions": "rotary",
         },
         "training": {
             "batch_tokens": "auto",

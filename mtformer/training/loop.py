@@ -25,11 +25,15 @@ from mtformer.training.budget import Budget, with_steps
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
 from mtformer.training.history import append_record, cut_after, warn_if_changed
 from mtformer.training.metrics import CoreWatch, Metrics, Progress, Window
+from mtformer.training.optimizer import learning_rate
 from mtformer.training.signals import StopSignal
 from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
 from mtformer.training.validation import DecodeDev, dev_loss
 from mtformer.weights import not_finite
 
+SCHEDULE_KEYS = ("learning_rate", "max_minutes", "max_steps", "schedule", "warmup_steps")
+MAX_JUMP = 0.05
+"""Largest relative change of the learning rate by a changed schedule that is not reported."""
 log = logging.getLogger("mtformer")
 
 
@@ -136,8 +140,19 @@ class Trainer:
                     warn_if_changed(path, meta["logs"][path.name], self.position.step)
             self._cut_after(self.position.step, with_dev=not meta["is_temporary"])
             prune(self.run, self.config)  # the previous process may have been killed before pruning
-            self._record_resume(config_changes, meta["made_with"])
+            schedule = [key for key in config_changes if key.removeprefix("training.") in SCHEDULE_KEYS]
+            jump = self._jump(f"{' and '.join(schedule)} changed") if schedule else {}
+            self._record_resume({**config_changes, **jump}, meta["made_with"])
         log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
+
+    def _jump(self, cause: str) -> dict[str, Any]:
+        """Log and return the change of the learning rate of the current step by a changed schedule, if it is large."""
+        step, before = self.position.step, self.step.optimizer.param_groups[0]["lr"]
+        after = learning_rate(step, self.config, self.step.model.config.d_model)
+        if not step or abs(after - before) <= MAX_JUMP * max(after, before):
+            return {}
+        log.warning("step %d: the learning rate jumps from %.2e to %.2e, because %s", step, before, after, cause)
+        return {"training.current_learning_rate": [float(f"{rate:.3g}") for rate in (before, after)]}
 
     def _record_resume(self, changes: Mapping[str, Any], before: Mapping[str, Any]) -> None:
         """Write a `resume` line: time and changes (config, data, device, versions) since the checkpoint."""
@@ -278,6 +293,8 @@ class Trainer:
         self.position.max_steps, self.position.max_minutes = num_steps, self.given.max_minutes
         self._set_steps(num_steps)
         log.info("step %d: %d steps in all fit in %g minutes", step, num_steps, self.given.max_minutes)
+        if planned is not None:
+            self._jump("the speed changed")
         self._write("plan", step, max_steps=num_steps)
 
     def _set_steps(self, num_steps: int) -> None:

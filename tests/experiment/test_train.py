@@ -29,6 +29,7 @@ from mtformer.model.transformer import Transformer
 from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.training.checkpoint import load_trainer_state
 from mtformer.training.figures import TIMINGS
+from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
 
 
@@ -140,6 +141,23 @@ def test_only_differences_are_logged(folder: Path, tmp_path: Path, caplog: pytes
     found = warnings(caplog)
     assert [line.split(" ")[2] for line in found] == ["training", "dev"]
     assert all(" -> " in line and line.endswith(INEXACT) for line in found)
+
+
+def test_a_jump_of_the_learning_rate_is_logged_and_recorded(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, schedule = RunDir(tmp_path / "run"), {"schedule": "cosine", "warmup_steps": 1, "learning_rate": 1e-3}
+    train(config(folder, **schedule), run)
+    caplog.clear()
+    train(config(folder, **schedule, max_steps=7), run, resume=True)
+    rate = 0.5e-3  # half of the cosine: step 4 is in the middle between 1 and 7
+    cause = "because training.max_steps changed"
+    assert f"step 4: the learning rate jumps from 0.00e+00 to 5.00e-04, {cause}" in warnings(caplog)
+    (resumed,) = (one for one in read_records(run.metrics) if one["kind"] == "resume")
+    assert resumed["changes"] == {
+        "training.max_steps": [4, 7],
+        "training.current_learning_rate": [0.0, pytest.approx(rate)],
+    }
 
 
 def test_a_different_tokenizer_is_rejected_without_changes(folder: Path, tmp_path: Path) -> None:

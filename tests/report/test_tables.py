@@ -51,7 +51,10 @@ def test_a_resumed_run_records_time_and_changes(run: Path, corpus: Path) -> None
     assert started[3] == resumed[3] != "–"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", resumed[1])
     assert started[1] <= resumed[1]
-    assert resumed[4] == "training.max_steps 12 → 14, training.learning_rate 0.003 → 0.001"
+    assert resumed[4] == (
+        "training.max_steps 12 → 14, training.learning_rate 0.003 → 0.001, "
+        "training.current_learning_rate 0.00173 → 0.000577"
+    )
 
 
 @pytest.mark.parametrize(("value", "text"), [
