@@ -1,7 +1,7 @@
 """Recommended settings for a training corpus of a given size.
 
-`SIZES` is the only place where they are defined; docs/benchmarks.md has the measurements behind them. The training time
-does not depend on the device: on a slow one, `training.max_minutes` shortens it.
+`SIZES` is the only place where they are defined; docs/tutorial.md says which of them have been measured. The number of
+steps does not depend on the device: on a slow one, `training.max_minutes` shortens the training.
 """
 
 from itertools import islice
@@ -41,7 +41,7 @@ class Size(NamedTuple):
 SIZES = (
     Size(10_000, 2000, 128, 4, 0.3, 0.0, "none", 2048, 3e-3, 150),
     Size(50_000, 5000, 128, 4, 0.25, 0.0, "none", 4096, 4e-3, 60),
-    Size(300_000, 8000, 256, 4, 0.2, 0.0, "none", 4096, 2e-3, 30),
+    Size(500_000, 8000, 256, 4, 0.2, 0.0, "none", 4096, 2e-3, 30),
     Size(MAX_PAIRS, 16_000, 512, 6, 0.1, 0.0, "none", 16_384, 1e-3, 15),
 )
 """The last one is also for larger corpora."""

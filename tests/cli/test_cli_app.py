@@ -379,3 +379,18 @@ def test_out_of_memory_is_a_user_error(error: Exception, end_with: Callable[[Bas
     assert result.exit_code == 2
     assert result.stderr.startswith("error: not enough memory (")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "count"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)]
+)
+def test_the_program_shortens_the_spin_of_openmp_threads(
+    given: dict[str, str], count: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert invoke("config", "schema").exit_code == 0
+    assert os.environ.get("GOMP_SPINCOUNT") == count
