@@ -111,7 +111,7 @@ def test_the_regularization_study_screens_each_option(sources: list[str]) -> Non
     runs = {run.name.partition(",")[0]: run.config for run in sweep.runs}
     changed = {name: {key for key, *_ in config_diff(runs["baseline"], config)} for name, config in runs.items()}
     assert changed.pop("baseline") == set()
-    assert len(changed.pop("wide")) == 6
+    assert len(changed.pop("wide_rotary")) == 7
     for name in ("rdrop", "simcut"):
         assert changed.pop(f"{name}_25_minutes") == changed[name] | {"training.max_steps"}
     noise = {f"data.noise.{kind}" for kind in ("case", "final_stop", "typos", "copies")}
