@@ -137,8 +137,9 @@ class TrainingConfig(Section):
     max_minutes: Annotated[float | None, Field(gt=0.0), Key(on_resume="same")] = None
     """Time limit in minutes, including preparation and validation. The number of steps, at most `max_steps`, is chosen
     by the measured speed, and the schedule is stretched over them."""
-    optimizer: Annotated[Literal["adam", "adamw"], Key(on_resume="refuse")] = "adam"
-    """Optimizer; adamw decouples weight decay from the gradient."""
+    optimizer: Annotated[Literal["adam", "adamw", "muon"], Key(on_resume="refuse")] = "adam"
+    """Optimizer; adamw decouples weight decay from the gradient; muon is AdamW with orthogonalized updates of the
+    matrices of all layers, which learns faster at the same learning rate."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 7e-4
     """Peak learning rate; with `noam`, the scale factor of the schedule (1.0 in the paper)."""
     betas: Pair = (0.9, 0.98)
@@ -203,6 +204,8 @@ class TrainingConfig(Section):
             raise ValueError("step_tokens sets accumulation_steps; remove one of them")
         if self.max_minutes is not None and self.max_epochs is not None:
             raise ValueError("max_minutes and max_epochs cannot be combined; remove one of them")
+        if self.optimizer == "muon" and self.sharded:
+            raise ValueError("optimizer: muon needs whole matrices; use adamw, or sharded: false")
         if self.consistency == "none" and self.consistency_weight != 3.0:
             raise ValueError("consistency_weight is for R-Drop and SimCut; also set consistency: rdrop or simcut")
         if self.consistency != "simcut" and self.cutoff != 0.05:

@@ -3,26 +3,35 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
+from mtformer.model.ops import Linear
+from mtformer.training.muon import Muon
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Return fused Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019).
+    """Return fused Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019) or Muon.
 
-    Weight decay applies to matrices only, not to biases and norms (one dimension), embeddings or positions.
+    Weight decay, and Muon, are for the matrices of linear layers: not for biases and norms, embeddings or positions.
     """
-    decayed: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        is_lookup = "embedding" in name or "positions" in name or name == "output"
-        (others if parameter.dim() < 2 or is_lookup else decayed).append(parameter)
-    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    linears = [module for module in model.modules() if isinstance(module, Linear)]
+    matrices = {module.weight: module.out_widths for module in linears}
+    others = [parameter for parameter in model.parameters() if parameter not in matrices]
+    named: dict[str, Any] = {"lr": config.learning_rate, "betas": config.betas, "eps": config.eps}
+    if config.optimizer == "muon":
+        is_bf16 = getattr(model, "compute_dtype", None) is torch.bfloat16
+        dtype = torch.bfloat16 if is_bf16 else torch.float32
+        return Muon(matrices.items(), others, dtype, config.weight_decay, **named)
+    groups = [
+        {"params": list(matrices), "weight_decay": config.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=True)
+    return kind(groups, fused=True, **named)
 
 
 def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:

@@ -222,7 +222,8 @@ class TrainingStep:
             for number, own in state["state"].items()
         }
         for number, own in moments.items():
-            if own["step"].ndim or not own["exp_avg"].shape == own["exp_avg_sq"].shape == parameters[number].shape:
+            sizes = {x.shape for name, x in own.items() if name != "step"}
+            if own["step"].ndim or sizes != {parameters[number].shape}:
                 raise ValueError("the shapes of moments and parameter differ")
         self.optimizer.load_state_dict({**state, "state": moments})
 

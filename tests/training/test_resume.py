@@ -28,7 +28,14 @@ from mtformer.training.validation import Decoded
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"accumulation_steps": 2}, {"ema_decay": 0.9}, {"consistency": "simcut", "token_dropout": 0.1}]
+    "more",
+    [
+        {},
+        {"accumulation_steps": 2},
+        {"ema_decay": 0.9},
+        {"consistency": "simcut", "token_dropout": 0.1},
+        {"optimizer": "muon"},
+    ],
 )
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 6, 9])
 def test_stopped_and_resumed_run_is_the_same(tmp_path: Path, stop_at: int, more: dict[str, Any]) -> None:

@@ -32,6 +32,7 @@ MODELS: list[dict[str, Any]] = [
 TRAININGS: list[dict[str, Any]] = [
     {"consistency": "rdrop"},
     {"consistency": "simcut", "token_dropout": 0.1},
+    {"optimizer": "muon"},
 ]
 TRAINING_LAUNCHES = 1200
 DECODING_LAUNCHES = {"greedy": 148, "beam": 175}

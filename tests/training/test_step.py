@@ -77,9 +77,10 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_non_finite_gradient_changes_nothing(precision: str) -> None:
-    step = without_dropout(toy_step(toy_config(), precision))
+def test_a_non_finite_gradient_changes_nothing(precision: str, optimizer: str) -> None:
+    step = without_dropout(toy_step(toy_config(optimizer=optimizer), precision))
     step.run([toy_batch(1)], 1)
     before = everything(step)
     handle = step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("nan"))
