@@ -12,7 +12,7 @@ CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 studies=("${@:2}")
 if [[ $# == 1 ]]; then
-    studies=(positions norm vocabulary averaging)
+    studies=(positions norm vocabulary averaging optimizer)
 fi
 
 sources_of "$folder"

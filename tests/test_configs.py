@@ -94,8 +94,11 @@ def test_iwslt14_uses_tokenized_bleu_and_a_fixed_revision() -> None:
     assert all(isinstance(one, HubDataset) and re.fullmatch("[0-9a-f]{40}", one.revision or "") for one in sources)
 
 
-@pytest.mark.parametrize(("name", "num_values"), [("positions", 3), ("norm", 4), ("vocabulary", 4), ("averaging", 4)])
-def test_studies_vary_one_setting_with_three_seeds(name: str, num_values: int, sources: list[str]) -> None:
+STUDIES_WITH_THREE_SEEDS = [("positions", 3), ("norm", 4), ("vocabulary", 4), ("averaging", 4), ("optimizer", 4)]
+
+
+@pytest.mark.parametrize(("name", "num_values"), STUDIES_WITH_THREE_SEEDS)
+def test_studies_vary_few_settings_with_three_seeds(name: str, num_values: int, sources: list[str]) -> None:
     sweep = plan_sweep(STUDIES / f"{name}.yaml", sources)
     assert sweep.config == BASE_OF_STUDIES
     assert sweep.folder == Path("runs/studies", name)
@@ -121,5 +124,5 @@ def test_the_regularization_study_screens_each_option(sources: list[str]) -> Non
 
 
 def test_all_studies_are_tested() -> None:
-    names = {"base", "positions", "norm", "vocabulary", "averaging", "regularization"}
+    names = {"base", "positions", "norm", "vocabulary", "averaging", "optimizer", "regularization"}
     assert {path.stem for path in STUDIES.iterdir()} == names

@@ -205,7 +205,7 @@ class TrainingConfig(Section):
         if self.max_minutes is not None and self.max_epochs is not None:
             raise ValueError("max_minutes and max_epochs cannot be combined; remove one of them")
         if self.optimizer == "muon" and self.sharded:
-            raise ValueError("optimizer: muon needs whole matrices; use adamw, or sharded: false")
+            raise ValueError("muon needs whole matrices; use adamw, or set sharded: false")
         if self.consistency == "none" and self.consistency_weight != 3.0:
             raise ValueError("consistency_weight is for R-Drop and SimCut; also set consistency: rdrop or simcut")
         if self.consistency != "simcut" and self.cutoff != 0.05:

@@ -61,6 +61,10 @@ def messages(path: str, *overrides: str) -> list[str]:
             "training:\n  max_minutes: 5\n  max_epochs: 2\n",
             "3: training.max_minutes: max_minutes and max_epochs cannot be combined; remove one of them",
         ),
+        (
+            "training:\n  optimizer: muon\n  sharded: true\n",
+            "4: training.sharded: muon needs whole matrices; use adamw, or set sharded: false",
+        ),
         ("training:\n  max_minutes: 0\n", "3: training.max_minutes: must be above 0 or null, not 0"),
         ("training:\n  learning_rate: .inf\n", "3: training.learning_rate: must be a finite number above 0, not Inf"),
         ("training:\n  learning_rate: 0\n", "3: training.learning_rate: must be above 0, not 0"),
