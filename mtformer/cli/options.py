@@ -38,8 +38,8 @@ ConfigArgument = Annotated[Path, argument("YAML file of the experiment.")]
 OverridesArgument = Annotated[list[str] | None, argument("Overrides of config values.", autocompletion=complete_key)]
 PRECISION_HELP = "fp32, bf16, fp16 (CUDA), int8 (CTranslate2 on a CPU), or auto, the fastest."
 CHECKPOINT_HELP = (
-    "averaged, best, last, last:N (mean of the last N), a step, or a path. Default: averaged or best, whichever "
-    "scores higher on dev; without dev data, averaged if it exists, else last."
+    "averaged, best, last, last:N (mean of the last N), a step, or a path. Default: averaged, or best if it is "
+    "clearly better on dev; without dev data, averaged if it exists, else last."
 )
 BACKEND_HELP = "mtformer or ctranslate2. Default: ctranslate2 for its exports and for int8 on a CPU, else mtformer."
 COMET_HELP = (

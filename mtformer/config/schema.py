@@ -183,8 +183,8 @@ class TrainingConfig(Section):
     """Decay of the exponential moving average of the weights, such as 0.999. The averaged weights are validated and
     saved; 0: no averaging."""
     average_last: Annotated[Count, Key(on_resume="same", side_output=True)] = 0
-    """Number of latest checkpoints to average and validate at the end; 0: no averaging. Commands use the average or the
-    best checkpoint, whichever has the better `best_metric`."""
+    """Number of latest checkpoints to average and validate at the end; 0: no averaging. Commands use the average, or
+    the best checkpoint if its `best_metric` is more than 1 percent better."""
     sample_sentences: Annotated[Count, Key(on_resume="same")] = 3
     """Number of dev sentences whose translations are logged and saved to samples.jsonl at each validation."""
     tensorboard: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False

@@ -3,9 +3,9 @@
     python scripts/bench/same_minutes.py FOLDER --minutes 30 --huggingface PYTHON --joeynmt PYTHON --out DIRECTORY
 
 FOLDER contains {train,dev,test}.{en,de} (plain or .gz; val and test_2016_flickr are also accepted). The time limit
-includes everything from the first command to the last checkpoint: tokenizer, training and validation. The systems run one after the other on an
-otherwise idle machine; a system that was stopped at the limit is scored with its best checkpoint. Sentences per second
-are (n - 1) / (time for the n test lines - time for one line), with beam 5.
+includes everything from the first command to the last checkpoint: tokenizer, training and validation. The systems run
+one after the other on an otherwise idle machine; a system that was stopped at the limit is scored with its best
+checkpoint. Sentences per second are (n - 1) / (time for the n test lines - time for one line), with beam 5.
 
 The files that a user writes are in same_minutes: their lines, without comments, and the commands are counted. Writes
 DIRECTORY/results.json, a table to stdout, and the plot of dev BLEU over minutes (greedy, as each system validates).

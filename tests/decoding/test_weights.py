@@ -43,13 +43,16 @@ def test_checkpoint_names(tmp_path: Path) -> None:
         ("bleu", {"bleu": 24.26}, {"bleu": 24.5}, True, "averaged weights (dev bleu 24.5), +0.24 compared to the best "
          "checkpoint (step 20, dev bleu 24.26)"),
         ("bleu", {"bleu": 24.26}, {"bleu": 24.26}, True, "+0.00"),
+        ("bleu", {"bleu": 24.26}, {"bleu": 24.02}, True, "-0.24"),
+        ("bleu", {"bleu": 24.26}, {"bleu": 24.01}, False, "-0.25"),
+        ("loss", {"loss": 2.0}, {"loss": 2.019}, True, "+0.02"),
         ("loss", {"loss": 2.0}, {"loss": 2.1}, False, "+0.10"),
         ("loss", {"loss": 2.0}, {"loss": 1.9}, True, "-0.10"),
         ("bleu", {"bleu": 24.26}, {}, False, "the averaged weights were not validated"),
         ("bleu", {}, {}, True, "averaged weights (not validated: there is no dev data)"),
     ],
 )  # fmt: skip
-def test_the_default_is_the_better_of_average_and_best_checkpoint(
+def test_the_default_is_the_average_unless_the_best_checkpoint_is_clearly_better(
     tmp_path: Path, metric: str, checkpoint: dict[str, float], average: dict[str, float], is_average: bool, text: str
 ) -> None:
     run = RunDir(tmp_path)
