@@ -95,6 +95,8 @@ def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
             "step_tokens": size.step_tokens,
             "consistency": size.consistency,
             "max_steps": int(max_steps),
+            "optimizer": "muon",
+            "sharded": False,  # Muon needs whole matrices, and these models fit on one device
             "learning_rate": size.learning_rate,
             "schedule": "cosine",
             "warmup_steps": int(max_steps * WARMUP_SHARE),
