@@ -382,7 +382,7 @@ def test_out_of_memory_is_a_user_error(error: Exception, end_with: Callable[[Bas
 
 
 @pytest.mark.parametrize(
-    ("given", "count"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)]
+    ("given", "count"), [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)]
 )
 def test_the_program_shortens_the_spin_of_openmp_threads(
     given: dict[str, str], count: str | None, monkeypatch: pytest.MonkeyPatch
