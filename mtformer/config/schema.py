@@ -139,7 +139,7 @@ class TrainingConfig(Section):
     by the measured speed, and the schedule is stretched over them."""
     optimizer: Annotated[Literal["adam", "adamw", "muon"], Key(on_resume="refuse")] = "adam"
     """Optimizer; adamw decouples weight decay from the gradient; muon is AdamW with orthogonalized updates of the
-    matrices of all layers, which learns faster at the same learning rate."""
+    matrices of all layers."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 7e-4
     """Peak learning rate; with `noam`, the scale factor of the schedule (1.0 in the paper)."""
     betas: Pair = (0.9, 0.98)

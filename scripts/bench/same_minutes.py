@@ -4,8 +4,8 @@
 
 FOLDER contains {train,dev,test}.{en,de} (plain or .gz; val and test_2016_flickr are also accepted). The time limit
 includes everything from the first command to the last checkpoint: tokenizer, training and validation. The systems run
-one after the other on an otherwise idle machine; a system that was stopped at the limit is scored with its best
-checkpoint. Sentences per second are (n - 1) / (time for the n test lines - time for one line), with beam 5.
+one after the other on an otherwise idle machine. If a system is stopped at the limit, its best checkpoint is
+scored. Sentences per second are (n - 1) / (time for the n test lines - time for one line), with beam 5.
 
 The files that a user writes are in same_minutes: their lines, without comments, and the commands are counted. Writes
 DIRECTORY/results.json, a table to stdout, and the plot of dev BLEU over minutes (greedy, as each system validates).
