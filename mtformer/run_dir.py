@@ -36,6 +36,7 @@ class RunDir:
         self.checksums = self.path / CHECKSUMS  # SHA-256 of config.yaml and the tokenizer
         self.tokenizer = self.path / "tokenizer"  # SentencePiece: joint.model, or src.model and tgt.model
         self.data_report = self.path / "data_report.json"  # numbers of pairs read, kept and removed, by reason
+        self.corpus = self.path / "corpus"  # text of an adaptation, see `experiment.adapt`
         self.metrics = self.path / "metrics.jsonl"  # one object per log line and validation, append-only
         self.samples = self.path / "samples.jsonl"  # translations of a few dev sentences, one object per validation
         self.report = self.path / "report.html"

@@ -93,17 +93,20 @@ def train(
         _verify_resume(loaded.config)
     else:
         command = ["mtformer", "train", str(config), *(overrides or [])]
-        _train(loaded.config, run_dir, "auto" if resume == "auto" else resume is not None, overwrite, command)
+        command += ["--run-dir", str(run_dir), "--resume", *(["auto"] if resume == "auto" else [])]
+        is_resume: Resume = "auto" if resume == "auto" else resume is not None
+        if run_training(loaded.config, run_dir, command, is_resume, overwrite):
+            _finish(loaded.config, run_dir)
 
 
-def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, command: list[str]) -> None:
-    from mtformer.cli.eval import evaluate_sets
+def run_training(
+    config: "Config", run_dir: Path, command: list[str], resume: "Resume", overwrite: bool = False
+) -> bool:
+    """Train with a progress bar and a log file; return False in processes other than the first one of `torchrun`.
+
+    After a signal, print `command`, which resumes the run, and exit.
+    """
     from mtformer.cli.progress import TrainingProgress
-    from mtformer.cli.runs import report
-    from mtformer.config.loading import load_config
-    from mtformer.decoding.translator import Translator
-    from mtformer.decoding.weights import default_weights
-    from mtformer.evaluation.evaluate import config_sets
     from mtformer.experiment.train import train_experiment
 
     run, is_main = RunDir(run_dir), os.environ.get("RANK", "0") == "0"
@@ -116,16 +119,27 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
     except InterruptedRunError as stopped:
         if not is_main:
             raise typer.Exit(128 + stopped.signal_number) from None
-        again = shlex.join([*command, "--run-dir", str(run_dir), "--resume", *(["auto"] if resume == "auto" else [])])
-        echo(f"stopped at step {stopped.step}, checkpoint saved; resume with: {again}", err=True)
+        echo(f"stopped at step {stopped.step}, checkpoint saved; resume with: {shlex.join(command)}", err=True)
         raise typer.Exit(128 + stopped.signal_number) from None
     if not is_main:
-        return
+        return False
     position = outcome.position
     word = "already" if outcome.was_finished else "done"
     steps = f"{position.step} of {position.max_steps or config.training.max_steps}"
     echo(f"{word} at step {steps} ({position.seconds / 60:.1f} minutes): {run_dir}", err=True)
-    default = default_weights(run, config.training.best_metric)
+    return True
+
+
+def _finish(config: "Config", run_dir: Path) -> None:
+    """Score the test sets of a finished run, write its report if configured, and print the next steps."""
+    from mtformer.cli.eval import evaluate_sets
+    from mtformer.cli.runs import report
+    from mtformer.config.loading import load_config
+    from mtformer.decoding.translator import Translator
+    from mtformer.decoding.weights import default_weights
+    from mtformer.evaluation.evaluate import config_sets
+
+    default = default_weights(RunDir(run_dir), config.training.best_metric)
     if default is not None and default.text:
         echo(f"{run_dir}: commands use the {default.text}", err=True)
     if config.data.test:

@@ -60,7 +60,10 @@ def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
     if not run.averaged.is_dir():
         steps = steps or run.steps()[-1:]
         return DefaultWeights(run.checkpoint(steps[0]), None, "") if steps else None
-    average = read_meta(run.averaged)["metrics"].get(best_metric)
+    meta = read_meta(run.averaged)
+    average = meta["metrics"].get(best_metric)
+    if meta.get("is_chosen"):
+        return DefaultWeights(run.averaged, None, "weights chosen by `mtformer adapt`")
     if not steps:
         return DefaultWeights(run.averaged, None, "averaged weights (not validated: there is no dev data)")
     folder = run.checkpoint(steps[0])

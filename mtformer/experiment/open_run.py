@@ -104,7 +104,7 @@ def _is_free(path: Path) -> bool:
 def _is_just_started(path: Path) -> bool:
     """Return True if the folder contains only files that a run writes before its tokenizer."""
     run = RunDir(path)
-    files = (run.checksums.name, run.config.name, run.log.name, run.state.name)
+    files = (run.checksums.name, run.config.name, run.corpus.name, run.log.name, run.state.name)
     return all(entry.name in files or LEFTOVER.fullmatch(entry.name) for entry in path.iterdir())
 
 

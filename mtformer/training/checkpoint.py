@@ -69,12 +69,17 @@ def save_checkpoint(
     return target
 
 
-def save_averaged(run: RunDir, steps: list[int], weights: dict[str, Tensor], metrics: dict[str, float]) -> None:
-    """Save averaged weights next to the checkpoints, with their dev metrics (empty if not validated)."""
+def save_averaged(
+    run: RunDir, steps: list[int], weights: dict[str, Tensor], metrics: dict[str, float], is_chosen: bool = False
+) -> None:
+    """Save averaged weights next to the checkpoints, with their dev metrics (empty if not validated).
+
+    If `is_chosen`, they are the default weights of the run even if a checkpoint has a better dev score.
+    """
     try:
         with atomic_folder(run.averaged) as folder:
             save_file(weights, folder / WEIGHTS)
-            write_meta(folder, step=steps[-1], metrics=metrics, steps=steps)
+            write_meta(folder, step=steps[-1], metrics=metrics, steps=steps, is_chosen=is_chosen)
     except Exception as error:
         raise CheckpointError(
             f"{run.averaged}: could not be saved ({_first_line(error)}); free some space, or fix the cause, and resume "

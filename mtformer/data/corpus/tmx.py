@@ -1,0 +1,59 @@
+"""TMX, the XML format of translation memories: pairs are read one at a time, without entities or external files."""
+
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element, ParseError
+
+from mtformer.config.languages import base_code
+from mtformer.data.corpus.compressed import open_bytes
+from mtformer.data.corpus.readers import reading
+from mtformer.data.data_report import Pair
+from mtformer.errors import DataError
+
+LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+
+
+def read_tmx(path: str, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
+    """Yield the pairs of the units that have both languages; regions, as in en-US, are ignored.
+
+    Raises:
+        DataError: if the file cannot be read, is not well-formed XML, declares entities (which can exhaust the memory),
+            or has no pair of these languages; also if the package `defusedxml` is missing.
+    """
+    try:
+        from defusedxml import DefusedXmlException
+        from defusedxml.ElementTree import iterparse
+    except ImportError:
+        raise DataError(f"{path}: TMX needs an extra: pip install 'mtformer[tmx]'") from None
+
+    src, tgt, found, num_pairs = base_code(src_lang), base_code(tgt_lang), set[str](), 0
+    with reading(path), open_bytes(path) as file:
+        try:
+            for event, unit in iterparse(file, ("start", "end")):
+                if unit.tag == "body":
+                    body = unit
+                if unit.tag != "tu" or event == "start":
+                    continue
+                texts = {
+                    base_code(variant.get(LANGUAGE) or variant.get("lang") or ""): _text(segment)
+                    for variant in unit.iter("tuv")
+                    if (segment := variant.find("seg")) is not None
+                }
+                found.update(texts)
+                if src in texts and tgt in texts:
+                    num_pairs += 1
+                    yield texts[src], texts[tgt]
+                body.clear()
+        except ParseError as error:
+            raise DataError(f"{path}: not well-formed XML: {error}; repair the file") from error
+        except DefusedXmlException as error:
+            raise DataError(f"{path}: declares XML entities, which are not supported for security") from error
+    if not num_pairs:
+        raise DataError(f"{path}: no {src}-{tgt} pairs; languages in the file: {', '.join(sorted(found)) or 'none'}")
+
+
+def _text(segment: Element) -> str:
+    """Return the text of a segment without the codes of inline elements; only `hi` (highlight) contains text."""
+    parts = [segment.text or ""]
+    for child in segment:
+        parts += [_text(child) if child.tag == "hi" else "", child.tail or ""]
+    return "".join(parts)

@@ -1,0 +1,302 @@
+"""Adaptation of a trained model to new text: fine-tuning with replay, then interpolation of old and new weights.
+
+NEW/corpus/train.tsv, dev.tsv   the new pairs
+NEW/corpus/replay.tsv           translations of new sources by the old model, if its own corpora cannot be read
+NEW                             a run, whose averaged weights are the chosen point between old and new weights
+"""
+
+import contextlib
+import json
+import logging
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from mtformer.config.data import CorpusConfig, DataConfig, JsonlFile, Source, TextFiles, TsvFile
+from mtformer.config.languages import base_code, is_language
+from mtformer.config.loading import load_config
+from mtformer.config.schema import Config
+from mtformer.data.corpus.sources import describe, open_reader, read_pairs
+from mtformer.data.corpus.tmx import read_tmx
+from mtformer.data.data_report import Pair
+from mtformer.decoding.translator import Translator, multi_sentence_share
+from mtformer.decoding.weights import find_weights
+from mtformer.device import pick_device
+from mtformer.errors import CheckpointError, ConfigError, DataError
+from mtformer.evaluation.evaluate import source_set
+from mtformer.evaluation.scores import for_language, score
+from mtformer.experiment.run_state import lock_run
+from mtformer.files import atomic_folder, read_json
+from mtformer.model.transformer import Transformer
+from mtformer.run_dir import WEIGHTS, RunDir
+from mtformer.text.tokenizer import TokenizerPair
+from mtformer.training.checkpoint import save_averaged
+from mtformer.training.optimizer import learning_rate
+from mtformer.weights import read_weights
+
+DEV_PAIRS = 500
+"""Maximum number of new pairs that are held out as dev set, one in ten, if no dev file is given."""
+MIN_PAIRS = 50
+STEPS_PER_ROOT = 11.0
+"""Number of steps divided by the square root of the number of new pairs: 15 epochs of 500 pairs, 5 of 5,000."""
+RATE = 0.25
+"""Peak learning rate divided by that of the model's own training."""
+SHARES = tuple(tenths / 10 for tenths in range(11))
+"""Shares of the new weights that are tried."""
+log = logging.getLogger("mtformer")
+
+
+class Point(NamedTuple):
+    """A point on the line between the old and the new weights, with its dev BLEU."""
+
+    share: float
+    """Share of the new weights; 0: the old weights."""
+    new: float
+    old: float | None
+    """BLEU on the old dev sets (the mean); None without an old dev set."""
+
+
+def adaptation_config(
+    base: Path, train: Sequence[str], dev: str | None, old_dev: str | None, run: RunDir, overrides: Sequence[str]
+) -> Config:
+    """Write the corpora of an adaptation to its run directory, and return its config.
+
+    Args:
+        base: run or bundle to adapt.
+        train: new text, each a TSV, JSONL or TMX file or two parallel files `SRC,TGT`.
+        dev: dev set of the new text; None: hold out pairs of `train`.
+        old_dev: dev set of the old text; None: the dev sets of `base`, if they can be read.
+        run: run directory of the adaptation, which does not exist or was interrupted.
+        overrides: changes to the config, `section.key=value`.
+
+    Raises:
+        ConfigError, CheckpointError, DataError: if `base` or a file cannot be used, or there are too few pairs.
+    """
+    opened = RunDir.open(base)
+    config = load_config(opened.config).config
+    data = config.data
+    find_weights(opened, None, config.training.best_metric)
+    old_sources = [_source(old_dev)] if old_dev is not None else _readable(data.dev_sources, data)
+    if not old_sources:
+        log.warning("no old dev set: it is not measured how much the model forgets; name one with --old-dev")
+    with lock_run(run):
+        if not run.corpus.is_dir():
+            try:
+                with atomic_folder(run.corpus) as folder:
+                    _write_new(folder, train, dev, data)
+                    if len(_readable(data.sources, data)) < max(1, len(data.sources)):
+                        _write_replay(folder, base, config.training.device)
+            finally:
+                with contextlib.suppress(OSError):
+                    run.path.rmdir()  # if it is empty, because the corpora could not be written
+    num_new = sum(1 for _ in read_pairs(_tsv(run, "train"), data))
+    if (run.corpus / "replay.tsv").exists():
+        old: dict[str, Any] = {"replay": {"sources": [_plain(_tsv(run, "replay"))]}}
+    else:
+        old = _replayed(opened, config, num_new)
+    dev_sets = {f"old{number or ''}": source for number, source in enumerate(old_sources)}
+    values: dict[str, Any] = {
+        "training.init_from": str(base.resolve()),
+        "data.train": [],
+        "data.test": None,
+        "data.temperature": 1.0,
+        "data.corpora": {**old, "new": {"sources": [_plain(_tsv(run, "train"))]}},
+        "data.dev": {name: _plain(one) for name, one in {"new": _tsv(run, "dev"), **dev_sets}.items()},
+        **_schedule(config, num_new),
+    }
+    given = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    return load_config(opened.config, [*given, *overrides]).config
+
+
+def _schedule(config: Config, num_new: int) -> dict[str, Any]:
+    """Return the training settings for this number of new pairs."""
+    training, steps = config.training, max(200, round(STEPS_PER_ROOT * math.sqrt(num_new)))
+    peak = learning_rate(max(1, training.warmup_steps), training, config.model.d_model)
+    most = training.batch_tokens if isinstance(training.batch_tokens, int) else 4096
+    return {
+        "training.learning_rate": RATE * peak,
+        "training.schedule": "linear",
+        "training.warmup_steps": steps // 10,
+        "training.max_steps": steps,
+        "training.max_epochs": None,
+        "training.max_minutes": None,
+        "training.batch_tokens": min(most, max(1024, round(0.4 * num_new))),
+        "training.step_tokens": None,
+        "training.accumulation_steps": 1,
+        "training.validate_every": math.ceil(steps / 5),
+        "training.best_metric": "bleu new",
+        "training.patience": None,
+        "training.keep_last": 1,
+        "training.average_last": 0,
+        "training.ema_decay": 0.0,
+        "training.consistency": "none",
+    }
+
+
+def choose_weights(
+    run: RunDir, config: Config, max_loss: float, progress: Callable[[], object]
+) -> tuple[list[Point], Point]:
+    """Save the best point between the old and the new weights as averaged weights; return all points and this one.
+
+    The best point has the highest BLEU on the new dev set among those that lose at most `max_loss` BLEU on the old dev
+    sets (interpolation as in WiSE-FT, Wortsman et al. 2022). `progress` is called after each point.
+    """
+    assert config.training.init_from is not None
+    base = RunDir.open(config.training.init_from)
+    [old_path] = find_weights(base, None, load_config(base.config).config.training.best_metric)
+    old = read_weights(old_path)
+    new = read_weights(run.checkpoint(run.steps()[-1]) / WEIGHTS)
+    tokenizers, device = TokenizerPair.load(run.tokenizer), pick_device(config.training.device)
+    model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size).to(device)
+    share_of_several = multi_sentence_share(run)
+    translator = Translator(
+        [model],
+        tokenizers,
+        config.decoding.for_validation(),
+        config.data.filters.max_tokens,
+        share_of_several,
+        data=config.data,
+    )
+    assert isinstance(config.data.dev, dict)
+    sets = [source_set(name, source, config.data) for name, source in config.data.dev.items()]
+    points = []
+    for share in SHARES:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(torch.lerp(old[name], new[name], share))
+        values = []
+        for one in sets:
+            found = [translation.text for translation in translator.into(one.tgt_lang).translate(one.sources)]
+            settings = for_language(config.evaluation, one.tgt_lang)
+            values.append(score(found, one.references[0], settings, ["bleu"])[0].value)
+        points.append(Point(share, values[0], sum(values[1:]) / (len(values) - 1) if values[1:] else None))
+        progress()
+    chosen = choose(points, max_loss)
+    weights = {name: torch.lerp(old[name], new[name], chosen.share) for name in old}
+    metrics = {"bleu new": chosen.new, **({} if chosen.old is None else {"bleu old": chosen.old})}
+    save_averaged(run, run.steps()[-1:], weights, metrics, is_chosen=True)
+    return points, chosen
+
+
+def choose(points: Sequence[Point], max_loss: float) -> Point:
+    """Return the point with the highest new BLEU among those that lose at most `max_loss` BLEU on the old dev sets."""
+    before = points[0].old
+    allowed = [one for one in points if before is None or one.old is None or one.old >= before - max_loss]
+    return max(allowed, key=lambda one: one.new)
+
+
+# ---- corpora --------------------------------------------------------------------------------------------------------
+
+
+def _source(name: str) -> Source:
+    """Return the source for a file, or for two parallel files `SRC,TGT`."""
+    files = name.split(",")
+    if Path(name).exists() or len(files) == 1:
+        return JsonlFile(jsonl=name) if ".jsonl" in Path(name).suffixes else TsvFile(tsv=name)
+    if len(files) > 2:
+        raise ConfigError(f"{name}: too many files; give one TSV, JSONL or TMX file, or two files SRC,TGT")
+    return TextFiles(src=files[0], tgt=files[1])
+
+
+def _read(name: str, data: DataConfig) -> Iterator[Pair]:
+    """Yield the pairs of a file with normalized whitespace; raise DataError if they are in other languages."""
+    if ".tmx" in Path(name).suffixes:
+        pairs: Iterable[Pair] = read_tmx(name, data.src_lang, data.tgt_lang)
+    else:
+        source = _source(name)
+        if isinstance(source, TextFiles):
+            for path, language in ((source.src, data.src_lang), (source.tgt, data.tgt_lang)):
+                ending = Path(re.sub(r"\.(gz|xz|zst)$", "", path)).suffix[1:]
+                if is_language(ending) and len(ending) == 2 and base_code(ending) != base_code(language):
+                    raise DataError(
+                        f"{path}: its name ends with .{ending}, but the model translates "
+                        f"{data.src_lang}-{data.tgt_lang}; give the files as SRC,TGT, or rename the file"
+                    )
+        pairs = read_pairs(source, data)
+    for src, tgt in pairs:
+        yield " ".join(src.split()), " ".join(tgt.split())
+
+
+def _write_new(folder: Path, train: Sequence[str], dev: str | None, data: DataConfig) -> None:
+    """Write the new pairs as train.tsv and dev.tsv; no pair is in both."""
+    held_out = dict.fromkeys(_read(dev, data)) if dev is not None else dict[Pair, None]()
+    num_train = 0
+    with (folder / "train.tsv").open("w", encoding="utf-8", newline="\n") as file:
+        for pair in (pair for name in train for pair in _read(name, data)):
+            if dev is None and len(held_out) < DEV_PAIRS and zlib.crc32("\t".join(pair).encode()) % 10 == 0:
+                held_out[pair] = None
+            if pair not in held_out:
+                file.write("\t".join(pair) + "\n")
+                num_train += 1
+    if num_train < MIN_PAIRS or not held_out:
+        raise DataError(
+            f"{', '.join(train)}: {num_train} new pairs for training and {len(held_out)} for dev; give at least "
+            f"{MIN_PAIRS} and 1"
+        )
+    _write_pairs(folder / "dev.tsv", held_out)
+    log.info("new text: %s pairs for training, %s for dev", f"{num_train:,}", f"{len(held_out):,}")
+
+
+def _write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{src}\t{tgt}\n" for src, tgt in pairs)
+
+
+def _write_replay(folder: Path, base: Path, device: str) -> None:
+    """Write new sources with their translations by the old model."""
+    log.info("the corpora of %s cannot be read; for replay, it translates the new sources", base)
+    translator = Translator.load(base, device=device)
+    with (folder / "train.tsv").open(encoding="utf-8", newline="\n") as file:
+
+        def replayed() -> Iterator[Pair]:
+            while lines := list(islice(file, 10_000)):
+                sources = [line.split("\t")[0] for line in lines]
+                yield from zip(sources, (one.text for one in translator.translate(sources, beam_size=1)), strict=True)
+
+        _write_pairs(folder / "replay.tsv", replayed())
+
+
+def _replayed(base: RunDir, config: Config, num_new: int) -> dict[str, Any]:
+    """Return the training corpora of a run, with weights that give them as many pairs per epoch as the new text."""
+    data = config.data
+    corpora = {"train": CorpusConfig(sources=data.train)} if data.train else {}
+    corpora |= {"old" if name == "new" else name: one for name, one in data.corpora.items()}
+    try:
+        report = read_json(base.data_report)
+        kept = {name: one["kept"] for name, one in report.get("corpora", {"": report}).items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{base.data_report}: missing or damaged; restore it from a copy") from error
+    # Names include the direction if a corpus has several, as in `train.en-de`.
+    sizes = {n: sum(count for name, count in kept.items() if name.split(".")[0] in ("", n)) for n in corpora}
+    scale = num_new / sum(sizes[name] * one.weight for name, one in corpora.items())
+    return {
+        name: {"sources": list(map(_plain, one.sources)), "weight": scale * one.weight, "tag": one.tag}
+        for name, one in corpora.items()
+    }
+
+
+def _readable(sources: Sequence[Source], data: DataConfig) -> list[Source]:
+    """Return the sources whose first pair can be read."""
+    found = []
+    for source in sources:
+        try:
+            with open_reader(source, data) as reader:
+                reader.take(1).parse()
+            found.append(source)
+        except DataError as error:
+            log.warning("%s cannot be read: %s", describe(source), error)
+    return found
+
+
+def _tsv(run: RunDir, name: str) -> TsvFile:
+    return TsvFile(tsv=str((run.corpus / f"{name}.tsv").resolve()))
+
+
+def _plain(source: Source) -> dict[str, Any]:
+    return source.model_dump(exclude_defaults=True)

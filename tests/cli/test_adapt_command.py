@@ -1,0 +1,194 @@
+"""`adapt` and the reading of translation memories."""
+
+import gzip
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from program import invoke
+from typer.testing import Result
+
+from mtformer.config.loading import load_config
+from mtformer.data.corpus.tmx import read_tmx
+from mtformer.data.demo import write_demo
+from mtformer.errors import DataError
+from mtformer.experiment.adapt import Point, choose
+from mtformer.run_dir import WEIGHTS, RunDir
+from mtformer.weights import read_weights
+
+FAST = ("training.max_steps=6", "training.validate_every=3", "training.warmup_steps=1")
+UNFILTERED = "data.filters.max_repeats=null"  # an untrained model repeats words
+
+
+@pytest.fixture(scope="module")
+def new_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TSV file with 150 new pairs and one that occurs twice, with extra spaces."""
+    folder = tmp_path_factory.mktemp("new")
+    paths = write_demo(folder / "demo", seed=7)
+    columns = [paths[f"train.{side}"].read_text().splitlines()[:150] for side in ("en", "de")]
+    lines = [f"{src}\t {tgt}  \n" for src, tgt in zip(*columns, strict=True)]
+    (folder / "new.tsv").write_text("".join([*lines, lines[0]]))
+    return folder / "new.tsv"
+
+
+@pytest.fixture(scope="module")
+def adapted(
+    trained: tuple[Path, Result], new_text: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Result]:
+    """An adapted run, which tests must not change, and the output of the command."""
+    run = tmp_path_factory.mktemp("adapted") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        result = invoke("adapt", trained[0], "--train", new_text, "--run-dir", run, "--max-loss", 100, *FAST)
+    assert result.exit_code == 0, result.stderr
+    return run, result
+
+
+def pairs(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_half_of_an_epoch_is_new_text_and_no_pair_is_in_both_sets(adapted: tuple[Path, Result], trained: Any) -> None:
+    run = RunDir(adapted[0])
+    train, dev = pairs(run.corpus / "train.tsv"), pairs(run.corpus / "dev.tsv")
+    assert not {*train} & {*dev}
+    assert len({*train} | {*dev}) == 150
+    assert not any("  " in line or line != line.strip() for line in [*train, *dev])
+    config = load_config(run.config).config
+    assert config.data.corpora["train"].weight * 600 == pytest.approx(len(train), rel=0.05)  # some are filtered
+    assert config.data.corpora["new"].weight == 1
+    assert config.training.init_from == str(trained[0])
+    assert list(config.data.dev) == ["new", "old"]
+
+
+def test_the_chosen_weights_lie_between_old_and_new_and_are_the_default(
+    adapted: tuple[Path, Result], trained: tuple[Path, Result]
+) -> None:
+    run, result = adapted
+    rows = [line.split() for line in result.stdout.splitlines()]
+    share = int(re.findall(r"(\d+)%", result.stdout)[0]) / 100
+    opened = RunDir(run)
+    old, new = read_weights(RunDir(trained[0]).averaged / WEIGHTS), read_weights(opened.checkpoint(6) / WEIGHTS)
+    chosen = read_weights(opened.averaged / WEIGHTS)
+    for name, weight in chosen.items():
+        torch.testing.assert_close(weight, old[name] + share * (new[name] - old[name]))
+    assert [row[0] for row in rows[1:]] == ["new", "old"]
+    assert float(rows[1][3]) >= max(float(value) for value in rows[1][1:3]) - 1e-9
+    default = invoke("translate", run, stdin=b"The man sleeps.\n")
+    explicit = invoke("translate", run, "--checkpoint", "averaged", stdin=b"The man sleeps.\n")
+    assert default.stdout == explicit.stdout
+
+
+def test_an_interrupted_adaptation_resumes(
+    adapted: tuple[Path, Result], trained: tuple[Path, Result], new_text: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    words = ["adapt", trained[0], "--train", new_text, "--run-dir", run, "--max-loss", 100]
+    shorter = ["training.max_steps=3", *FAST[1:], "training.schedule=constant"]
+    assert invoke(*words, *shorter).exit_code == 0
+    shutil.rmtree(RunDir(run).averaged)
+    resumed = invoke(*words, *FAST, "training.schedule=constant")
+    assert resumed.exit_code == 0, resumed.stderr
+    whole = tmp_path / "whole"
+    words[5] = whole
+    assert invoke(*words, *FAST, "training.schedule=constant").exit_code == 0
+    one, other = (read_weights(RunDir(path).checkpoint(6) / WEIGHTS) for path in (run, whole))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_without_old_corpora_the_old_model_translates_the_new_sources(
+    trained: tuple[Path, Result], new_text: Path, tmp_path: Path
+) -> None:
+    bundle, run = tmp_path / "bundle", tmp_path / "run"
+    assert invoke("export", trained[0], "--output", bundle).exit_code == 0
+    result = invoke("adapt", bundle, "--train", new_text, "--run-dir", run, *FAST, UNFILTERED)
+    assert result.exit_code == 0, result.stderr
+    assert "no old dev set" in result.stderr
+    assert "old" not in [line.split()[0] for line in result.stdout.splitlines()]
+    replay, train = pairs(RunDir(run).corpus / "replay.tsv"), pairs(RunDir(run).corpus / "train.tsv")
+    sources = "".join(line.split("\t")[0] + "\n" for line in train)
+    expected = invoke("translate", bundle, "--beam-size", 1, stdin=sources.encode()).stdout.splitlines()
+    assert [line.split("\t")[1] for line in replay] == expected
+
+
+@pytest.mark.parametrize(
+    ("points", "share"),
+    [
+        ([(0.0, 10.0, 40.0), (0.5, 14.0, 39.8), (1.0, 15.0, 39.0)], 0.5),
+        ([(0.0, 10.0, 40.0), (0.5, 9.0, 39.8), (1.0, 15.0, 39.0)], 0.0),
+        ([(0.0, 10.0, None), (0.5, 14.0, None), (1.0, 15.0, None)], 1.0),
+    ],
+)
+def test_the_best_point_within_the_allowed_loss_is_chosen(points: list[Any], share: float) -> None:
+    assert choose([Point(*one) for one in points], 0.3).share == share
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a.tsv": "one\teins\n"}, "give at least 50 and 1"),
+        ({}, "a.tsv: no such file"),
+        ({"a.fr,a.de": "x\n" * 60}, "a.fr: its name ends with .fr, but the model translates en-de"),
+        ({"a.en,a.de,a.x": "x\n"}, "too many files"),
+        ({"a.tmx": "<tmx><body><tu></body></tmx>"}, "not well-formed XML"),
+        ({"a.tmx": "<tmx><body/></tmx>"}, "a.tmx: no en-de pairs; languages in the file: none"),
+    ],
+)
+def test_unusable_text_is_refused_and_nothing_is_left(
+    files: dict[str, str], message: str, trained: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for names, text in files.items():
+        for name in names.split(","):
+            Path(name).write_text(text)
+    result = invoke("adapt", trained[0], "--train", next(iter(files), "a.tsv"), "--run-dir", "run")
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not Path("run").exists()
+
+
+def test_runs_that_cannot_be_adapted(trained: tuple[Path, Result], run: Path, new_text: Path, tmp_path: Path) -> None:
+    for base, new, message in (
+        (tmp_path / "none", tmp_path / "new", "not a run directory"),
+        (trained[0], tmp_path, "already exists"),
+    ):
+        result = invoke("adapt", base, "--train", new_text, "--run-dir", new)
+        assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+    shutil.rmtree(run / "tokenizer")
+    result = invoke("adapt", run, "--train", new_text, "--run-dir", tmp_path / "new")
+    assert (result.exit_code, "tokenizer" in result.stderr) == (2, True), result.stderr
+    assert not (tmp_path / "new").exists()
+
+
+TMX = """<?xml version="1.0"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header/><body>
+<tu><tuv xml:lang="en-US"><seg>A <bpt i="1">&lt;b&gt;</bpt>big<ept i="1"/> &amp; <hi>old</hi> dog.</seg></tuv>
+<tuv xml:lang="DE"><seg>Ein großer
+alter Hund.</seg></tuv></tu>
+<tu><tuv xml:lang="en"><seg>Only English.</seg></tuv><tuv xml:lang="fr"><seg>Non.</seg></tuv></tu>
+<tu><tuv lang="de"><seg>Ja.</seg></tuv><tuv lang="en"><seg>Yes.</seg></tuv></tu>
+</body></tmx>"""
+
+
+def test_translation_memory(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "a.tmx.gz", "wt", encoding="utf-8") as file:
+        file.write(TMX)
+    found = [*read_tmx(str(tmp_path / "a.tmx.gz"), "en", "de-AT")]
+    assert found == [("A big & old dog.", "Ein großer\nalter Hund."), ("Yes.", "Ja.")]
+    with pytest.raises(DataError, match="no en-it pairs; languages in the file: de, en, fr"):
+        [*read_tmx(str(tmp_path / "a.tmx.gz"), "en", "it")]
+
+
+def test_a_translation_memory_cannot_expand_entities_or_read_files(tmp_path: Path) -> None:
+    bomb = '<!DOCTYPE tmx [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]>'
+    outside = '<!DOCTYPE tmx [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
+    for start in (bomb, outside):
+        path = tmp_path / "a.tmx"
+        path.write_text(f"{start}<tmx><body><tu><tuv lang='en'><seg>&a;</seg></tuv></tu></body></tmx>")
+        with pytest.raises(DataError, match="entities"):
+            [*read_tmx(str(path), "en", "de")]
