@@ -1,0 +1,148 @@
+"""Sequence-level knowledge distillation (Kim and Rush 2016): a student learns from the translations of its teachers.
+
+NEW/corpus/teacher.json       teachers, corpora and search of the translations
+NEW/corpus/00000.tsv, ...     finished shards, while the teachers translate
+NEW/corpus/distilled.tsv      all sources and their translations
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from itertools import chain, count, islice
+from pathlib import Path
+
+from mtformer.config.data import CorpusConfig, TsvFile
+from mtformer.config.schema import Config
+from mtformer.data.corpus.readers import read_lines, reading
+from mtformer.data.corpus.sources import read_pairs, source_fingerprint
+from mtformer.decoding.translation import Translation
+from mtformer.decoding.translator import Translator
+from mtformer.device import pick_device
+from mtformer.errors import ConfigError, DataError
+from mtformer.evaluation.scores import sentence_chrf
+from mtformer.experiment.run_state import lock_run
+from mtformer.files import atomic_file, file_sha256, read_json, write_text
+from mtformer.run_dir import RunDir
+
+SHARD_LINES = 2_000
+BEAM_SIZE = 5
+MIN_CHRF = 30.0
+"""Minimum chrF2++ of the best translation against the reference; below it, one of the two is probably wrong."""
+DISTILLED = "distilled.tsv"
+log = logging.getLogger("mtformer")
+
+
+def load_teachers(runs: Sequence[Path], student: Config) -> Translator:
+    """Load the teachers: one with CTranslate2 if it is installed and can run the model, several as an ensemble.
+
+    Raises:
+        ConfigError: if a teacher does not translate the language pair of the student.
+        CheckpointError, DeviceError: if a teacher cannot be loaded.
+    """
+    data, device = student.data, student.training.device
+    if len(data.directions) > 1 or data.tgt_langs:
+        raise ConfigError("data: the student has several directions; distill one direction at a time")
+    if "distilled" in data.corpora:
+        raise ConfigError("data.corpora.distilled: this name is for the translations of the teacher; choose another")
+    teacher = None
+    if len(runs) == 1 and find_spec("ctranslate2") and pick_device(device).type == "cpu":
+        try:
+            teacher = Translator.load(runs[0], device=device, backend="ctranslate2")
+        except ConfigError as error:
+            log.info("the teacher runs without CTranslate2: %s", error)
+    teacher = teacher or Translator.load(runs, device=device)
+    its = teacher.data
+    assert its is not None
+    if data.src_lang != its.src_lang or data.tgt_lang not in its.target_languages:
+        raise ConfigError(
+            f"{runs[0]}: translates {its.src_lang}-{its.tgt_lang}, but the student {data.src_lang}-{data.tgt_lang}"
+        )
+    return teacher.into(data.tgt_lang)
+
+
+def distilled_config(
+    teacher: Translator, student: Config, monolingual: Sequence[Path], run: RunDir, progress: Callable[[int], object]
+) -> Config:
+    """Translate the student's training sources and monolingual text, and return the config that also trains on them.
+
+    Of the n best translations of a line, the one with the highest chrF2++ against the reference is used, or the first
+    if there is no reference. Copies of the source, flagged translations and low scores are left out. Finished shards
+    are used again after an interruption.
+
+    Args:
+        teacher: model or ensemble.
+        student: config of the student.
+        monolingual: text files in the source language.
+        run: run directory of the student, which does not exist or was interrupted.
+        progress: function called with the number of lines finished since the last call.
+
+    Raises:
+        DataError: if a corpus cannot be read, or no translation is left.
+        ConfigError: if the run directory contains translations by other teachers or of other text.
+    """
+    folder, data = run.corpus, student.data
+    made_with = {
+        "teachers": [file_sha256(path) for path in teacher.weights],
+        "corpora": [source_fingerprint(source, data) for source in data.sources],
+        "monolingual": [_hash(path) for path in monolingual],
+    }
+    with lock_run(run):
+        if folder.is_dir() and read_json(folder / "teacher.json") != made_with:
+            raise ConfigError(
+                f"{folder}: made with other teachers or corpora; delete {run.path}, or choose another folder"
+            )
+        write_text(folder / "teacher.json", json.dumps(made_with, indent=2) + "\n")
+        if not (folder / DISTILLED).exists():
+            pairs = chain.from_iterable(read_pairs(source, data) for source in data.sources)
+            lines = chain(pairs, ((line, None) for path in monolingual for line in read_lines(path)))
+            shards = list(_translate(teacher, lines, folder, progress))
+            _join(shards, folder / DISTILLED)
+            if not (folder / DISTILLED).stat().st_size:
+                raise DataError(f"{folder}: no translation of the teacher is good enough; check the teacher with eval")
+    distilled = CorpusConfig(sources=[TsvFile(tsv=str((folder / DISTILLED).resolve()))])
+    corpora = {**data.corpora, "distilled": distilled}
+    return student.model_copy(update={"data": data.model_copy(update={"corpora": corpora})})
+
+
+def _hash(path: Path) -> str:
+    with reading(str(path)):
+        return file_sha256(path)
+
+
+def _translate(
+    teacher: Translator, lines: Iterator[tuple[str, str | None]], folder: Path, progress: Callable[[int], object]
+) -> Iterator[Path]:
+    """Write one file with the kept pairs for each shard of lines, unless it exists, and yield its path."""
+    for number in count():
+        shard = list(islice(lines, SHARD_LINES))
+        if not shard:
+            return
+        path = folder / f"{number:05}.tsv"
+        if path.exists():
+            progress(len(shard))
+        else:
+            sources = [" ".join(src.split()) for src, _ in shard]
+            found = teacher.translate(sources, beam_size=BEAM_SIZE, n_best=BEAM_SIZE, progress=progress)
+            rows = zip(sources, found, (ref for _, ref in shard), strict=True)
+            kept = [(src, text) for src, n_best, ref in rows if (text := best_text(src, n_best, ref)) is not None]
+            write_text(path, "".join(f"{src}\t{text}\n" for src, text in kept))
+        yield path
+
+
+def best_text(src: str, n_best: Translation, reference: str | None) -> str | None:
+    """Return the best translation of a line (see `distilled_config`), or None if no translation is good."""
+    texts = [one.text for one in (n_best, *n_best.alternatives) if one.text and not one.flags]
+    texts = [text for text in texts if text.casefold() != src.casefold()]
+    if reference is None or not texts:
+        return texts[0] if texts else None
+    scores = sentence_chrf(texts, [reference] * len(texts))
+    return texts[scores.index(max(scores))] if max(scores) >= MIN_CHRF else None
+
+
+def _join(shards: Iterable[Path], path: Path) -> None:
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        for shard in shards:
+            file.write(shard.read_bytes())
+    for shard in shards:
+        shard.unlink()

@@ -1,0 +1,135 @@
+"""`distill`: translations of a teacher as training data of a student."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from program import invoke
+from typer.testing import Result
+
+from mtformer.config.loading import load_config
+from mtformer.decoding.translation import REPETITION, Translation
+from mtformer.evaluation.scores import sentence_chrf
+from mtformer.experiment import distill
+from mtformer.experiment.distill import best_text
+from mtformer.run_dir import RunDir
+
+
+@pytest.fixture
+def student(corpus: Path, tmp_path: Path) -> Path:
+    """The config of a student of half the width, on 60 lines."""
+    for side in ("en", "de"):
+        lines = (corpus / f"train.{side}").read_text().splitlines(keepends=True)[:60]
+        (tmp_path / f"few.{side}").write_text("".join(lines))
+    values: dict[str, Any] = {
+        "extends": str(corpus / "small.yaml"),
+        "data": {
+            "train": [{"src": str(tmp_path / "few.en"), "tgt": str(tmp_path / "few.de")}],
+            "filters": {"max_repeats": None, "max_filtered_share": 1.0},  # an untrained teacher repeats words
+        },
+        "tokenizer": {"vocab_size": 100},
+        "model": {"d_model": 12},
+        "training": {"max_steps": 4},
+    }
+    (tmp_path / "student.yaml").write_text(yaml.safe_dump(values))
+    return tmp_path / "student.yaml"
+
+
+@pytest.fixture(autouse=True)
+def _any_translation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use every translation, since those of an untrained teacher are flagged, and write small shards."""
+    monkeypatch.setattr(distill, "best_text", lambda src, n_best, reference: n_best.text or "leer")
+    monkeypatch.setattr(distill, "SHARD_LINES", 25)
+
+
+def test_a_student_trains_on_the_chosen_translations_and_is_compared(
+    trained: tuple[Path, Result], student: Path, tmp_path: Path
+) -> None:
+    extra, run = tmp_path / "extra.en", tmp_path / "run"
+    extra.write_text("The man sleeps.\nThe dog eats.\n")
+    result = invoke("distill", trained[0], "--config", student, "--mono", extra, "--run-dir", run)
+    assert result.exit_code == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert [row[1] for row in rows[1:]] == ["teacher", "student"]
+    assert int(rows[1][5].replace(",", "")) > int(rows[2][5].replace(",", ""))
+    scored = invoke("eval", trained[0], "--output", tmp_path / "eval").stdout.splitlines()[1].split()
+    assert rows[1][2] == scored[2]
+    config = load_config(RunDir(run).config).config
+    assert list(config.data.corpora) == ["distilled"]
+    assert len(config.data.train) == 1
+    assert [path.name for path in sorted(RunDir(run).corpus.iterdir())] == ["distilled.tsv", "teacher.json"]
+
+
+def test_an_interrupted_translation_resumes_with_equal_text(
+    trained: tuple[Path, Result], student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(student).config
+    teacher = distill.load_teachers([trained[0]], config)
+    whole, stopped = RunDir(tmp_path / "whole"), RunDir(tmp_path / "stopped")
+    distill.distilled_config(teacher, config, [], whole, lambda num_lines: None)
+    real, calls = type(teacher).translate, []
+
+    def translate(self: Any, lines: list[str], **settings: Any) -> list[Translation]:
+        calls.append(len(lines))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(self, lines, **settings)
+
+    monkeypatch.setattr(type(teacher), "translate", translate)
+    with pytest.raises(KeyboardInterrupt):
+        distill.distilled_config(teacher, config, [], stopped, lambda num_lines: None)
+    assert (stopped.corpus / "00000.tsv").exists()
+    distill.distilled_config(teacher, config, [], stopped, lambda num_lines: None)
+    assert calls == [25, 25, 25, 10]
+    text = (stopped.corpus / distill.DISTILLED).read_bytes()
+    assert text == (whole.corpus / distill.DISTILLED).read_bytes()
+    sources = [line.split("\t")[0] for line in text.decode().splitlines()]
+    assert set(sources) <= set((tmp_path / "few.en").read_text().splitlines())
+
+
+def hypothesis(text: str, *flags: str, alternatives: tuple[Translation, ...] = ()) -> Translation:
+    return Translation(text, -1.0, [], -1.0, [], [], flags, None, list(alternatives))
+
+
+def test_the_translation_nearest_to_the_reference_is_used() -> None:
+    others = (hypothesis("Ein Hund schläft."), hypothesis("Ein Hund schläft hier.", REPETITION), hypothesis(""))
+    n_best = hypothesis("A dog sleeps here.", alternatives=others)
+    assert best_text("a dog sleeps here.", n_best, "Ein Hund schläft hier.") == "Ein Hund schläft."
+    assert best_text("a dog sleeps here.", n_best, None) == "Ein Hund schläft."
+    reference = "Etwas ganz anderes steht in dieser Zeile."
+    assert sentence_chrf(["Ein Hund schläft."], [reference])[0] < 30
+    assert best_text("a dog sleeps here.", n_best, reference) is None
+    assert best_text("x", hypothesis(""), "y") is None
+
+
+def test_what_cannot_be_distilled_is_refused_before_translating(
+    trained: tuple[Path, Result], student: Path, tmp_path: Path
+) -> None:
+    def refuse(changes: dict[str, Any], message: str, *words: object) -> None:
+        values = yaml.safe_load(student.read_text())
+        values["data"] |= changes
+        path = tmp_path / "changed.yaml"
+        path.write_text(yaml.safe_dump(values))
+        result = invoke("distill", trained[0], "--config", path, "--run-dir", tmp_path / "new", *words)
+        assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+        assert len(result.stderr.strip().splitlines()) == 1
+        assert not (tmp_path / "new").exists()
+
+    refuse({"tgt_lang": "fr"}, "translates en-de, but the student en-fr")
+    refuse({"test": None}, "no data.test")
+    refuse({"train": [{"src": "missing.en", "tgt": "missing.de"}]}, "missing.en: no such file")
+    refuse({}, "missing.en: no such file", "--mono", "missing.en")
+    refuse({"corpora": {"distilled": {"sources": [{"tsv": "a.tsv"}]}}}, "choose another")
+    refuse({"tgt_langs": ["fr"], "language_tags": "source"}, "one direction")
+
+
+def test_translations_of_another_teacher_are_not_used(
+    trained: tuple[Path, Result], run: Path, student: Path, tmp_path: Path
+) -> None:
+    config, new = load_config(student).config, RunDir(tmp_path / "new")
+    distill.distilled_config(distill.load_teachers([trained[0]], config), config, [], new, lambda num_lines: None)
+    shutil.rmtree(RunDir(run).averaged)
+    result = invoke("distill", run, "--config", student, "--run-dir", new.path)
+    assert (result.exit_code, "made with other teachers" in result.stderr) == (2, True), result.stderr
