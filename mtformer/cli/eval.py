@@ -52,11 +52,10 @@ def evaluate(
 
     Decoding options default to the values in the run's config; see docs/decoding.md.
     """
-    if (src is None) != (ref is None):
-        raise ConfigError("--src and --ref require each other; give both")
+    require_both_files(src, ref)
     require_at_most_one({"--testset": testset, "--src": src})
     translator = load(runs, to)
-    evaluate_sets(runs[0], _sets(runs[0], src, ref, testset, to), translator, output, comet)
+    evaluate_sets(runs[0], find_sets(runs[0], src, ref, testset, to), translator, output, comet)
 
 
 def evaluate_sets(
@@ -87,7 +86,16 @@ def evaluate_sets(
     echo(*(f"hypotheses and scores: {folder}" for folder in cards), err=True)
 
 
-def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to: str | None) -> "list[EvalSet]":
+def require_both_files(src: Path | None, ref: Path | None) -> None:
+    """Raise ConfigError if only one of --src and --ref is given."""
+    if (src is None) != (ref is None):
+        raise ConfigError("--src and --ref require each other; give both")
+
+
+def find_sets(
+    run: Path, src: Path | None, ref: Path | None, testset: str | None, to: str | None, or_dev: bool = False
+) -> "list[EvalSet]":
+    """Return the test sets that the options name, or those of the config; without any, the dev set if `or_dev`."""
     from mtformer.evaluation.evaluate import config_sets, sacrebleu_set, source_set
 
     data = load_config(RunDir.open(run).config).config.data
@@ -95,9 +103,13 @@ def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to
         return [sacrebleu_set(testset, f"{data.src_lang}-{to or data.tgt_lang}")]
     if src is not None and ref is not None:
         return [source_set(src.name.split(".")[0], TextFiles(src=str(src), tgt=str(ref), tgt_lang=to), data)]
-    if not data.test:
+    if data.test:
+        return config_sets(data)
+    if not or_dev:
         raise ConfigError(f"{run}: its config has no test set; give --src and --ref, or --testset")
-    return config_sets(data)
+    if not data.dev_sources:
+        raise ConfigError(f"{run}: its config has neither a test set nor a dev set; give --src and --ref")
+    return [source_set("dev", source, data) for source in data.dev_sources]
 
 
 def score(

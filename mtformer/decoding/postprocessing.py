@@ -39,7 +39,9 @@ Pair = tuple[Segment, Hypothesis]
 END = "</s>"
 UNKNOWN = f"{SPACE}⁇{SPACE}"
 """Piece whose decoded text is that of an unknown token."""
-ADDRESS = re.compile(r"(?:https?://|www\.)[!-~]+|[\w.%+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
+URL = re.compile(r"(?:https?://|www\.)[!-~]+", re.ASCII)
+EMAIL = re.compile(r"[\w.%+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
+ADDRESS = re.compile(f"{URL.pattern}|{EMAIL.pattern}", re.ASCII)
 MAX_LOOP_LENGTH = 8
 """Length in tokens of the longest sequence whose repetition is detected."""
 MIN_CONFIDENCE = -1.2
@@ -184,8 +186,13 @@ def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
         yield COPY
     if numbers_differ(source, text, in_digits, is_strict=True):
         yield NUMBERS
-    if any(found.rstrip(".,;:!?)]}>\"'") not in text for found in ADDRESS.findall(source)):
+    if any(found not in text for found in addresses(source)):
         yield LOST_ADDRESS
+
+
+def addresses(line: str, kind: re.Pattern[str] = ADDRESS) -> list[str]:
+    """Return the URLs and e-mail addresses in a line, or one kind of them, without punctuation after them."""
+    return [found.rstrip(".,;:!?)]}>\"'") for found in kind.findall(line)]
 
 
 def is_looping(tokens: Sequence[int]) -> bool:

@@ -4,6 +4,7 @@ S source pieces (without eos), T target pieces, W source words, X target words. 
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -52,15 +53,20 @@ class Attention:
     @cached_property
     def alignment(self) -> list[tuple[int, int]]:
         """Pairs (source word, target word), one per target word, as indices from 0."""
+        return [(src, tgt) for src, tgt, _ in self.links]
+
+    @cached_property
+    def links(self) -> list[tuple[int, int, float]]:
+        """The pairs of `alignment`, each with the share of the target word's attention on the source word."""
         src_words, tgt_words = word_numbers(self.src_pieces), word_numbers(self.tgt_pieces)
-        pairs, first = [], 0
+        found, first = [], 0
         for start, rows in itertools.groupby(range(len(self.weights)), key=lambda row: self.src_starts[row]):
             weights_TS = torch.tensor([self.weights[row] for row in rows])
             after, end = first + weights_TS.size(0), start + weights_TS.size(1)
-            some = align(weights_TS, self.src_pieces[start:end], self.tgt_pieces[first:after])
-            pairs += [(src_words[start] + src, tgt_words[first] + tgt) for src, tgt in some]
+            some = _links(weights_TS, self.src_pieces[start:end], self.tgt_pieces[first:after])
+            found += [(src_words[start] + src, tgt_words[first] + tgt, weight) for src, tgt, weight in some]
             first = after
-        return pairs
+        return found
 
 
 @dataclass(frozen=True)
@@ -188,13 +194,19 @@ def align(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[
 
     Rows and columns of the attention beyond the pieces (eos) are ignored.
     """
+    return [(src, tgt) for src, tgt, _ in _links(attention_TS, src_pieces, tgt_pieces)]
+
+
+def _links(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[str]) -> list[tuple[int, int, float]]:
+    """Return the pairs of `align` with the mean attention of the target word's pieces to the source word."""
     if not all("".join(pieces).strip(SPACE) for pieces in (src_pieces, tgt_pieces)):
         return []
     tgt_words = word_numbers(tgt_pieces)
     weights_TW = _over_words(attention_TS[: len(tgt_pieces)], word_numbers(src_pieces))
     weights_XW = _over_words(weights_TW.T, tgt_words).T
     best_X = weights_XW.argmax(dim=1).tolist()
-    return [(best_X[tgt_word], tgt_word) for tgt_word in dict.fromkeys(tgt_words)]
+    lengths = Counter(tgt_words)
+    return [(src := best_X[tgt], tgt, weights_XW[tgt, src].item() / length) for tgt, length in lengths.items()]
 
 
 def best_source_words(attention_TS: Tensor, src_pieces: Sequence[str], is_unknown: Sequence[bool]) -> list[str]:

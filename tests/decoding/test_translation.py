@@ -127,6 +127,11 @@ def test_words_are_aligned_by_the_sum_over_their_pieces() -> None:
     )
     # Each piece of "dogs" has less weight than "a", but their sum is larger; eos is ignored.
     assert align(weights_TS, src, tgt) == [(1, 0), (2, 1)]
+    weights = [row[:4] for row in weights_TS[:3].tolist()]
+    # The word of two pieces has their mean: (0.20 + 0.25 + 0.30 + 0.10) / 2.
+    assert Attention(src[:4], tgt[:3], weights, [0] * 3).links == [
+        (1, 0, pytest.approx(0.425)), (2, 1, pytest.approx(0.25))
+    ]  # fmt: skip
 
 
 def test_empty_text_has_no_alignment() -> None:

@@ -40,6 +40,9 @@ translate RUN --output PATH/x
 translate RUN --attention PATH/x.json
 eval PATH
 eval RUN --output PATH/x
+exam PATH
+exam RUN --limits PATH
+exam RUN --lines 2 --json PATH/x
 score PATH TEXT TEXT
 compare PATH RUN
 report PATH
@@ -65,6 +68,7 @@ translate RUN --input TEXT --require PATH
 translate RUN --input TEXT --forbid PATH
 eval RUN --src PATH --ref TEXT
 eval RUN --src TEXT --ref PATH
+exam RUN --lines 2 --src PATH --ref TEXT
 score RUN PATH TEXT
 score RUN TEXT PATH
 compare TEXT PATH --ref TEXT

@@ -106,9 +106,14 @@ def drop_final_stop(src: str, tgt: str) -> tuple[str, str]:
 
 def text_to_copy(random: np.random.Generator) -> str:
     """Return a random emoji, URL or whole number."""
+    return str(random.choice(texts_to_copy(random)))
+
+
+def texts_to_copy(random: np.random.Generator) -> tuple[str, str, str]:
+    """Return a random emoji, URL and whole number."""
     name = "".join(random.choice([*string.ascii_lowercase], 12))
     number = random.integers(10 ** random.integers(1, 7))
-    return str(random.choice([random.choice([*EMOJI]), f"https://{name[:6]}.com/{name[6:]}", str(number)]))
+    return str(random.choice([*EMOJI])), f"https://{name[:6]}.com/{name[6:]}", str(number)
 
 
 def add_typos(line: str, share: float, random: np.random.Generator) -> str:

@@ -55,6 +55,11 @@ def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False)
     return in_digits and src_large + tgt_large > shared
 
 
+def numbers(line: str) -> list[int]:
+    """Return the numbers in a line, without separators, leading and trailing zeros."""
+    return list(map(_core, _numbers(line)))
+
+
 def _numbers(line: str) -> list[int]:
     if "年" in line or "月" in line:
         line = SHORT_DATE.sub("", line)

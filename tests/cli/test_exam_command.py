@@ -1,0 +1,104 @@
+"""`mtformer exam`: the card, its JSON file, limits and exit codes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from program import invoke
+
+from mtformer.config.loading import dump_config, load_config
+from mtformer.evaluation.exam import COLUMNS, ROWS
+from mtformer.run_dir import RunDir, write_config
+
+SMALL = ["--lines", 3, "--beam-size", 1]
+
+
+def test_the_card_and_its_json_file(trained: tuple[Path, object], tmp_path: Path) -> None:
+    result = invoke("exam", trained[0], *SMALL, "--json", tmp_path / "card.json")
+    assert result.exit_code == 0, result.stderr
+    head, *lines = result.stdout.splitlines()
+    assert head.split() == ["row", *COLUMNS]
+    assert [line.split()[0] for line in lines] == [*ROWS]
+    card = json.loads((tmp_path / "card.json").read_text())
+    (exam,) = card["exams"]
+    assert (card["format"], card["test_set"], exam["run"], exam["broken"]) == (1, "small", str(trained[0]), [])
+    assert [*exam["rows"]] == [*ROWS]
+    for line in lines:
+        name, *cells = line.split()
+        values = exam["rows"][name].values()
+        assert cells[0] == str(exam["rows"][name]["lines"])
+        assert [cell == "-" for cell in cells] == [value is None for value in values]
+        assert [float(cell) for cell in cells if cell != "-"] == pytest.approx(
+            [v for v in values if v is not None], abs=0.06
+        )
+    assert exam["rows"]["batches"]["equal"] == 100
+    assert exam["rows"]["plain"]["lines"] == 3
+
+
+def test_broken_limits_are_named_and_blank_cells_reported(trained: tuple[Path, object], tmp_path: Path) -> None:
+    limits, card = tmp_path / "limits.yaml", tmp_path / "card.json"
+    limits.write_text("batches: {equal: 100}\nplain: {chrf: 99}\ncaps: {equal: 100}\n")
+    result = invoke("exam", trained[0], *SMALL, "--limits", limits, "--json", card)
+    assert result.exit_code == 1
+    (broken,) = json.loads(card.read_text())["exams"][0]["broken"]
+    assert (broken["row"], broken["column"], broken["limit"]) == ("plain", "chrf", 99)
+    assert f"{trained[0]}: plain.chrf is {broken['value']:g}, but its limit is 99" in result.stderr
+    assert f"{trained[0]}: the limit caps.equal is not checked, because the cell is blank" in result.stderr
+    assert "batches.equal" not in result.stderr
+    limits.write_text("batches: {equal: 100}\n")
+    assert invoke("exam", trained[0], *SMALL, "--limits", limits).exit_code == 0
+
+
+def test_two_runs_in_one_table(trained: tuple[Path, object], tmp_path: Path) -> None:
+    other = tmp_path / "bundle"
+    assert invoke("export", trained[0], "--output", other).exit_code == 0
+    result = invoke("exam", trained[0], other, "--lines", 9, "--sample", "--beam-size", 1)
+    assert result.exit_code == 0, result.stderr
+    head, *lines = result.stdout.splitlines()
+    assert head.split()[:3] == ["row", "run", "lines"]
+    rows = [line.split() for line in lines]
+    assert [row[:2] for row in rows] == [[name, str(run)] for name in ROWS for run in (trained[0], other)]
+    assert [row[2:] for row in rows[::2]] == [row[2:] for row in rows[1::2]], "the bundle has the same weights"
+    assert (rows[-1][2], rows[-1][-1]) == ("9", "100.0"), "samples do not depend on batches"
+
+
+def test_the_lines_come_from_files_the_test_set_or_the_dev_set(run: Path, corpus: Path, tmp_path: Path) -> None:
+    bundle, cards = tmp_path / "bundle", []
+    assert invoke("export", run, "--output", bundle).exit_code == 0
+    result = invoke("exam", bundle, *SMALL)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"error: {bundle}: its config has neither a test set nor a dev set; give --src and --ref\n"
+    )
+    without_test = Path(shutil.copytree(run, tmp_path / "without_test"))
+    config = load_config(run / "config.yaml").config
+    text = dump_config(config.model_copy(update={"data": config.data.model_copy(update={"test": {}})}))
+    write_config(RunDir(without_test), text)
+    files = ["--src", corpus / "dev.en", "--ref", corpus / "dev.de"]
+    for path, options in ((bundle, files), (without_test, []), (run, [])):
+        result = invoke("exam", path, *SMALL, *options, "--json", tmp_path / "card.json")
+        assert result.exit_code == 0, result.stderr
+        cards.append(json.loads((tmp_path / "card.json").read_text()))
+    assert [card["test_set"] for card in cards] == ["dev", "dev", "small"]
+    assert cards[0]["exams"][0]["rows"] == cards[1]["exams"][0]["rows"] != cards[2]["exams"][0]["rows"]
+    empty = tmp_path / "empty"
+    empty.touch()
+    result = invoke("exam", bundle, "--src", empty, "--ref", empty)
+    assert (result.exit_code, result.stderr) == (2, "error: test set 'empty': it has no lines\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--src", "CORPUS/test.en"], "--src and --ref require each other; give both"),
+        (["--limits", "CORPUS/none.yaml"], "CORPUS/none.yaml: no such limits file"),
+        (["--json", "CORPUS"], "CORPUS: is a folder; name a file"),
+        (["--to", "fr"], "its config has no test set with target language fr; give --src and --ref"),
+    ],
+)
+def test_wrong_arguments(options: list[str], message: str, trained: tuple[Path, object], corpus: Path) -> None:
+    result = invoke("exam", trained[0], *(word.replace("CORPUS", str(corpus)) for word in options))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message.replace("CORPUS", str(corpus)) in result.stderr
+    assert result.stderr.count("\n") == 1
