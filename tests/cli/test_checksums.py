@@ -91,7 +91,10 @@ def test_every_command_refuses_a_damaged_run(name: str, run: Path, corpus: Path,
     (run / name).write_bytes(data[:-1] + b"7")
     small, new = corpus / "small.yaml", tmp_path / "new"
     commands: list[tuple[object, ...]] = [
-        *(("export", run, "--format", kind, "--output", new) for kind in ("bundle", "ctranslate2", "huggingface")),
+        *(
+            ("export", run, "--format", kind, "--output", new)
+            for kind in ("bundle", "ctranslate2", "huggingface", "argos")
+        ),
         ("eval", run),
         ("score", run, corpus / "test.en", corpus / "test.de"),
         ("serve", run),
