@@ -1,7 +1,8 @@
 """Paths of a run directory. File names inside it are defined only here.
 
-A bundle contains only config.yaml, tokenizer/, model.safetensors, checksums.json and, from data_report.json, the share
-of lines with several sentences. checksums.json of an export (bundle or other format) lists all files of the folder.
+A bundle contains only config.yaml, tokenizer/, model.safetensors, checksums.json, README.md and, from data_report.json,
+the share of lines with several sentences. checksums.json of an export (bundle or other format) lists all files of the
+folder except README.md, which users complete.
 """
 
 import contextlib
@@ -18,6 +19,9 @@ from mtformer.files import CHECKSUMS, file_hashes, read_meta, require_text, veri
 WEIGHTS = "model.safetensors"
 TRAINER_STATE = "trainer.pt"
 CT2_WEIGHTS = "model.bin"
+CT2_VOCABULARY_MAP = "vmap.txt"
+MODEL_CARD = "README.md"
+FINETUNE_CONFIG = "finetune.yaml"
 SWEEP = "sweep.json"
 """File with the runs of a sweep, their commands and exit codes, next to the runs and their logs (RUN.log)."""
 SWEEP_LOCK = ".sweep.lock"
@@ -47,6 +51,7 @@ class RunDir:
         # step-00001000/: model.safetensors, trainer.pt, meta.json; damaged-step-.../: skipped on resuming, never read
         self.checkpoints = self.path / "checkpoints"
         self.averaged = self.checkpoints / "averaged"  # model.safetensors, meta.json
+        self.exam = self.path / "exam.json"  # card written by `mtformer exam --json`, for the model card
         self.evaluations = self.path / "eval"  # NAME/: scores.json, {sources,references,hypotheses}.txt
         self.bundle_weights = self.path / WEIGHTS
 

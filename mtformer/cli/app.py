@@ -46,7 +46,7 @@ COMMANDS = {
     "runs": ("runs:runs", "List the runs in a folder: state, scores, speed, differences."),
     "report": ("runs:report", "Write an HTML report about runs, or plot their curves."),
     "reproduce": ("train:reproduce", "Repeat the first steps of a run and compare the losses exactly."),
-    "export": ("export:export", "Export a run as a bundle, or for CTranslate2 or Hugging Face."),
+    "export": ("export:export", "Export a run: bundle, CTranslate2, Hugging Face, Argos Translate."),
     "import": ("export:import_model", "Convert a Marian model from Hugging Face to a bundle."),
     "tokenizer": ("tokenizer:app", "Train and use tokenizers."),
     "data": ("data:app", "Inspect, clean and generate corpora; manage the cache."),

@@ -8,33 +8,44 @@ import typer
 from mtformer.cli.options import CHECKPOINT_HELP, argument, optional
 from mtformer.cli.output import echo
 from mtformer.errors import ConfigError
-from mtformer.run_dir import RunDir
+from mtformer.run_dir import FINETUNE_CONFIG, RunDir
 
-Format = Literal["bundle", "ctranslate2", "huggingface"]
-FORMAT_HELP = "bundle (for mtformer), ctranslate2 (for CTranslate2 and mtformer) or huggingface (for Transformers)."
+Format = Literal["bundle", "ctranslate2", "huggingface", "argos"]
+FORMAT_HELP = "bundle (for mtformer), ctranslate2, huggingface (Transformers) or argos (also for LibreTranslate)."
 LOADING = {
     "bundle": "mtformer translate {!r}",
     "ctranslate2": "ctranslate2.Translator({!r})",
     "huggingface": "transformers.AutoModelForSeq2SeqLM.from_pretrained({!r})",
+    "argos": "argostranslate.package.install_from_path({!r})",
 }
-QUANTIZATION_HELP = "With ctranslate2: data type of the weights, such as int8, int16 or float16 (default: float32)."
+QUANTIZATION_HELP = "With ctranslate2 or argos: type of the weights, such as int8 or float16 (default: float32)."
+MAP_HELP = "With ctranslate2: restrict the search to likely target pieces; some translations differ."
+OUTPUT_HELP = "Folder to write (default: RUN/FORMAT), or file for argos (default: RUN/argos.argosmodel)."
 
 
 def export(
     run: Annotated[Path, argument("Run directory.")],
     format_: Annotated[Format, typer.Option("--format", help=FORMAT_HELP)] = "bundle",
     quantization: Annotated[str | None, optional(QUANTIZATION_HELP)] = None,
-    output: Annotated[Path | None, optional("Folder to write (default: RUN/FORMAT).")] = None,
+    vocabulary_map: Annotated[bool, optional(MAP_HELP, "--vocabulary-map")] = False,
+    output: Annotated[Path | None, optional(OUTPUT_HELP)] = None,
     checkpoint: Annotated[str | None, optional(CHECKPOINT_HELP)] = None,
 ) -> None:
-    """Export a run as a bundle, or for CTranslate2 or Hugging Face Transformers."""
+    """Export a run as a bundle, or for CTranslate2, Hugging Face Transformers or Argos Translate.
+
+    Each export has a model card, README.md, in which you state the license.
+    """
     from mtformer.export import bundle, huggingface
 
-    if quantization is not None and format_ != "ctranslate2":
-        raise ConfigError("--quantization requires --format ctranslate2; remove it")
-    opened, target = RunDir.open(run), output or run / format_
+    if quantization is not None and format_ not in ("ctranslate2", "argos"):
+        raise ConfigError("--quantization requires --format ctranslate2 or argos; remove it")
+    if vocabulary_map and format_ != "ctranslate2":
+        raise ConfigError("--vocabulary-map requires --format ctranslate2; remove it")
+    opened, target = RunDir.open(run), output or run / ("argos.argosmodel" if format_ == "argos" else format_)
     if format_ == "ctranslate2":
-        bundle.export_ctranslate2(opened, target, checkpoint, quantization)
+        bundle.export_ctranslate2(opened, target, checkpoint, quantization, vocabulary_map)
+    elif format_ == "argos":
+        bundle.export_argos(opened, target, checkpoint, quantization)
     elif format_ == "huggingface":
         huggingface.export_huggingface(opened, target, checkpoint)
     else:
@@ -47,9 +58,12 @@ def import_model(
     marian_dir: Annotated[Path, argument("Folder of a Marian model from Hugging Face (OPUS-MT).")],
     run: Annotated[Path, argument("Bundle to write.")],
 ) -> None:
-    """Convert a Marian model from Hugging Face to a bundle, which translates the same and can be trained further."""
+    """Convert a Marian model from Hugging Face to a bundle, and write a config for fine-tuning it."""
     from mtformer.export.marian import import_marian
 
     import_marian(marian_dir, run)
     echo(str(run))
     echo(f"load it with: {LOADING['bundle'].format(str(run))}", err=True)
+    path = run / FINETUNE_CONFIG
+    echo(f"{path}:", path.read_text(encoding="utf-8").rstrip(), err=True)
+    echo(f"fine-tune it with: mtformer train {str(path)!r} --run-dir {f'{run}-finetuned'!r}", err=True)

@@ -21,7 +21,7 @@ from mtformer.decoding.rules import LengthBounds
 from mtformer.decoding.search import Hypothesis
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.files import CHECKSUMS, verify
-from mtformer.run_dir import CT2_WEIGHTS
+from mtformer.run_dir import CT2_VOCABULARY_MAP, CT2_WEIGHTS
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
 COMPUTE_TYPES = {
@@ -79,7 +79,7 @@ def open_model(
     except RuntimeError as error:
         raise CheckpointError(f"{folder}: cannot be loaded ({str(error).splitlines()[0]}); export it again") from error
     torch.set_num_threads(threads)  # the library changes the OpenMP setting
-    return CTranslate2Engine(model, tokenizers, max_positions)
+    return CTranslate2Engine(model, tokenizers, max_positions, (folder / CT2_VOCABULARY_MAP).is_file())
 
 
 def _pick_device(library: ModuleType, name: str) -> str:
@@ -111,13 +111,18 @@ class CTranslate2Engine(Engine):
     repeated n-grams) are removed before the softmax, which increases the probability of all others; the repetition
     penalty applies to logits instead of log-probabilities; the first step after a prefix drops all but one of the beams
     that would end there; and a beam that reaches the maximum length does not replace one that ended a step earlier.
+
+    With a vocabulary map, the search chooses among the candidates for all source pieces of its batch.
     """
 
     max_batch_tokens = 4 * BATCH_TOKENS
 
-    def __init__(self, translator: Any, tokenizers: TokenizerPair, max_positions: int) -> None:
+    def __init__(
+        self, translator: Any, tokenizers: TokenizerPair, max_positions: int, has_vocabulary_map: bool = False
+    ) -> None:
         self.translator = translator
         self.max_positions = max_positions
+        self.has_vocabulary_map = has_vocabulary_map
         self.device: str = translator.device
         self.dtype: str = translator.compute_type
         self.src_pieces, self.tgt_pieces = tokenizers.src.vocabulary(), tokenizers.tgt.vocabulary()
@@ -226,13 +231,14 @@ class CTranslate2Engine(Engine):
         groups: dict[tuple[int, int, bool, bool], list[_Search]] = defaultdict(list)
         for one in searches:
             groups[one.shortest, one.bound, one.is_cut, bool(one.segment.prefix)].append(one)
-        for (shortest, bound, is_cut, _), some in groups.items():
+        for (shortest, bound, is_cut, has_prefix), some in groups.items():
             # If the limit truncates hypotheses, request twice as many, because truncated ones are returned too.
             patience = 2 if is_cut else 1
             futures = self.translator.translate_batch(
                 self._sources([one.segment.source for one in some]),
                 [self._target(one.segment.prefix) for one in some],
                 beam_size=settings.beam_size,
+                use_vmap=self.has_vocabulary_map and not has_prefix,  # with both, the library raises IndexError
                 patience=patience,
                 num_hypotheses=patience * settings.beam_size,
                 length_penalty=max(settings.length_penalty, NO_PENALTY),

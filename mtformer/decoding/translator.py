@@ -311,7 +311,7 @@ def _load_own(
             weights += paths
     trained_tokens = min(config.data.filters.max_tokens for config in configs)
     first = configs[0]
-    share = min(multi_sentence_share(run) or 0.0 for run in runs)
+    share = min(from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0 for run in runs)
     engine = OwnEngine(models, precision)
     return Translator(engine, tokenizers, first.decoding, trained_tokens, share, weights, first.data)
 
@@ -330,14 +330,14 @@ def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precisio
         weights = find_weights(run, checkpoint, config.training.best_metric)
         folder = cached_model(weights, config.model, tokenizers)
     engine = open_model(folder, tokenizers, config.model.max_positions, device, precision)
-    trained_tokens, share = config.data.filters.max_tokens, multi_sentence_share(run)
+    trained_tokens, share = config.data.filters.max_tokens, from_data_report(run, MULTI_SENTENCE_SHARE)
     return Translator(engine, tokenizers, config.decoding, trained_tokens, share, weights, config.data)
 
 
-def multi_sentence_share(run: RunDir) -> float | None:
-    """Return the share of the model's training lines that have several sentences, or None if unknown."""
+def from_data_report(run: RunDir, key: str) -> float | None:
+    """Return a number in data_report.json, or None if unknown."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return float(read_json(run.data_report)[MULTI_SENTENCE_SHARE])
+        return float(read_json(run.data_report)[key])
     return None
 
 

@@ -1,70 +1,122 @@
-"""Export to formats that mtformer loads: bundles (weights, tokenizer, config) and CTranslate2 models."""
+"""Exports with our tokenizer: bundles (weights, tokenizer, config), CTranslate2 models and Argos Translate packages."""
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from safetensors.torch import save
 
+from mtformer.config.languages import language_name
 from mtformer.config.loading import dump_config, load_config, without_files
 from mtformer.config.schema import Config
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.ctranslate2_model import write_model
-from mtformer.decoding.translator import multi_sentence_share
+from mtformer.decoding.translator import from_data_report
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors
-from mtformer.files import atomic_folder, write_checksums
-from mtformer.run_dir import MULTI_SENTENCE_SHARE, RunDir
+from mtformer.export.card import model_card
+from mtformer.export.vocabulary_map import write_vocabulary_map
+from mtformer.files import atomic_file, atomic_folder, write_checksums
+from mtformer.run_dir import MODEL_CARD, MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.weights import average_weights
 
 
 def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
-    """Write a bundle; its config does not include file names. For errors see `open_for_export`."""
-    config, weights = open_for_export(run, target, checkpoint)
-    with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
-        inside = RunDir(folder)
-        inside.bundle_weights.write_bytes(save(average_weights(weights)))
-        write_companions(run, config, inside)
-        write_checksums(folder)
+    """Write a bundle; its config does not include file names. For errors see `exporting`."""
+    with exporting("bundle", run, target, checkpoint) as (folder, config, weights):
+        RunDir(folder).bundle_weights.write_bytes(save(average_weights(weights)))
+        write_companions(run, config, RunDir(folder))
 
 
-def export_ctranslate2(run: RunDir, target: Path, checkpoint: str | None, quantization: str | None) -> None:
+def export_ctranslate2(
+    run: RunDir, target: Path, checkpoint: str | None, quantization: str | None, vocabulary_map: bool = False
+) -> None:
     """Write a CTranslate2 model that gives the same translations, with the tokenizer and config of the run.
 
-    The type of the stored weights is float32, or `quantization`, such as `int8` or `float16`.
+    The type of the stored weights is float32, or `quantization`, such as `int8` or `float16`. With `vocabulary_map`,
+    the search is restricted (see `write_vocabulary_map`, also for errors), so that some translations differ.
 
     Raises:
         CheckpointError: if the target exists, or the checkpoint does not exist.
         ConfigError: if CTranslate2 is not installed, or does not support a setting of the model.
     """
+    _check_quantization(quantization)
+    options = {"quantization": quantization, "vocabulary_map": vocabulary_map}
+    with exporting("ctranslate2", run, target, checkpoint, **options) as (folder, config, weights):
+        tokenizers = TokenizerPair.load(run.tokenizer)
+        if vocabulary_map:
+            write_vocabulary_map(run, config.data, tokenizers, folder)
+        write_model(folder, weights, config.model, tokenizers, quantization)
+        write_companions(run, config, RunDir(folder))
+
+
+def export_argos(run: RunDir, target: Path, checkpoint: str | None, quantization: str | None) -> None:
+    """Write a package for Argos Translate and LibreTranslate, which split text into sentences with their own model.
+
+    For errors see `export_ctranslate2`; language tags and separate vocabularies also raise ConfigError.
+    """
+    _check_quantization(quantization)
+    with exporting("argos", run, target, checkpoint, quantization=quantization) as (folder, config, weights):
+        tokenizers = TokenizerPair.load(run.tokenizer)
+        if not tokenizers.joint:
+            raise ConfigError("tokenizer.joint false: not supported by Argos Translate; train with a joint vocabulary")
+        metadata = {"package_version": "1.0", "argos_version": "1.10"}
+        for side, code in (("from", config.data.src_lang), ("to", config.data.tgt_lang)):
+            metadata |= {f"{side}_code": code, f"{side}_name": language_name(code)}
+        (folder / "metadata.json").write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
+        (folder / "sentencepiece.model").write_bytes(tokenizers.src.model)
+        (folder / "model").mkdir()
+        write_model(folder / "model", weights, config.model, tokenizers, quantization)
+
+
+def _check_quantization(quantization: str | None) -> None:
     kinds = import_ctranslate2().specs.model_spec.ACCEPTED_MODEL_TYPES
     if quantization is not None and quantization not in kinds:
         raise ConfigError(f"quantization '{quantization}': not supported by CTranslate2; use {', '.join(kinds)}")
-    config, weights = open_for_export(run, target, checkpoint, "CTranslate2")
-    with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
-        write_model(folder, weights, config.model, TokenizerPair.load(run.tokenizer), quantization)
-        write_companions(run, config, RunDir(folder))
-        write_checksums(folder)
 
 
-def open_for_export(
-    run: RunDir, target: Path, checkpoint: str | None, library: str | None = None
-) -> tuple[Config, list[Path]]:
-    """Return the config, and the weight files whose mean is exported (see `find_weights`).
+@contextmanager
+def exporting(
+    form: str, run: RunDir, target: Path, checkpoint: str | None, **options: object
+) -> Iterator[tuple[Path, Config, list[Path]]]:
+    """Yield a folder to write to, the config, and the weight files whose mean is exported (see `find_weights`).
 
-    `library` is the name of the library that will load the export; None if it supports several decoder start tokens.
+    On success, a model card with the `options` is added, and the folder, or for Argos a zip file, becomes `target`.
 
     Raises:
         CheckpointError: if the target exists, or the checkpoint does not exist.
-        ConfigError: if the start token of the decoder depends on the language, which the library does not support.
+        ConfigError: if the format does not support the language tags of the model.
+        DataError: if the target cannot be written, or the model card not be made (see `model_card`).
     """
     if target.exists():
-        raise CheckpointError(f"{target}: already exists; choose another folder with --output")
+        raise CheckpointError(f"{target}: already exists; choose another name with --output")
     config = load_config(run.config).config
-    if library is not None and config.data.language_tags == "target":
-        raise ConfigError(f"data.language_tags 'target': not supported by {library}; train with 'source' to export")
-    return config, find_weights(run, checkpoint, config.training.best_metric)
+    tags = config.data.language_tags
+    if tags in {"bundle": (), "argos": ("source", "target")}.get(form, ("target",)):
+        usable = "none" if form == "argos" else "source"
+        raise ConfigError(f"data.language_tags '{tags}': not supported by --format {form}; train with '{usable}'")
+    weights = find_weights(run, checkpoint, config.training.best_metric)
+    shown = {"quantization": None, "vocabulary_map": False, **options}
+    card = model_card(run, config, weights, format=form, name=target.name, **shown)
+    package = f"translate-{config.data.src_lang}_{config.data.tgt_lang}"
+    opening = _atomic_archive(target, package) if form == "argos" else atomic_folder(target)
+    with explain_write_errors(f"{target}:", "choose another name with --output"), opening as folder:
+        yield folder, config, weights
+        write_checksums(folder)
+        (folder / MODEL_CARD).write_text(card, encoding="utf-8")  # has no checksum, because its owner completes it
+
+
+@contextmanager
+def _atomic_archive(target: Path, name: str) -> Iterator[Path]:
+    """Yield a temporary folder; on success, write it to `target` as a zip file that contains it under `name`."""
+    with atomic_file(target) as path, TemporaryDirectory() as parent:
+        (folder := Path(parent, name)).mkdir()
+        yield folder
+        shutil.copyfile(shutil.make_archive(f"{parent}/archive", "zip", parent, name), path)
 
 
 def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
@@ -76,5 +128,5 @@ def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
         shutil.copyfile(path, inside.tokenizer / path.name)
     text = dump_config(without_files(config).model_copy(update={"data": data}))
     inside.config.write_text(text, encoding="utf-8")
-    if (share := multi_sentence_share(run)) is not None:
+    if (share := from_data_report(run, MULTI_SENTENCE_SHARE)) is not None:
         inside.data_report.write_text(json.dumps({MULTI_SENTENCE_SHARE: share}) + "\n", encoding="utf-8")

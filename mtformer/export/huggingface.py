@@ -14,9 +14,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from mtformer.config.schema import Config, ModelConfig
-from mtformer.errors import ConfigError, explain_write_errors
-from mtformer.export.bundle import open_for_export
-from mtformer.files import atomic_folder, write_checksums
+from mtformer.errors import ConfigError
+from mtformer.export.bundle import exporting
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
@@ -52,14 +51,13 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
         CheckpointError: if the target exists, or the checkpoint does not exist (see `find_weights`).
         ConfigError: if `transformers` has no class that supports a setting of the model or tokenizer.
     """
-    config, weights = open_for_export(run, target, checkpoint, "transformers")
-    tokenizers = TokenizerPair.load(run.tokenizer)
-    _check_model(config.model)
-    vocabularies = [_vocabulary(tokenizers, side) for side in ("src", "tgt")]
-    model = Transformer(config.model, *map(len, vocabularies))
-    load_weights(model, *weights)
-    is_joint = vocabularies[0] == vocabularies[1]
-    with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
+    with exporting("huggingface", run, target, checkpoint) as (folder, config, weights):
+        tokenizers = TokenizerPair.load(run.tokenizer)
+        _check_model(config.model)
+        vocabularies = [_vocabulary(tokenizers, side) for side in ("src", "tgt")]
+        model = Transformer(config.model, *map(len, vocabularies))
+        load_weights(model, *weights)
+        is_joint = vocabularies[0] == vocabularies[1]
         (folder / "model.safetensors").write_bytes(save(to_tensors(model), {"format": "pt"}))
         files = {
             "config": _model_config(config.model, *map(len, vocabularies)),
@@ -73,7 +71,6 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
             (folder / f"{name}.json").write_text(text, encoding="utf-8")
         (folder / "source.spm").write_bytes(tokenizers.src.model)
         (folder / "target.spm").write_bytes(tokenizers.tgt.model)
-        write_checksums(folder)
 
 
 def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:

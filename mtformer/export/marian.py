@@ -1,5 +1,6 @@
 """Lossless import of a Hugging Face Marian folder, as published for OPUS-MT, as a bundle."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from mtformer.export.marian_tokenizer import SpecialRows, source_side, target_si
 from mtformer.files import CHECKSUMS, atomic_folder, parse_json, read_bytes, read_meta, verify, write_checksums
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
-from mtformer.run_dir import RunDir
+from mtformer.run_dir import FINETUNE_CONFIG, RunDir
+from mtformer.templating import render
 from mtformer.text.tokenizer import BOS, PAD, SRC, TGT
 from mtformer.weights import read_weights, require_finite
 
@@ -68,7 +70,7 @@ UNDETERMINED = "und"
 
 
 def import_marian(source: Path, target: Path) -> None:
-    """Write a bundle that gives the same translations as the Marian folder and can be used to initialize other runs.
+    """Write a bundle that gives the same translations as the Marian folder, and in it a config for fine-tuning.
 
     Source and target get separate vocabularies, so their embeddings are no longer tied. The decoder starts with bos,
     which has the embedding of Marian's start token (its pad). Marian never generates this token, so its bias is -inf.
@@ -105,6 +107,8 @@ def import_marian(source: Path, target: Path) -> None:
         inside.bundle_weights.write_bytes(save(weights))
         inside.config.write_text(dump_config(config), encoding="utf-8")
         write_checksums(folder)
+        finetune = render("finetune.yaml", data=config.data, bundle=os.path.abspath(target))
+        (folder / FINETUNE_CONFIG).write_text(finetune, encoding="utf-8")  # has no checksum, because users complete it
 
 
 def _read(path: Path) -> bytes:

@@ -54,6 +54,7 @@ def test_files_pipes_bundle_and_batch_size_give_equal_translations(
         assert target.read_text() == piped
     assert (tmp_path / "bundle" / "config.yaml").is_file()
     assert sorted(path.name for path in bundle.iterdir()) == [
+        "README.md",
         "checksums.json",
         "config.yaml",
         "data_report.json",

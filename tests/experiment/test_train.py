@@ -14,7 +14,7 @@ from small_experiment import make_config, train, write_corpus
 
 from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.decoding.postprocessing import Postprocessor
-from mtformer.decoding.translator import Translator, multi_sentence_share
+from mtformer.decoding.translator import Translator, from_data_report
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, InterruptedRunError
 from mtformer.evaluation import scores
@@ -66,7 +66,7 @@ def test_the_share_of_multi_sentence_lines_is_saved_with_the_model(folder: Path,
 
     bundle = RunDir(tmp_path / "bundle")
     export_bundle(one, bundle.path, None)
-    assert multi_sentence_share(one) == multi_sentence_share(bundle) == shares[0]
+    assert [from_data_report(run, "multi_sentence_share") for run in (one, bundle)] == [shares[0]] * 2
     assert Translator.load(bundle.path).knows_several_sentences
     prepared = prepare_experiment(config(folder), one.tokenizer)
     model = Transformer(config(folder).model, prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size)

@@ -53,7 +53,9 @@ TRAINED: list[dict[str, Any]] = [
      "tie_embeddings": "none"},
 ]  # fmt: skip
 LINES = random_lines(40, seed=1)
-EXPORTED = ["checksums.json", "config.json", "config.yaml", "model.bin", "shared_vocabulary.json", "tokenizer"]
+EXPORTED = [
+    *("README.md", "checksums.json", "config.json", "config.yaml", "model.bin", "shared_vocabulary.json", "tokenizer")
+]
 
 
 def both(model: Transformer, tokenizers: TokenizerPair, folder: Path) -> tuple[Translator, Translator]:

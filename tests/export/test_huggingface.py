@@ -17,7 +17,7 @@ from mtformer.config.loading import dump_config, load_config
 from mtformer.decoding.inference import pad
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError
-from mtformer.export import huggingface
+from mtformer.export import bundle, huggingface
 from mtformer.export.huggingface import export_huggingface
 from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
@@ -175,7 +175,7 @@ def test_exports_are_atomic(make_random: Make, tmp_path: Path, monkeypatch: pyte
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(huggingface, "write_checksums", fail)
+        patch.setattr(bundle, "write_checksums", fail)
         with pytest.raises(DataError, match="out: cannot be written: disk full; free some space"):
             export_huggingface(run, tmp_path / "out", None)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -185,10 +185,11 @@ def test_exports_are_atomic(make_random: Make, tmp_path: Path, monkeypatch: pyte
 
 
 def test_export_from_the_command_line(make_random: Make, tmp_path: Path) -> None:
-    bundle = write_bundle(tmp_path / "run", *make_random())
-    result = CliRunner().invoke(app, ["export", str(bundle.path), "--format", "huggingface"])
-    assert (result.exit_code, result.stdout) == (0, f"{bundle.path / 'huggingface'}\n"), result.stderr
-    assert sorted(path.name for path in (bundle.path / "huggingface").iterdir()) == [
+    run = write_bundle(tmp_path / "run", *make_random())
+    result = CliRunner().invoke(app, ["export", str(run.path), "--format", "huggingface"])
+    assert (result.exit_code, result.stdout) == (0, f"{run.path / 'huggingface'}\n"), result.stderr
+    assert sorted(path.name for path in (run.path / "huggingface").iterdir()) == [
+        "README.md",
         "checksums.json",
         "config.json",
         "generation_config.json",
@@ -198,4 +199,4 @@ def test_export_from_the_command_line(make_random: Make, tmp_path: Path) -> None
         "tokenizer_config.json",
         "vocab.json",
     ]
-    assert "/somewhere" not in (bundle.path / "huggingface" / "config.json").read_text()
+    assert "/somewhere" not in (run.path / "huggingface" / "config.json").read_text()

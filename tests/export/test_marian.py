@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import random
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -452,3 +453,30 @@ def test_import_from_the_command_line(marian: Marian, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["import", str(marian.folder), str(tmp_path / "run")])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "already exists; choose another folder" in result.stderr
+
+
+def test_the_config_of_an_import_trains(marian: Marian, tmp_path: Path) -> None:
+    """The command prints the config, and in its last line how to train; only the data must be filled in."""
+    bundle = tmp_path / "a 'b' & c"
+    result = CliRunner().invoke(app, ["import", str(marian.folder), str(bundle)])
+    config, last = bundle / "finetune.yaml", result.stderr.splitlines()[-1]
+    assert config.read_text(encoding="utf-8") in result.stderr
+    words = shlex.split(last.removeprefix("fine-tune it with: "))
+    assert words == ["mtformer", "train", str(config), "--run-dir", f"{bundle}-finetuned"]
+    missing = CliRunner().invoke(app, words[1:])
+    assert (missing.exit_code, missing.stderr.count("\n")) == (2, 1)
+    assert "TRAIN.en: no such file; check the path" in missing.stderr
+    assert not Path(words[-1]).exists()
+    text = config.read_text(encoding="utf-8")
+    for side in ("en", "de"):
+        for name in ("TRAIN", "DEV"):
+            (tmp_path / f"{name}.{side}").write_text("".join(f"{line}\n" for line in random_lines(40, seed=7)))
+            text = text.replace(f"{name}.{side}", str(tmp_path / f"{name}.{side}"))
+    config.write_text(
+        text.replace("max_steps: 10000", "max_steps: 2").replace("validate_every: 500", "validate_every: 2")
+    )
+    small = ["training.device=cpu", "data.filters.drop_identical=false", "data.filters.drop_other_languages=false"]
+    trained = CliRunner().invoke(app, [*words[1:], *small])
+    assert trained.exit_code == 0, trained.stderr
+    assert f"initializing the weights from {bundle / 'model.safetensors'}" in trained.stderr
+    assert CliRunner().invoke(app, ["translate", str(bundle)], input="ein hund\n").exit_code == 0

@@ -32,6 +32,7 @@ COMMANDS: dict[str, Command] = {
     "export a bundle": exporting("bundle"),
     "export to CTranslate2": exporting("ctranslate2"),
     "export to Hugging Face": exporting("huggingface"),
+    "export to Argos Translate": exporting("argos"),
     "data clean": with_config("data", "clean", after=("DISK/out", "data.num_workers=1")),
     "tokenizer train": with_config("tokenizer", "train", after=("--output", "DISK/out")),
     "prepare": with_config("train", after=("--dry-run", "data.num_workers=1", "data.cache_dir=DISK")),

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from program import invoke
 
 from mtformer.data.demo import write_demo
 
@@ -189,3 +190,16 @@ def test_kftt_lengths(run: Run, config: Path, tmp_path: Path) -> None:
     for batch in batches:
         longest = 1 + max(max(src, tgt) for src, tgt, _ in batch)
         assert longest * sum(count for _, _, count in batch) <= 512
+
+
+def test_vocabulary_map(
+    run: Run, config: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke("train", config, "--run-dir", tmp_path / "run").exit_code == 0
+    files = (tmp_path / "run", corpus / "test.en", corpus / "test.de")
+    run("vocabulary_map", *files, "--rounds", 1, "--threads", 1, "--beams", 2)
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if ", beam 2 | " in line]
+    assert [row[0] for row in rows] == [
+        f"| {name}, {precision}, beam 2" for precision in ("fp32", "int8") for name in ("plain", "map")
+    ]
+    assert all(float(row[1]) >= 0 for row in rows)

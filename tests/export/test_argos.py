@@ -1,0 +1,73 @@
+"""Packages for Argos Translate; scripts/parity_argos.py compares them with the library itself."""
+
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import ctranslate2
+import pytest
+import sentencepiece
+from program import invoke
+from small import Make, random_lines, write_bundle
+
+from mtformer.decoding.translator import Translator
+from mtformer.errors import ConfigError
+from mtformer.export import bundle as module
+from mtformer.export.bundle import export_argos
+from mtformer.run_dir import RunDir
+
+LINES = random_lines(20, seed=3)
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_a_package_translates(bundle: RunDir, tmp_path: Path, quantization: str | None) -> None:
+    """Argos Translate extracts the file, and passes the pieces of each sentence to CTranslate2."""
+    export_argos(bundle, tmp_path / "it.argosmodel", None, quantization)
+    with zipfile.ZipFile(tmp_path / "it.argosmodel") as archive:
+        archive.extractall(tmp_path / "packages")
+    [package] = (tmp_path / "packages").iterdir()
+    assert package.name == "translate-de_de"
+    assert json.loads((package / "metadata.json").read_text()) == {
+        "package_version": "1.0",
+        "argos_version": "1.10",
+        **{"from_code": "de", "from_name": "German", "to_code": "de", "to_name": "German"},
+    }
+    assert 'install_from_path("it.argosmodel")' in (package / "README.md").read_text()
+    tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(package / "sentencepiece.model"))
+    model = ctranslate2.Translator(str(package / "model"))
+    assert model.compute_type == ("int8_float32" if quantization else "float32")
+    results = model.translate_batch([tokenizer.encode(line, out_type=str) for line in LINES], beam_size=4)
+    ours = Translator.load(bundle.path, precision=quantization, backend="ctranslate2").translate(LINES, beam_size=4)
+    same = sum(tokenizer.decode(a.hypotheses[0]) == b.text for a, b in zip(results, ours, strict=True))
+    assert same == len(LINES) if quantization is None else same >= 0.8 * len(LINES)
+
+
+def test_what_the_format_cannot_represent_is_refused(make_random: Make, tmp_path: Path) -> None:
+    run = write_bundle(tmp_path / "run", *make_random(tie_embeddings="output"))
+    with pytest.raises(ConfigError, match=r"^tokenizer\.joint false: not supported by Argos Translate"):
+        export_argos(run, tmp_path / "it", None, None)
+    with pytest.raises(ConfigError, match="quantization 'int4': not supported"):
+        export_argos(run, tmp_path / "it", None, "int4")
+    for tags in ("source", "target"):
+        run.config.write_text(re.sub("language_tags: .*", f"language_tags: {tags}", run.config.read_text()))
+        with pytest.raises(ConfigError, match=f"'{tags}': not supported by --format argos; train with 'none'$"):
+            export_argos(run, tmp_path / "it", None, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_package_is_written_whole_or_not_at_all(bundle: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    before, words = (
+        sorted(bundle.path.iterdir()),
+        ("export", bundle.path, "--format", "argos", "--quantization", "int8"),
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(module.shutil, "copyfile", fail)
+        result = invoke(*words)
+    assert "argos.argosmodel: cannot be written: No space left on device; free some space" in result.stderr
+    assert sorted(bundle.path.iterdir()) == before
+    result = invoke(*words)
+    assert (result.exit_code, result.stdout) == (0, f"{bundle.path}/argos.argosmodel\n"), result.stderr
