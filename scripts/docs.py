@@ -101,8 +101,9 @@ def row_of(section: type[Section], key: str, annotation: Any, item: str = "") ->
         text = yaml.safe_dump([*value] if isinstance(value, tuple) else value, default_flow_style=True)
         default = f"`{text.splitlines()[0]}`"  # a scalar has a second line, the end of its document
     limit = limits(annotation)
-    limit = "" if limit.startswith("one of") else limit.removesuffix(" or auto")
-    kind = type_of(annotation, item) + (f", {limit}" if limit else "")
+    kind = type_of(annotation, item)
+    limit = "" if limit.startswith("one of") or limit in kind.split() else limit.removesuffix(" or auto")
+    kind += f", {limit}" if limit else ""
     return [f"`{key}`", kind, default, escape(field.description or "")]
 
 

@@ -21,7 +21,7 @@ from mtformer.cli.line_files import ParallelLines, ResumableOutput, parallel_lin
 from mtformer.cli.options import EnsembleArgument, ToOption, optional
 from mtformer.cli.output import for_terminal
 from mtformer.data.corpus.compressed import create_bytes
-from mtformer.errors import ConfigError
+from mtformer.errors import ConfigError, DataError, require_extra
 from mtformer.files import cache_folder, file_sha256, naming_file
 from mtformer.text.tags import Target
 
@@ -43,6 +43,8 @@ def translate(
     prefixes: Annotated[Path | None, optional("File with a target prefix for each line.")] = None,
     required: Annotated[Path | None, optional("Required phrases for each line, tab-separated.", "--require")] = None,
     forbidden: Annotated[Path | None, optional("Forbidden phrases, one per line.", "--forbid")] = None,
+    glossary: Annotated[Path | None, optional("Terms and their translations, tab-separated.", "--glossary")] = None,
+    html: Annotated[bool, optional("Lines are HTML; keep the tags.", "--html")] = False,
     as_json: Annotated[bool, optional("Write a JSON object per line: text, score, flags.", "--json")] = False,
     json_attention: Annotated[bool, optional("With --json: add cross-attention weights.", "--json-attention")] = False,
     attention: Annotated[Path | None, optional("Write attention as .json, .html, or .png (for one line).")] = None,
@@ -67,6 +69,8 @@ def translate(
         and continues,
         f"--output {target} is a folder; name a file": target is not None and target.is_dir(),
         "--continue requires a file to resume; name it with --output": continues and not is_resumable,
+        "--html cannot be combined with options for each line (--prefixes, --require) or attention": html
+        and (prefixes or required or attention or alignment or json_attention),
     }
     for message, applies in errors.items():
         if applies:
@@ -75,6 +79,10 @@ def translate(
     files = {"prefixes": prefixes, "required": required, "targets": targets}
     beside = {name: path for name, path in files.items() if path is not None}
     arguments = {"forbidden": _phrases(forbidden), "attention": json_attention or alignment, "token_scores": as_json}
+    arguments["glossary"] = terms = None if glossary is None else _terms(glossary)
+    if html:
+        require_extra("--html", "html", "bs4")
+        from mtformer.decoding.html import translate_html
     attention_file = None
     if attention is not None:
         from mtformer.report.attention import AttentionFile
@@ -84,13 +92,17 @@ def translate(
     with parallel_lines([source, *beside.values()]) as lines, output.locked() if output else nullcontext():
         translator = load(run, to)
         n_best = translator.decoding.n_best
+        if html and (n_best > 1 or translator.decoding.draws):
+            raise ConfigError("--html needs a search for one translation; remove --n-best, sampling and MBR")
         write = partial(_format, n_best=n_best, as_json=as_json, attention=json_attention, alignment=alignment)
-        work = _Work(translator, write, arguments, list(beside), lines, attention_file)
+        translate_lines = partial(translate_html, translator) if html else translator.translate
+        work = _Work(translator, translate_lines, write, arguments, list(beside), lines, attention_file)
         if source is None and target is None and not beside and sys.stdin.isatty():
             work.converse()
         elif output is not None:
             layout = {"json": as_json, "attention": json_attention, "alignment": alignment, "files": list(beside)}
             made_with = {**_made_by(translator), **layout, "forbidden": arguments["forbidden"]}
+            made_with |= {key: value for key, value in (("glossary", terms), ("html", html)) if value}
             with naming_file(output.name):
                 work.run_to_file(output, made_with, continues)
         elif target is not None:
@@ -118,6 +130,7 @@ def _made_by(translator: "Translator") -> dict[str, Any]:
 @dataclass
 class _Work:
     translator: "Translator"
+    translate: "Callable[..., list[Translation]]"
     write: Callable[[int, "Translation"], str]
     """Returns the output lines of a translation, given its line number."""
     arguments: dict[str, Any]
@@ -148,7 +161,7 @@ class _Work:
         out = open(os.dup(1), "w", encoding="utf-8")  # noqa: SIM115  # closed when the process exits
         os.dup2(2, 1)  # `input` writes the prompt to file descriptor 1
         for number, line in enumerate(_typed_lines()):
-            translation = self.translator.translate([line], first_line=number, **self.arguments)[0]
+            translation = self.translate([line], first_line=number, **self.arguments)[0]
             typer.echo(for_terminal(self._finish(number, line, translation, translation), out), out, nl=False)
 
     def run(self, out: IO[bytes], save: Callable[[], object]) -> None:
@@ -162,7 +175,7 @@ class _Work:
                 targets = beside.pop("targets", None)
                 if "required" in beside:
                     beside["required"] = [[p for p in line.split("\t") if p.strip()] for line in beside["required"]]
-                translations = self.translator.translate(
+                translations = self.translate(
                     block[0], first_line=first_line, progress=bar.update, **beside, **self.arguments
                 )
                 for source, given, (number, translation) in zip(
@@ -213,6 +226,17 @@ def _phrases(path: Path | None) -> list[str]:
         return []
     with parallel_lines([path]) as lines:
         return [line.strip() for block in lines.blocks() for line in block[0] if line.strip()]
+
+
+def _terms(path: Path) -> dict[str, str]:
+    """Return the terms in a file; raise DataError if a line does not have a source and a target term."""
+    terms: dict[str, str] = {}
+    with parallel_lines([path]) as lines:
+        for number, line in enumerate((line for block in lines.blocks() for line in block[0]), start=1):
+            cells = [" ".join(cell.split()) for cell in line.split("\t")]
+            if len(cells) != 2 or not all(cells) or terms.setdefault(*cells) != cells[1]:
+                raise DataError(f"{path}:{number}: give a new source term, a tab and a target term, not {line!r:.80}")
+    return terms
 
 
 def _format(number: int, best: "Translation", n_best: int, as_json: bool, attention: bool, alignment: bool) -> str:

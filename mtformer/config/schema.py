@@ -273,6 +273,8 @@ class DecodingConfig(Section):
     """Similarity metric for MBR: chrf or bleu."""
     split: Literal["auto", "always", "never"] = "auto"
     """Translate each sentence of a line separately: auto, always or never. See docs/decoding.md."""
+    keep: Annotated[Literal["numbers"] | None, Key(in_validation=False)] = None
+    """numbers: return the first hypothesis that keeps the numbers, URLs and e-mail addresses of the source."""
     replace_unknowns: bool = False
     """Replace unknown tokens with the most-attended source word."""
     batch_tokens: Annotated[Positive | None, Key(has_effect=False)] = None
@@ -324,6 +326,8 @@ class DecodingConfig(Section):
         for name, neutral in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("seed", 1)):
             if getattr(self, name) != neutral and not self.draws:
                 raise ValueError(f"{name} is for sampling; also set sampling: true")
+        if self.keep and self.num_rows == 1:
+            raise ValueError("keep chooses among several hypotheses; set beam_size (with sampling: n_best) above 1")
         if self.mbr_metric != "chrf" and not self.mbr_samples:
             raise ValueError(f"mbr_metric {self.mbr_metric} requires mbr_samples; set mbr_samples too")
         return self

@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mtformer.decoding.constraints import Phrase
-from mtformer.decoding.sentences import join_lines, split_line, split_sentences
+from mtformer.decoding.sentences import UNSPACED, join_lines, split_line, split_sentences
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import EOS, UNK, Tokenizer, TokenizerPair
 
 # Every character that some program treats as a line break, and NUL. Inside a line, each run of them becomes a space.
 LINE_BREAKS = re.compile("[\x00\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
+
+WORD_START, WORD_END = rf"(?:(?<!\w)|(?={UNSPACED.pattern}))", rf"(?:(?!\w)|(?<={UNSPACED.pattern}))"
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,21 @@ class Segment:
     continues_word: bool = False
 
 
+def required_terms(glossary: Sequence[tuple[str, str]], text: str) -> list[str]:
+    """Return the target terms for the source terms in a text; `glossary` is sorted, longest source terms first.
+
+    Terms match whole words; case matters only for terms with capitals. A term inside a longer one does not count.
+    """
+    text, found = " ".join(text.split()), []
+    folded = text.casefold()
+    for src, tgt in glossary:
+        if src.casefold() in folded:
+            flags = re.IGNORECASE if src == src.lower() else 0
+            text, count = re.subn(WORD_START + re.escape(src) + WORD_END, "\n", text, flags=flags)
+            found += [tgt] * (count > 0)
+    return found
+
+
 def check_inputs(
     lines: Sequence[str],
     prefixes: Sequence[str] | None,
@@ -64,6 +81,7 @@ def check_inputs(
     tokenizer: Tokenizer,
     max_tokens: int,
     first_line: int,
+    glossary: Sequence[tuple[str, str]],
 ) -> list[Line]:
     """Check the arguments of `Translator.translate`.
 
@@ -74,6 +92,7 @@ def check_inputs(
         tokenizer: tokenizer of the target language.
         max_tokens: maximum length of a prefix, and of all phrases of a line together.
         first_line: number of the first line in the user's input, counted from 0.
+        glossary: see `required_terms`.
 
     Raises:
         DataError: if the number of prefixes or phrase lists is wrong, a phrase is blank, or text exceeds the limit.
@@ -96,7 +115,7 @@ def check_inputs(
         _check_length(f"the required phrases of line {number} have", sum(map(len, required_ids)), max_tokens)
         known = [tuple(ids) for ids in required_ids if UNK not in ids]
         prefix = as_written([prefix], tokenizer)[0] if prefix else ""
-        phrases = as_written(phrases, tokenizer)
+        phrases = as_written([*phrases, *required_terms(glossary, text)], tokenizer)
         checked.append(Line(text, prefix, prefix_ids, prefix_pieces, phrases, known))
     return checked
 
@@ -133,6 +152,7 @@ def make_segments(
     first_line: int,
     watch: Iterable[Callable[[str], object] | None],
     splits_sentences: bool,
+    glossary: Sequence[tuple[str, str]],
 ) -> list[Segment]:
     """Return the segments of all lines: none for a blank line, several for a line that is split.
 
@@ -148,7 +168,7 @@ def make_segments(
     encoded = tokenizers.src.encode([line.text for line in lines])
     for number, (line, ids, report) in enumerate(zip(lines, encoded, watch, strict=True), start=first_line):
         texts, sources, progress = [line.text], [ids], list[str]()
-        is_free = not (line.prefix_ids or line.required)
+        is_free = not (line.prefix_ids or line.required_ids)
         if len(ids) > preferred or (splits_sentences and is_free and len(split_sentences(line.text)) > 1):
             texts = split_line(line.text, num_tokens, preferred, max_tokens)
             sources = tokenizers.src.encode(texts)
@@ -158,13 +178,14 @@ def make_segments(
         before = " "
         for text, source in zip(texts, sources, strict=True):
             if source:
+                terms = [tuple(ids) for ids in tokenizers.tgt.encode(required_terms(glossary, text)) if UNK not in ids]
                 segments.append(
                     Segment(
                         source=[*source, EOS],
                         line=number,
                         prefix=prefix,
                         prefix_pieces=prefix_pieces,
-                        required=required,
+                        required=[*required, *terms],
                         watch=report and _watch_segment(report, progress, tokenizers.tgt),
                         text=text,
                         continues_word=not (before[-1].isspace() or text[0].isspace()),

@@ -42,6 +42,8 @@ UNKNOWN = f"{SPACE}⁇{SPACE}"
 URL = re.compile(r"(?:https?://|www\.)[!-~]+", re.ASCII)
 EMAIL = re.compile(r"[\w.%+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
 ADDRESS = re.compile(f"{URL.pattern}|{EMAIL.pattern}", re.ASCII)
+LOOP = re.compile(r"(\w)\1{7}")
+"""A repeated letter or digit, as in 3000000000000."""
 MAX_LOOP_LENGTH = 8
 """Length in tokens of the longest sequence whose repetition is detected."""
 MIN_CONFIDENCE = -1.2
@@ -130,6 +132,7 @@ class Postprocessor:
             attention = Attention(src_pieces, pieces, weights, [0] * len(pieces))
         src_tokens, decoding = segment.source[:-1], self.decoding
         min_length = max(decoding.min_length, int(decoding.min_length_ratio * len(src_tokens)))
+        of_text = text_flags(segment.text, text, self.in_digits)
         return Translation(
             text=one_line(text).strip(),
             score=one.score,
@@ -137,7 +140,7 @@ class Postprocessor:
             log_probability=one.log_probability,
             token_log_probabilities=one.token_log_probabilities,
             pieces=[*pieces, END],
-            flags=(*search_flags(src_tokens, one, min_length), *text_flags(segment.text, text, self.in_digits)),
+            flags=tuple(dict.fromkeys((*search_flags(src_tokens, one, min_length), *of_text))),
             attention=attention,
         )
 
@@ -178,6 +181,8 @@ def search_flags(src_tokens: Sequence[int], one: Hypothesis, min_length: int) ->
 def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
     """Yield the flags that depend on text: a copied source, or missing sentences, numbers or addresses."""
     num_sentences = len(split_sentences(source))
+    if LOOP.search(text) and not LOOP.search(source):
+        yield REPETITION
     if not text or (num_sentences > 1 and len(split_sentences(text)) < num_sentences):
         yield FEWER_SENTENCES
     source, text = (unicodedata.normalize("NFKC", one).casefold() for one in (source, text))

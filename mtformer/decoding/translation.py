@@ -18,6 +18,7 @@ from mtformer.text.pieces import SPACE
 REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE = "repetition", "length limit", "copy of the source", "low confidence"
 FEWER_SENTENCES, NUMBERS, LOST_ADDRESS = "fewer sentences", "other numbers", "lost URL or e-mail address"
 """Values of `Translation.flags`."""
+REPAIRED, LOST = "repaired tags", frozenset((NUMBERS, LOST_ADDRESS))
 MISSING, FORBIDDEN = "missing", "forbidden"
 """Prefixes of flags that name a phrase, as in `missing: phrase`."""
 MEANINGS = {
@@ -30,6 +31,7 @@ MEANINGS = {
     LOST_ADDRESS: "lack{} a URL or e-mail address from the source",
     COPY: "repeat{} the source",
     LOW_CONFIDENCE: "show{} low confidence",
+    REPAIRED: "contain{} tags that were unclosed or wrongly nested, and were repaired",
 }
 """Description of each flag; `{}` becomes `s` if one translation has it, else an empty string."""
 

@@ -4,8 +4,10 @@ import contextlib
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,14 @@ from mtformer.config.loading import load_config
 from mtformer.config.schema import DecodingConfig
 from mtformer.config.yaml_text import Origin
 from mtformer.data.filters.numbers import writes_digits
-from mtformer.decoding.constraints import automaton, over_vocabulary
+from mtformer.decoding.constraints import automaton, missing, over_vocabulary
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2, open_model, unsupported
 from mtformer.decoding.ctranslate2_model import cached_model
 from mtformer.decoding.engine import Engine, OwnEngine, plan_batches
 from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.inputs import Segment, check_forbidden, check_inputs, check_lines, make_segments
 from mtformer.decoding.postprocessing import END, Postprocessor
-from mtformer.decoding.translation import Scored, Translation, flag_phrases, join_n_best
+from mtformer.decoding.translation import LOST, REPETITION, Scored, Translation, flag_phrases, join_n_best
 from mtformer.decoding.weights import find_weights
 from mtformer.device import pick_device, pick_search_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
@@ -148,6 +150,7 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         required: Sequence[Sequence[str]] | None = None,
         forbidden: Sequence[str] = (),
+        glossary: Mapping[str, str] | None = None,
         attention: bool = False,
         token_scores: bool = False,
         first_line: int = 0,
@@ -165,6 +168,7 @@ class Translator:
             prefixes: required beginning of each translation.
             required: phrases that each translation must contain; `Translation.flags` names missing ones.
             forbidden: phrases that no translation may contain, not even inside words.
+            glossary: source terms and their required translations; see `mtformer.decoding.inputs.required_terms`.
             attention: compute `Translation.attention`.
             token_scores: compute `Translation.token_log_probabilities`. CTranslate2 needs a second pass for them; our
                 own search always returns them.
@@ -179,8 +183,9 @@ class Translator:
             DataError: if the number of prefixes or phrase lists is wrong, a phrase is blank, or text is too long.
         """
         decoding, tgt = override(self.decoding, **settings), self.tokenizers.tgt
-        self.engine.check(decoding, required is not None, bool(forbidden))
-        inputs = check_inputs(lines, prefixes, required, tgt, self.max_tokens, first_line)
+        self.engine.check(decoding, required is not None or glossary is not None, bool(forbidden))
+        terms = sorted((glossary or {}).items(), key=lambda term: (-len(term[0]), term[0].islower()))
+        inputs = check_inputs(lines, prefixes, required, tgt, self.max_tokens, first_line, terms)
         forbidden = check_forbidden(forbidden, tgt)
         num_tags = len(self.engine.target.tags)
         watch = [None] * len(lines) if watch is None else watch
@@ -189,19 +194,31 @@ class Translator:
         splits = decoding.split == "always" or (decoding.split == "auto" and not self.knows_several_sentences)
         # A bound on the tokens of a translation cannot be divided among its sentences.
         splits = splits and not decoding.min_length and decoding.max_length is None
-        segments = make_segments(inputs, self.tokenizers, *limits, first_line, watch, splits)
+        segments = make_segments(inputs, self.tokenizers, *limits, first_line, watch, splits, terms)
         report = progress or (lambda count: None)
         report(len(lines) - len({segment.line for segment in segments}))
+        wide = override(decoding, n_best=decoding.num_rows) if decoding.keep else decoding
         postprocess = Postprocessor(
-            self.engine, self.tokenizers, self._vocabulary, decoding, attention, token_scores, self.in_digits
+            self.engine, self.tokenizers, self._vocabulary, wide, attention, token_scores, self.in_digits
         )
+        search = partial(self._search, decoding=decoding, forbidden=forbidden, postprocess=postprocess)
         with evaluating(self.models):
-            found = self._search(segments, decoding, forbidden, postprocess, report)
+            found = search(segments, report=report)
+            again = []  # without one of the required phrases, or without all
+            for i, segment in enumerate(segments):
+                if segment.required and _fails(segment, found[i]):
+                    fewer = {(), *combinations(segment.required, len(segment.required) - 1)}
+                    again += [(i, replace(segment, required=phrases)) for phrases in fewer]
+            results = zip(
+                again, search([one for _, one in again], report=lambda count: None) if again else [], strict=True
+            )
+            for (i, segment), n_best in sorted(results, key=lambda one: (len(one[0][1].required), one[1][0].score)):
+                found[i] = found[i] if _fails(segment, n_best) else n_best
         n_bests: list[list[list[Translation]]] = [[] for _ in lines]
         for segment, n_best in zip(segments, found, strict=True):
             n_bests[segment.line - first_line].append(n_best)
         translations = [join_n_best(of_line, decoding.length_penalty) for of_line in n_bests]
-        if prefixes is None and required is None and not forbidden:
+        if prefixes is None and required is None and glossary is None and not forbidden:
             return translations
         return [
             flag_phrases(one, line.prefix, line.required, forbidden)
@@ -229,8 +246,9 @@ class Translator:
         with contextlib.closing(searched):
             for batch, some, n_bests in zip(batches, by_batch, searched, strict=True):
                 self._require_finite([[one.score for one in n_best] for n_best in n_bests])
-                for number, translations in zip(batch, postprocess(some, n_bests), strict=True):
-                    found[number] = translations
+                for number, n_best in zip(batch, postprocess(some, n_bests), strict=True):
+                    kept_first = sorted(n_best, key=lambda one: bool(decoding.keep) and not LOST.isdisjoint(one.flags))
+                    found[number] = kept_first[: decoding.n_best]
                 num_left.subtract(segment.line for segment in some)
                 report(sum(num_left[line] == 0 for line in {segment.line for segment in some}))
         return found
@@ -281,6 +299,11 @@ class Translator:
     @cached_property
     def _vocabulary(self) -> list[str]:
         return self.tokenizers.tgt.vocabulary()
+
+
+def _fails(segment: Segment, n_best: Sequence[Translation]) -> bool:
+    """Return True if the best translation lacks required phrases, or has a repetition, which they may cause."""
+    return REPETITION in n_best[0].flags or bool(missing(n_best[0].tokens, segment.required))
 
 
 def _is_export(run: RunDir) -> bool:

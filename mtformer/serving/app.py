@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 
 from mtformer import __version__
 from mtformer.config.languages import language_name
+from mtformer.decoding.html import Fragment
 from mtformer.decoding.inputs import one_line
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
@@ -128,9 +129,12 @@ class _Service:
     async def translate(self, request: Request) -> JSONResponse:
         """Translate a text or a list of texts; return translatedText, alternatives and detectedLanguage."""
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
-        translations = await self._answer(Job(query.lines, query.target, 1 + query.alternatives), request)
+        job = Job(query.lines, query.target, 1 + query.alternatives, attention=query.format == "html")
+        translations = await self._answer(job, request)
         by_text = list(zip(query.texts, query.split_by_text(translations), strict=True))
         fields: dict[str, list[Any]] = {"translatedText": [_join(text, lines, 0) for text, lines in by_text]}
+        if num_repaired := sum(isinstance(text, Fragment) and text.is_repaired for text in query.texts):
+            log.warning("repaired unclosed or wrongly nested tags in %d of %d texts", num_repaired, len(query.texts))
         if query.alternatives:
             fields["alternatives"] = [_alternatives(text, lines, query.alternatives) for text, lines in by_text]
         if query.source == "auto":
@@ -141,6 +145,8 @@ class _Service:
     async def stream(self, request: Request) -> StreamingResponse:
         """Translate like /translate, but return JSON lines; each one before the last has a partial translation."""
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
+        if query.format == "html":
+            raise HTTPException(400, "format html is not supported by /stream; use /translate")
         loop, news, so_far = asyncio.get_running_loop(), asyncio.Event(), dict[int, str]()
 
         def watch(line: int, text: str) -> None:
@@ -241,16 +247,16 @@ def _json_line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) + "\n"
 
 
-def _alternatives(text: Text, of_lines: list[Translation], max_number: int) -> list[str]:
+def _alternatives(text: Text | Fragment, of_lines: list[Translation], max_number: int) -> list[str]:
     """Return the text of the second-best translations of all lines, then that of the third-best ones, and so on."""
-    num_found = max(len(line.alternatives) for line in of_lines)
+    num_found = max((len(line.alternatives) for line in of_lines), default=0)
     return [_join(text, of_lines, rank) for rank in range(1, 1 + min(max_number, num_found))]
 
 
-def _join(text: Text, of_lines: list[Translation], rank: int) -> str:
+def _join(text: Text | Fragment, of_lines: list[Translation], rank: int) -> str:
     """Join the translations of all lines at this rank (0: best) into a text; lines with fewer use their best one."""
     n_bests = ([line, *line.alternatives] for line in of_lines)
-    return text.join([n_best[rank if rank < len(n_best) else 0].text for n_best in n_bests])
+    return type(text)(text.text).join([n_best[rank if rank < len(n_best) else 0] for n_best in n_bests])
 
 
 def _as_refusal(error: Exception) -> HTTPException:

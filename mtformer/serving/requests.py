@@ -28,7 +28,9 @@ from pydantic import (
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Scope
 
+from mtformer.decoding.html import Fragment
 from mtformer.decoding.inputs import one_line
+from mtformer.decoding.translation import Translation
 from mtformer.serving.languages import Languages
 
 BODY_SECONDS = 30
@@ -40,7 +42,7 @@ PROBLEMS = {
     "q": "q must be a string or a list of strings",
     "source": "source is missing; give a language code (see GET /languages)",
     "target": "target is missing; give a language code (see GET /languages)",
-    "format": 'format: only "text" is supported; remove HTML tags first',
+    "format": "format must be text or html",
     "alternatives": "alternatives must be an integer of at least 0",
 }
 T = TypeVar("T")
@@ -79,9 +81,9 @@ class Text:
         self.lines = parts[::2]
         self.breaks = [*parts[1::2], ""]
 
-    def join(self, lines: Sequence[str]) -> str:
-        """Join other lines, such as translations, with the same line breaks."""
-        return "".join(line + end for line, end in zip(lines, self.breaks, strict=True))
+    def join(self, translations: Sequence[Translation]) -> str:
+        """Join the translations of the lines with the same line breaks."""
+        return "".join(one.text + end for one, end in zip(translations, self.breaks, strict=True))
 
 
 class TextRequest(BaseModel):
@@ -113,9 +115,10 @@ class TextRequest(BaseModel):
         return isinstance(self.q, list)
 
     @cached_property
-    def texts(self) -> list[Text]:
+    def texts(self) -> list[Text | Fragment]:
         """All texts; a single one if `q` is not a list."""
-        return [Text(text) for text in ([self.q] if isinstance(self.q, str) else self.q)]
+        kind = Fragment if getattr(self, "format", "") == "html" else Text
+        return [kind(text) for text in ([self.q] if isinstance(self.q, str) else self.q)]
 
 
 def _parse_number(value: object) -> object:
@@ -128,7 +131,7 @@ class TranslationRequest(TextRequest):
 
     source: Annotated[Str, Field(description="Language of the text, or auto.")]
     target: Annotated[Str, Field(description="Language of the translation.")]
-    format: Annotated[Literal["text"], Field(description="Only text is supported, not HTML.")] = "text"
+    format: Annotated[Literal["text", "html"], Field(description="Format of q: text or html.")] = "text"
     alternatives: Annotated[
         int, Field(ge=0, strict=True, description="Number of other translations."), BeforeValidator(_parse_number)
     ] = 0

@@ -176,9 +176,52 @@ def test_unsatisfied_constraints_are_reported(run: Path, lines: list[str], tmp_p
     assert "warning: 1 of 1 translations lacks a required phrase" in shown.stderr
 
 
+def test_html_has_one_line_per_fragment(run: Path, lines: list[str], translator: Translator, tmp_path: Path) -> None:
+    plain = [one.text for one in translator.translate(lines[:2])]
+    given = [f"<p>{lines[0]}</p><p>{lines[1]}</p>", "", "&#10;<br>", f"<b>{lines[0]}"]
+    expected = [f"<p>{plain[0]}</p><p>{plain[1]}</p>", "", "&#10;<br>", f"<b>{plain[0]}</b>"]
+    result = translate(run, "--html", stdin=text_of(given))
+    assert result.stdout == text_of(expected)
+    assert "1 of 4 translations contains tags that were unclosed or wrongly nested" in result.stderr
+    (tmp_path / "in").write_text(text_of(given), encoding="utf-8")
+    options = ("--input", tmp_path / "in", "--output", tmp_path / "out")
+    translate(run, *options, "--html")
+    assert (tmp_path / "out").read_text(encoding="utf-8") == text_of(expected)
+    assert "was written with html True, not None" in refusal(run, *options, "--continue")
+    shown = json.loads(translate(run, "--html", "--json", stdin=text_of(given[-1:])).stdout)
+    assert (shown["text"], shown["flags"][-1]) == (expected[-1], "repaired tags")
+
+
+def test_a_glossary_is_read_from_a_file(run: Path, lines: list[str], tmp_path: Path) -> None:
+    word = next(word for word in lines[0].split() if word.isalpha())
+    (tmp_path / "terms").write_text(f"{word} \t Katze\nnichts\tNichts\r\n", encoding="utf-8")
+    (tmp_path / "required").write_text("Hund\n", encoding="utf-8")
+    options = ("--glossary", tmp_path / "terms", "--require", tmp_path / "required", "--beam-size", 6)
+    found = translate(run, *options, stdin=lines[0] + "\n").stdout
+    assert "Hund" in found
+    assert "Katze" in found
+    for content, number in (
+        ("a\tb\nc\t \n", 2),
+        ("a\n", 1),
+        ("a\tb\tc", 1),
+        ("\tb", 1),
+        ("a\tb\n\n", 2),
+        ("a\tb\na\tc", 2),
+    ):
+        (tmp_path / "terms").write_text(content, encoding="utf-8")
+        message = refusal(tmp_path / "no run", "--glossary", tmp_path / "terms")
+        assert message.startswith(f"error: {tmp_path}/terms:{number}: give a new source term, a tab and a target term")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--html", "--alignment"], "--html cannot be combined with"),
+        (["--html", "--require", "x"], "--html cannot be combined with"),
+        (["--html", "--n-best", "2"], "--html needs a search for one translation"),
+        (["--html", "--sampling"], "--html needs a search for one translation"),
+        (["--keep", "numbers", "--beam-size", "1"], "keep chooses among several hypotheses"),
+        (["--glossary", "nowhere"], "nowhere: no such file"),
         (["--json-attention"], "--json-attention requires --json"),
         (["--targets", "x"], "require --attention FILE"),
         (["--attention", "maps.html", "--output", "x", "--continue"], "--attention needs all lines"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from toy import Limits, ToyModel, assert_same, batch, beam_search, sentences, up_to
 
+from mtformer.decoding import postprocessing
 from mtformer.decoding.constraints import (
     ForbiddenPhrases,
     Phrase,
@@ -17,8 +18,12 @@ from mtformer.decoding.constraints import (
     num_met,
     over_vocabulary,
 )
+from mtformer.decoding.inputs import Segment, required_terms
 from mtformer.decoding.rules import NoRepeatedNgrams, Rule
 from mtformer.decoding.search import Hypothesis
+from mtformer.decoding.translation import NUMBERS, REPETITION, Translation
+from mtformer.decoding.translator import Translator
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import EOS, UNK
 
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
@@ -181,3 +186,94 @@ def test_num_met_and_missing() -> None:
     assert num_met([4, 5], phrases) == 3
     assert num_met([4, 4, 1], phrases) == 0
     assert num_met([4, 5, 6], phrases[:2]) == 4
+
+
+TERMS = [
+    ("new york times", "NYT"),
+    ("new york", "Neu-York"),
+    ("times", "Mal"),
+    ("c++", "C"),
+    ("US", "USA"),
+    ("us", "uns"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The  New York Times", ["NYT"]),
+        ("New York, three TIMES", ["Neu-York", "Mal"]),
+        ("a newyork Times2 sometimes", []),
+        ("us in the US", ["USA", "uns"]),
+        ("Us", ["uns"]),
+        ("c++ or C++.", ["C"]),
+        ("", []),
+    ],
+)
+def test_terms_are_whole_words_and_the_longest_first(text: str, expected: list[str]) -> None:
+    assert required_terms(TERMS, text) == expected
+
+
+def test_terms_in_scripts_without_spaces() -> None:
+    assert required_terms([("子猫", "kitten"), ("猫", "cat")], "子猫が走る") == ["kitten"]
+
+
+@pytest.fixture
+def translator(run: RunDir) -> Translator:
+    return Translator.load(run.path, device="cpu", precision="fp32")
+
+
+def test_a_glossary_equals_required_phrases_of_each_sentence(translator: Translator) -> None:
+    lines = ["der hund schläft. die frau liest.", "die katze", "ein hund"]
+    first, *others = translator.translate(lines, glossary={"Hund": "nie", "hund": "rot"})
+    assert [one.text for one in others] == [one.text for one in translator.translate(lines[1:], required=[[], ["rot"]])]
+    sentences = translator.translate(["der hund schläft. ", "die frau liest."], required=[["rot"], []])
+    assert first.text == " ".join(one.text for one in sentences)
+    assert "missing: grün" in translator.translate(["hund"], glossary={"hund": "grün"}, max_length=1)[0].flags
+
+
+@pytest.mark.parametrize(
+    ("given", "repeated", "used", "missed"),
+    [
+        (["rot", "blau"], [{"rot", "blau"}, {"rot"}], {"blau"}, ["rot"]),
+        (["rot", "blau"], [{"rot", "blau"}, {"rot"}, {"blau"}], set(), ["rot", "blau"]),
+        (["rot"], [{"rot"}], set(), ["rot"]),
+        (["rot"], [{"rot"}, set()], {"rot"}, []),
+        (["rot"], [], {"rot"}, []),
+    ],
+)
+def test_a_phrase_that_needs_a_repetition_is_dropped(
+    translator: Translator,
+    monkeypatch: pytest.MonkeyPatch,
+    given: list[str],
+    repeated: list[set[str]],
+    used: set[str],
+    missed: list[str],
+) -> None:
+    def search(segments: Sequence[Segment], **_: object) -> list[list[Translation]]:
+        found = []
+        for segment in segments:
+            words = [translator.tokenizers.tgt.decode([list(phrase)])[0] for phrase in segment.required]
+            tokens = [token for phrase in segment.required for token in phrase]
+            found.append([Translation(" ".join(words), 0.0, tokens, flags=(REPETITION,) * (set(words) in repeated))])
+        return found
+
+    monkeypatch.setattr(translator, "_search", search)
+    [one] = translator.translate(["der hund"], required=[given])
+    assert set(one.text.split()) == used
+    assert [flag for flag in one.flags if flag != REPETITION] == [f"missing: {phrase}" for phrase in missed]
+
+
+def test_keep_returns_the_first_hypothesis_without_lost_numbers(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flags(source: str, text: str, in_digits: bool) -> list[str]:
+        return [NUMBERS] * (len(text.strip()) % 3 > 0)
+
+    monkeypatch.setattr(postprocessing, "text_flags", flags)
+    lines = ["der hund", "die katze im park", "ein mann liest", "rot und blau"]
+    kept, plain = (translator.translate(lines, beam_size=4, n_best=2, keep=keep) for keep in ("numbers", None))
+    for one, all_of in zip(kept, translator.translate(lines, beam_size=4, n_best=4), strict=True):
+        hypotheses = sorted([all_of, *all_of.alternatives], key=lambda found: len(found.text) % 3 > 0)
+        assert [found.text for found in (one, *one.alternatives)] == [found.text for found in hypotheses[:2]]
+    assert [one.text for one in kept] != [one.text for one in plain]

@@ -29,6 +29,7 @@ MODES: dict[str, dict[str, Any]] = {
     "sampling": {"sampling": True, "n_best": 3, "temperature": 0.8},
     "mbr": {"mbr_samples": 6, "n_best": 2},
     "diverse": {"beam_size": 4, "beam_groups": 2, "diversity_penalty": 0.5, "n_best": 4},
+    "keep": {"beam_size": 4, "n_best": 2, "keep": "numbers"},
     "coverage": {"beam_size": 4, "coverage_penalty": 0.3},
     "rules": {"beam_size": 3, "no_repeat_ngram_size": 2, "repetition_penalty": 1.2, "min_length": 2},
 }

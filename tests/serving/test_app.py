@@ -1,6 +1,7 @@
 """Each route of the API, with valid and with invalid requests."""
 
 import asyncio
+import html
 import json
 import logging
 import queue
@@ -60,6 +61,30 @@ def test_fields_may_be_in_the_query_string_or_a_multipart_form(
 ) -> None:
     answer = client.post("/translate", **send)
     assert answer.json() == {"translatedText": alone(translator, "a dog")}
+
+
+def test_html_is_translated(client: TestClient, translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
+    """The tags of each text stay, in documents of several lines too; blocks are translated like lines."""
+    texts = ['<p title="&lt;">the <b>dog</b></p>\n<script>1 < 2</script>', "a cat", "<br>", "<i>a &amp; man"]
+    fields = {"q": texts, **EN_DE, "format": "html", "alternatives": 1}
+    logging.getLogger("mtformer").addHandler(caplog.handler)
+    answer = client.post("/translate", json=fields).json()
+    logging.getLogger("mtformer").removeHandler(caplog.handler)
+    plain = [[one.text for one in _n_best(translator, text, 2)] for text in ("the dog", "a cat", "a & man")]
+    for found, rank in (
+        (answer["translatedText"], 0),
+        ([alternatives[0] for alternatives in answer["alternatives"][:2]], 1),
+    ):
+        assert found[0].startswith('<p title="&lt;">')
+        assert found[0].endswith("</p>\n<script>1 < 2</script>")
+        assert re.sub("</?[bp][^<]*>|\n.*", "", found[0]) == plain[0][rank]
+        assert found[1] == plain[1][rank]
+    assert answer["translatedText"][2:] == ["<br>", f"<i>{html.escape(plain[2][0], quote=False)}</i>"]
+    assert answer["alternatives"][2] == []
+    assert {one.getMessage() for one in caplog.records} == {"repaired unclosed or wrongly nested tags in 1 of 4 texts"}
+    form = client.post("/translate", content=urlencode({**fields, "q": texts[0]}), headers=FORM)
+    assert form.json()["translatedText"] == answer["translatedText"][0]
+    assert client.post("/stream", json=fields).status_code == 400
 
 
 def test_line_breaks_are_kept(client: TestClient) -> None:
@@ -151,8 +176,8 @@ def test_settings_and_health(start: Start, client: TestClient, translator: Trans
         ({"q": None}, "q is missing"),
         ({"q": 3}, "q must be a string or a list of strings"),
         ({"q": ["a", 3]}, "q must be a string or a list of strings"),
-        ({"format": "html"}, 'only "text" is supported'),
-        ({"format": "\ud800"}, 'only "text" is supported'),
+        ({"format": "xml"}, "format must be text or html"),
+        ({"format": "\ud800"}, "format must be text or html"),
         ({"alternatives": -1}, "alternatives must be an integer of at least 0"),
         ({"alternatives": "many"}, "alternatives must be an integer of at least 0"),
         ({"alternatives": True}, "alternatives must be an integer of at least 0"),

@@ -1,0 +1,208 @@
+"""Translation of HTML: the texts of a fragment, and the same tags around their translations.
+
+Beautiful Soup with html.parser keeps tags as they are written; html5lib and lxml add, move and copy tags.
+"""
+
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, groupby, pairwise
+from typing import Any
+
+from bs4 import BeautifulSoup, Tag, UnusualUsageWarning
+from bs4.builder import HTMLTreeBuilder
+from bs4.dammit import EntitySubstitution
+from bs4.element import NavigableString, PageElement, PreformattedString
+from bs4.exceptions import ParserRejectedMarkup
+from bs4.formatter import HTMLFormatter
+
+from mtformer.decoding.inputs import check_lines
+from mtformer.decoding.sentences import UNSPACED
+from mtformer.decoding.translation import REPAIRED, Attention, Translation, join_n_best
+from mtformer.decoding.translator import Translator
+from mtformer.text.pieces import SPACE
+
+BLOCKS = [
+    *("body", "button", "caption", "colgroup", "details", "dialog", "head", "html", "legend", "optgroup", "option"),
+    *("search", "select", "summary", "tbody", "td", "textarea", "th", "thead", "title", "tr"),
+    *HTMLTreeBuilder.DEFAULT_BLOCK_ELEMENTS,
+]
+"""Elements that separate texts; all others are inline."""
+WITHOUT_TEXT = ("math", "pre", "script", "style", "svg", "template", "textarea")  # or with line breaks that matter
+MARK = r"[!-/:-@\[-`{-~¡-¿‐-⁞]"
+LETTER = rf"(?!{UNSPACED.pattern}|{MARK})\S"
+WORD = re.compile(rf"{UNSPACED.pattern}|(?:{LETTER})+(?:{MARK}+(?:{LETTER})+)*|(?P<marks>{MARK}+)")
+"""A word with punctuation inside it, a character of a script without spaces, or other punctuation."""
+warnings.filterwarnings("ignore", category=UnusualUsageWarning)  # about text that looks like a URL
+
+
+def translate_html(translator: Translator, fragments: Sequence[str], **arguments: Any) -> list[Translation]:
+    """Translate HTML fragments, such as lines of a file, with other arguments of `Translator.translate`.
+
+    Arguments that have a value for each line, and `n_best`, are not supported.
+    """
+    parsed = [Fragment(one) for one in check_lines(fragments)]
+    texts = [line for one in parsed for line in one.lines]
+    found, translations = iter(translator.translate(texts, **{**arguments, "attention": True})), []
+    for one in parsed:
+        parts = [next(found) for _ in one.lines]
+        whole = join_n_best([[part] for part in parts], translator.decoding.length_penalty)
+        flags = (*whole.flags, *[REPAIRED] * one.is_repaired)
+        translations.append(replace(whole, text=one.join(parts), flags=flags, attention=None))
+    return translations
+
+
+class Fragment:
+    """HTML and the texts in it, `lines`; `is_repaired` is True if tags were unclosed or wrongly nested."""
+
+    def __init__(self, html: str) -> None:
+        self.text = html.encode("utf-8", "replace").decode("utf-8")
+        parse = partial(_Soup, features="html.parser", on_duplicate_attribute="ignore", element_classes={Tag: _Tag})
+        try:
+            soup = parse(self.text, multi_valued_attributes=None)
+        except ParserRejectedMarkup:  # a declaration such as <![x
+            soup = parse(self.text.replace("<![", "&lt;!["), multi_valued_attributes=None)
+        self.is_repaired = soup.num_closed != len(soup.find_all())
+        blocks = {id(one) for tag in soup.find_all(BLOCKS) for one in (tag, *tag.parents)}
+        words_of: dict[int, str] = {}  # of tags that are not translated, in the sentences around them
+        for tag in soup.find_all(_is_kept):
+            kept = PreformattedString(tag.decode(formatter=FORMATTER))
+            words_of[id(kept)] = "" if tag.name in WITHOUT_TEXT else tag.get_text()
+            blocks.update([id(kept)] * (id(tag) in blocks))
+            tag.replace_with(kept)
+        stack, runs = list[Tag]([soup]), []
+        while stack:
+            for is_block, nodes in groupby(list(stack.pop().contents), key=lambda node: id(node) in blocks):
+                if is_block:
+                    stack += [node for node in nodes if isinstance(node, Tag)]
+                else:
+                    first, *others = nodes
+                    root = first.wrap(soup.new_tag("run"))
+                    root.extend(others)
+                    runs.append(_Run(root, words_of))
+        self.soup, self.runs = soup, [run for run in runs if run.text or not run.root.unwrap()]
+        self.lines = [run.text for run in self.runs]
+
+    def join(self, translations: Sequence[Translation]) -> str:
+        """Return the HTML with translations, which need attention, instead of `lines`; to be called once."""
+        for run, translation in zip(self.runs, translations, strict=True):
+            run.fill(translation)
+        html = self.soup.decode(formatter=FORMATTER)
+        return html if "\n" in self.text else html.translate({10: "&#10;", 13: "&#13;"})
+
+
+class _Soup(BeautifulSoup):
+    num_closed = 0.0  # tags closed by their end tags; negative if there are other end tags
+
+    def handle_endtag(self, name: str, nsprefix: str | None = None) -> None:
+        self.num_closed += 1 if self.currentTag is not None and self.currentTag.name == name else -1e9
+        super().handle_endtag(name, nsprefix)
+
+
+class _Tag(Tag):
+    # Tag compares contents, recursively.
+    __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
+
+
+FORMATTER = HTMLFormatter(EntitySubstitution.substitute_xml, "")
+FORMATTER.attributes = lambda tag: tag.attrs.items()  # type: ignore[method-assign]  # in order
+
+
+def _is_kept(tag: Tag) -> bool:
+    is_marked = str(tag.get("translate")).lower() == "no" or "notranslate" in str(tag.get("class")).split()
+    return is_marked or tag.name in WITHOUT_TEXT
+
+
+def _text(node: PageElement | None) -> str:
+    return str(node) if type(node) is NavigableString else ""
+
+
+class _Run:
+    """Adjacent inline nodes in a temporary tag, whose text is translated as one line."""
+
+    def __init__(self, root: Tag, words_of: Mapping[int, str]) -> None:
+        self.root, self.text, self.words = root, "", list[re.Match[str]]()
+        self.ranges: dict[int, range] = {}  # words in each node, by id
+        for node in root.descendants:
+            is_break = isinstance(node, Tag) and node.name == "br"
+            text, start = words_of.get(id(node), " " if is_break else _text(node)), len(self.words)
+            self.text += text
+            self.words += WORD.finditer(text)
+            for one in (node, *node.parents):
+                self.ranges[id(one)] = range(self.ranges.get(id(one), range(start, start)).start, len(self.words))
+        has_letters = any(map(str.isalpha, "".join(map(_text, root.descendants))))
+        self.text = " ".join(self.text.split()) if has_letters else ""
+
+    def fill(self, translation: Translation) -> None:
+        """Replace the text with a translation; tags get the aligned words, others cross the fewest alignments."""
+        text, ranges, weights = translation.text, self.ranges, self._attended(translation)
+        spans = [match.span() for match in WORD.finditer(text)]
+        values = [1.0 + text[start].isalnum() for start, _ in spans]  # punctuation counts less
+        labels = [max(some, key=some.__getitem__, default=-1) for some in weights]
+        nodes = [node for node in self.root.descendants if type(node) is not NavigableString]
+        innermost = {word: id(node) for node in (self.root, *nodes) for word in ranges[id(node)]}
+        places, homes = {id(self.root): (0, len(spans))}, [id(self.root)] * len(spans)
+        for node in sorted(nodes, key=lambda node: not ranges[id(node)]):
+            words, outer = ranges[id(node)], id(node.parent)
+            low, high = places[outer]
+            free = {i for i in range(low, high) if homes[i] == outer and innermost.get(labels[i], outer) == outer}
+            fits = [homes[i] == outer and (labels[i] in words or words == ranges[outer]) for i in range(low, high)]
+            own = {i for i, is_own in enumerate(fits, start=low) if is_own}
+            if free and words and not own and isinstance(node, Tag):  # the word that attends to it most
+                own = {max(free, key=lambda i: sum(weights[i].get(word, 0.0) for word in words))}
+            scores = (values[i] if i in own else -1.0 if i in free else -1e9 for i in range(low, high))
+            sums = dict(enumerate(accumulate(scores, initial=0.0), start=low))
+            crossed = ((label >= words.start) - (0 <= label < words.start) for label in labels[low:high])
+            costs = dict(enumerate(accumulate(crossed, initial=0), start=low))
+            ends = {words.stop == ranges[outer].stop: high, words.start == ranges[outer].start: low}
+            start = ends.get(True, min(costs, key=costs.__getitem__))
+            ranked = ((sums[j + 1] - sums[i], i - j, -i, (i, j + 1)) for i in own for j in own if i <= j)
+            first, last = max(ranked, default=(0.0, 0, 0, (start, start)))[-1]
+            places[id(node)], homes[first:last] = (first, last), [id(node)] * (last - first)
+        before, after = _text(self.root.contents[0]), _text(self.root.contents[-1])
+        for tag in [self.root, *(node for node in nodes if isinstance(node, Tag) and ranges[id(node)])]:
+            low, high = places[id(tag)]
+            position, end = (spans[low][0], spans[high - 1][1]) if low < high else (0, 0)
+            children = [NavigableString(""), *tag.contents, NavigableString("")]
+            order = sorted((*places[id(child)], n) for n, child in enumerate(children) if id(child) in places)
+            tag.clear()
+            for first, last, n in order:
+                right = spans[first][0] if first < high else end
+                gap = text[position:right]
+                if first == last:  # with spaces as in the source
+                    gap += " " * (_text(children[n - 1])[-1:].isspace() and first > low and not gap.endswith(" "))
+                tag.extend([gap, children[n]])
+                position = max(position, spans[last - 1][1] if first < last else right)
+                if first == last < high and _text(children[n + 1])[:1].isspace():
+                    tag.append(" ")
+            tag.append(text[position:end])
+        self.root.insert(0, before[: len(before) - len(before.lstrip())])
+        self.root.append(after[len(after.rstrip()) :])
+        self.root.unwrap()
+
+    def _attended(self, translation: Translation) -> list[dict[int, float]]:
+        """Return the attention of each target word to source words: the geometric mean of both directions."""
+        attention = translation.attention or Attention([], [], [], [])  # None if the tokenizer removed all characters
+        words, received = list(WORD.finditer(translation.text)), defaultdict[int, float](float)
+        found = [defaultdict[int, float](float) for _ in words]
+        src_words = _overlaps(attention.src_pieces, [match[0] for match in self.words])
+        rows_of = _overlaps([match[0] for match in words], attention.tgt_pieces)
+        for sums, match, rows in zip(found, words, rows_of, strict=True):
+            for row in rows:
+                for piece, weight in enumerate(attention.weights[row], start=attention.src_starts[row]):
+                    for word in src_words[piece]:  # punctuation attends only to punctuation
+                        if weight > 0 and bool(self.words[word]["marks"]) == bool(match["marks"]):
+                            sums[word] += weight
+                            received[word] += weight
+        return [{word: weight / received[word] ** 0.5 for word, weight in sums.items()} for sums in found]
+
+
+def _overlaps(ours: Sequence[str], others: Sequence[str]) -> list[set[int]]:
+    """Return which of `others` each of `ours` overlaps in a text that both form, up to spaces and normalization."""
+    of_character = [number for number, other in enumerate(others) for _ in other.replace(SPACE, "")]
+    ends = list(accumulate((len(one.replace(SPACE, "")) for one in ours), initial=0))
+    scale = len(of_character) / max(1, ends[-1])
+    return [{of_character[int((i + 0.5) * scale)] for i in range(*span) if of_character} for span in pairwise(ends)]

@@ -1,0 +1,180 @@
+"""Tests of HTML: every tag is kept, with its attributes and its parent, and stands where its words are aligned."""
+
+import html
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from toy import random_lines
+
+from mtformer.decoding.html import Fragment, translate_html
+from mtformer.decoding.translation import REPAIRED, Attention, Translation
+from mtformer.decoding.translator import Translator
+from mtformer.run_dir import RunDir
+
+VOID = ("br", "img", "wbr")
+TAGS = ("b", "i", "a", "span", "x-tag", "p", "div", "li", "td", *VOID)
+
+
+class Structure(HTMLParser):
+    """Independent reading of HTML: name, attributes and parent of each tag, and the text; it must be well-formed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, str, str]] = []
+        self.comments: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((f"{tag} {attrs}", self.open[-1] if self.open else "", tag))
+        if tag not in VOID:
+            self.open.append(f"{tag} {attrs}")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop().split()[0] == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def handle_comment(self, data: str) -> None:
+        self.comments.append(data)
+
+
+def rendered(nodes: list[object], numbers: "list[int]") -> str:
+    """Return the HTML of nested lists, whose first item is a tag name; each tag gets a number as an attribute."""
+    parts = []
+    for node in nodes:
+        if isinstance(node, str):
+            parts.append(node)
+            continue
+        assert isinstance(node, tuple)
+        name, title, children = node
+        numbers.append(len(numbers))
+        start = f'<{name} id="{numbers[-1]}" title="{html.escape(title)}">'
+        parts.append(start if name in VOID else f"{start}{rendered(children, numbers)}</{name}>")
+    return "".join(parts)
+
+
+WORDS = st.lists(
+    st.sampled_from(["a", "dog", "cat's", "e-mail", "x.", ",", "!", "42", "&amp;", "&lt;b&gt;", "猫犬", "ü"])
+)
+TEXT = st.tuples(st.sampled_from(["", " "]), WORDS, st.sampled_from(["", " ", "\n"]))
+LEAF = TEXT.map(lambda parts: parts[0] + " ".join(parts[1]) + parts[2]) | st.just("<!-- <b> -->")
+TITLE = st.sampled_from(["", "a \"<&'"])
+NODES = st.recursive(
+    st.lists(LEAF, max_size=3),
+    lambda inner: st.lists(LEAF | st.tuples(st.sampled_from(TAGS), TITLE, inner), max_size=4),
+)
+
+
+def letters(text: str) -> Counter[str]:
+    """Return the number of each character that is not a space; the case of texts without letters does not matter."""
+    return Counter("".join(text.split()))
+
+
+def translation(text: str, source: str, weight: Callable[[int, int], float]) -> Translation:
+    """Return a translation whose pieces are words; `weight` returns the attention of a target to a source word."""
+    src, tgt = ([f"▁{word}" for word in one.split()] for one in (source, text))
+    weights = [[weight(i, j) for j in range(len(src))] for i in range(len(tgt))]
+    return Translation(text, 0.0, [], attention=Attention(src, tgt, weights, [0] * len(tgt)))
+
+
+def joined(source: str, *texts: str) -> str:
+    """Return the HTML with these texts; each word is followed by the number of its source word, as in `Mann1`."""
+    fragment, translations = Fragment(source), []
+    for line, text in zip(fragment.lines, texts, strict=True):
+        numbers = [int(re.sub(r"\D", "", word)) for word in text.split()]
+        words = re.sub(r"\d", "", text)
+        translations.append(translation(words, line, lambda i, j, numbers=numbers: 0.9 if numbers[i] == j else 0.01))
+    return fragment.join(translations)
+
+
+@given(NODES, st.randoms(use_true_random=False), st.booleans())
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+def test_tags_and_words_are_neither_lost_nor_invented(nodes: list[object], rng: random.Random, changes: bool) -> None:
+    """The words of each text are shuffled, and sometimes removed or added."""
+    source = rendered(nodes, [])
+    fragment, translations = Fragment(source), []
+    assert not fragment.is_repaired
+    for line in fragment.lines:
+        words = line.swapcase().split()
+        rng.shuffle(words)
+        words = rng.choices(["neu", "Wort.", *words], k=rng.randint(0, 6)) if changes else words
+        translations.append(translation(" ".join(words), line, lambda *_: rng.random()))
+    found, expected = Structure(fragment.join(translations)), Structure(source)
+    assert sorted(found.tags) == sorted(expected.tags)
+    assert sorted(found.comments) == sorted(expected.comments)
+    if not changes:
+        assert letters(found.text) == letters(expected.text.swapcase())
+
+
+@pytest.mark.parametrize(
+    ("source", "texts", "expected"),
+    [
+        ("A <b>man</b> sleeps.", ["Ein0 Mann1 schläft.2"], "Ein <b>Mann</b> schläft."),
+        ("A <b>man</b>, red.", ["Rot,2 ein0 Mann.1"], "Rot, ein <b>Mann</b>."),
+        ("<b>A man.</b>", ["Ein0 Mann.1"], "<b>Ein Mann.</b>"),
+        ("<p>a <i><b>x</b> y</i></p>", ["Y2 X1 A0"], "<p><i>Y <b>X</b></i> A</p>"),
+        ("<b>a</b><i>b</i> <u>c</u>", ["B0 C1"], "<b>B</b> <i></i> <u>C</u>"),
+        ("he <b>took off</b> his hat", ["er0 nahm1 den3 Hut4 ab2"], "er <b>nahm</b> den Hut ab"),
+        ("one<br>two <img src=a alt=''> three <wbr>", ["eins0 zwei1 drei2"],
+         'eins <br>zwei <img src="a" alt=""> drei <wbr>'),
+        (" <i class='icon x'></i> a <!-- <b> -->b ", ["A0 B1"], ' <i class="icon x"></i> A <!-- <b> -->B '),
+        ("press <kbd translate=no>Ctrl-C &amp; x</kbd> now", ["jetzt4 Strg1 und2 X3 drücken0"],
+         'jetzt <kbd translate="no">Ctrl-C &amp; x</kbd> drücken'),
+        ("<p class='a notranslate'>no</p><p>a</p>42 &lt;<pre>x  y</pre><script>if (a<b) x()</script>", ["A0"],
+         '<p class="a notranslate">no</p><p>A</p>42 &lt;<pre>x  y</pre><script>if (a<b) x()</script>'),
+        ("<a title='&#10;\"&lt;' z=1 b=2>a&nbsp;&amp;b</a>", ["<A>0 B1"],
+         "<a title='&#10;\"&lt;' z=\"1\" b=\"2\">&lt;A&gt; B</a>"),
+        ("a <b>猫犬</b> c", ["A0 C2 B1"], "A C <b>B</b>"),
+        ("<!DOCTYPE html>\n<html><title>a</title><body><p>b\n c</body></html>", ["B0 C1", "A0"],
+         "<!DOCTYPE html>\n\n<html><title>A</title><body><p>B C</p></body></html>"),
+        ("", [], ""), ("<br>", [], "<br>"), ("http://a.b", ["X0"], "X"),
+    ],
+)  # fmt: skip
+def test_tags_stand_around_aligned_words(source: str, texts: list[str], expected: str) -> None:
+    assert joined(source, *texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("<b>a", "<b>A</b>"),
+        ("a</b>", "A"),
+        ("<b><i>a</b></i>", "<b><i>A</i></b>"),
+        ("<p>a<p>", "<p>A<p></p></p>"),
+        ("a <![x", "A &lt;![x"),
+    ],
+)
+def test_wrong_tags_are_repaired(source: str, expected: str) -> None:
+    assert Fragment(source).is_repaired == ("[" not in source)
+    assert joined(source, "A0" if "[" not in source else "A0 <![x1") == expected
+
+
+def test_deep_nesting() -> None:
+    source = "<b>" * 2000 + "a" + "</b>" * 2000
+    assert joined(source, "A0") == source.replace("a", "A")
+
+
+def test_fragments_are_translated_like_their_texts(run: RunDir) -> None:
+    """Attention of a real model: only the tags distinguish the text of a fragment from the plain translation."""
+    translator = Translator.load(run.path, device="cpu", precision="fp32")
+    lines = [f"der {line}" for line in random_lines(6, seed=3)]
+    plain = [one.text for one in translator.translate(lines)]
+    tagged = ["<b>{}</b> {}".format(*line.split(maxsplit=1)) for line in lines]
+    found = translate_html(translator, [*tagged, "", "<br>", f"<p>{lines[0]}</p><i>{lines[1]}"])
+    for one, text in zip(found, plain, strict=False):
+        assert Structure(one.text).text == text
+        assert one.text.count("<b>") == 1
+        assert REPAIRED not in one.flags
+    assert [one.text for one in found[len(lines) :]] == ["", "<br>", f"<p>{plain[0]}</p><i>{plain[1]}</i>"]
+    assert REPAIRED in found[-1].flags
