@@ -30,7 +30,7 @@ from mtformer.evaluation.comet import Comet
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from mtformer.decoding.translation import Scored
+    from mtformer.decoding.translation import Scored, Translation
     from mtformer.decoding.translator import Translator
     from mtformer.evaluation.card import EvalSet
 
@@ -45,6 +45,7 @@ def evaluate(
     to: ToOption = None,
     output: Annotated[Path | None, optional("Folder for the results (default: RUN/eval).")] = None,
     comet: CometOption = None,
+    calibrate: Annotated[bool, optional("Fit the confidence of translations to this set.", "--calibrate")] = False,
     *,
     load: Load,
 ) -> None:
@@ -55,7 +56,30 @@ def evaluate(
     require_both_files(src, ref)
     require_at_most_one({"--testset": testset, "--src": src})
     translator = load(runs, to)
+    if calibrate:
+        if len(runs) > 1:
+            raise ConfigError("--calibrate is for one model, not for an ensemble; give one run")
+        if not src and not testset:
+            raise ConfigError("--calibrate needs a dev set; give --src and --ref")
+        calibrate_run(RunDir.open(runs[0]), translator, find_sets(runs[0], src, ref, testset, to))
+        return
     evaluate_sets(runs[0], find_sets(runs[0], src, ref, testset, to), translator, output, comet)
+
+
+def calibrate_run(run: RunDir, translator: "Translator", sets: "list[EvalSet]") -> None:
+    """Fit the confidence of the translations of a run to dev sets, and save it in the run."""
+    from mtformer.decoding.confidence import GOOD_CHRF, fit, save_calibration
+    from mtformer.evaluation.scores import sentence_chrf
+
+    sources, translations, chrf = list[str](), list["Translation"](), list[float]()
+    with tqdm(total=sum(len(one.sources) for one in sets), desc="calibrate", disable=None, leave=False) as bar:
+        for one in sets:
+            found = translator.into(one.tgt_lang).translate(one.sources, token_scores=True, progress=bar.update)
+            sources, translations = [*sources, *one.sources], [*translations, *found]
+            chrf += sentence_chrf([best.text for best in found], one.references[0])
+    save_calibration(run.confidence, fit(sources, translations, chrf))
+    share = sum(score >= GOOD_CHRF for score in chrf) / len(chrf)
+    log.info("confidence fitted to %d pairs; %.0f%% have a chrF2++ of at least %g", len(chrf), 100 * share, GOOD_CHRF)
 
 
 def evaluate_sets(

@@ -13,7 +13,7 @@ import typer
 from mtformer.cli.help import Command
 from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, optional, require_at_most_one
 from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines, log_to_file, table_lines
-from mtformer.errors import ConfigError, InterruptedRunError
+from mtformer.errors import ConfigError, DataError, InterruptedRunError
 from mtformer.files import CHECKSUMS
 from mtformer.run_dir import RunDir
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mtformer.config.schema import Config
     from mtformer.experiment.open_run import Resume
 
+log = logging.getLogger("mtformer")
 DIFFERENT = 1
 """Exit code of `--verify-resume` and `reproduce` if a value differs."""
 
@@ -131,20 +132,30 @@ def run_training(
 
 
 def _finish(config: "Config", run_dir: Path) -> None:
-    """Score the test sets of a finished run, write its report if configured, and print the next steps."""
-    from mtformer.cli.eval import evaluate_sets
+    """Fit the confidence of a finished run, score its test sets, write its report, and print the next steps."""
+    from mtformer.cli.eval import calibrate_run, evaluate_sets
     from mtformer.cli.runs import report
     from mtformer.config.loading import load_config
+    from mtformer.decoding.confidence import MIN_PAIRS
     from mtformer.decoding.translator import Translator
     from mtformer.decoding.weights import default_weights
-    from mtformer.evaluation.evaluate import config_sets
+    from mtformer.evaluation.evaluate import config_sets, source_set
 
     default = default_weights(RunDir(run_dir), config.training.best_metric)
     if default is not None and default.text:
         echo(f"{run_dir}: commands use the {default.text}", err=True)
-    if config.data.test:
-        sets = config_sets(load_config(RunDir.open(run_dir).config).config.data)
-        evaluate_sets(run_dir, sets, Translator.load(run_dir, device=config.training.device))
+    data = load_config(RunDir.open(run_dir).config).config.data
+    if data.dev or data.test:
+        translator = Translator.load(run_dir, device=config.training.device)
+    if data.dev:
+        dev_sets = [source_set("dev", source, data) for source in data.dev_sources]
+        if sum(len(one.sources) for one in dev_sets) >= MIN_PAIRS:
+            try:
+                calibrate_run(RunDir(run_dir), translator, dev_sets)
+            except DataError as error:
+                log.info("%s", error)
+    if data.test:
+        evaluate_sets(run_dir, config_sets(data), translator)
     if config.training.report:
         report([run_dir])
     commands = [["translate", str(run_dir)], ["export", str(run_dir)], ["runs", str(run_dir.parent)]]

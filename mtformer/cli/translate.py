@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -44,6 +44,9 @@ def translate(
     required: Annotated[Path | None, optional("Required phrases for each line, tab-separated.", "--require")] = None,
     forbidden: Annotated[Path | None, optional("Forbidden phrases, one per line.", "--forbid")] = None,
     glossary: Annotated[Path | None, optional("Terms and their translations, tab-separated.", "--glossary")] = None,
+    only_above: Annotated[
+        float | None, optional("Leave translations with a lower confidence blank.", "--only-above", min=0.0, max=1.0)
+    ] = None,
     html: Annotated[bool, optional("Lines are HTML; keep the tags.", "--html")] = False,
     as_json: Annotated[bool, optional("Write a JSON object per line: text, score, flags.", "--json")] = False,
     json_attention: Annotated[bool, optional("With --json: add cross-attention weights.", "--json-attention")] = False,
@@ -94,7 +97,10 @@ def translate(
         n_best = translator.decoding.n_best
         if html and (n_best > 1 or translator.decoding.draws):
             raise ConfigError("--html needs a search for one translation; remove --n-best, sampling and MBR")
-        write = partial(_format, n_best=n_best, as_json=as_json, attention=json_attention, alignment=alignment)
+        if only_above is not None and translator.calibration is None:
+            raise ConfigError(f"--only-above: {run[0]} has no fitted confidence; run `mtformer eval --calibrate` first")
+        shown = {"as_json": as_json, "attention": json_attention, "alignment": alignment}
+        write = partial(_format, n_best=n_best, only_above=only_above, **shown)
         translate_lines = partial(translate_html, translator) if html else translator.translate
         work = _Work(translator, translate_lines, write, arguments, list(beside), lines, attention_file)
         if source is None and target is None and not beside and sys.stdin.isatty():
@@ -102,7 +108,9 @@ def translate(
         elif output is not None:
             layout = {"json": as_json, "attention": json_attention, "alignment": alignment, "files": list(beside)}
             made_with = {**_made_by(translator), **layout, "forbidden": arguments["forbidden"]}
-            made_with |= {key: value for key, value in (("glossary", terms), ("html", html)) if value}
+            made_with |= {
+                key: value for key, value in (("glossary", terms), ("html", html), ("only_above", only_above)) if value
+            }
             with naming_file(output.name):
                 work.run_to_file(output, made_with, continues)
         elif target is not None:
@@ -239,7 +247,17 @@ def _terms(path: Path) -> dict[str, str]:
     return terms
 
 
-def _format(number: int, best: "Translation", n_best: int, as_json: bool, attention: bool, alignment: bool) -> str:
+def _format(
+    number: int,
+    best: "Translation",
+    n_best: int,
+    as_json: bool,
+    attention: bool,
+    alignment: bool,
+    only_above: float | None,
+) -> str:
+    if only_above is not None and (best.confidence or 0.0) < only_above:
+        best = replace(best, text="", alternatives=())
     if as_json:
         return json.dumps(describe(best, attention, alignment), ensure_ascii=False) + "\n"
     lines = ""
@@ -263,6 +281,8 @@ def describe(one: "Translation", attention: bool = False, alignment: bool = Fals
         "token_log_probabilities": [round(value, 6) for value in one.token_log_probabilities],
         "flags": list(one.flags),
     }
+    if one.confidence is not None:
+        found["confidence"] = one.confidence
     weights = one.attention
     if alignment:
         found["alignment"] = weights.alignment if weights else []

@@ -5,6 +5,7 @@ N translations, F features.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -50,14 +51,15 @@ class Calibration(_Model):
     with_tokens: Logistic
     without_tokens: Logistic
 
-    def confidence(self, source: str, one: Translation) -> float:
-        """Return the probability that a translation is good; 1 for a blank line."""
-        if not source.strip():
-            return 1.0
-        found = features(source, one)
-        if one.token_log_probabilities:
-            return self.with_tokens.probability(found)
-        return self.without_tokens.probability(found[NUM_TOKEN_FEATURES:])
+    def rate(self, source: str, one: Translation) -> Translation:
+        """Return a translation with its confidence, and with a flag if it is low; a blank line has confidence 1."""
+        found, confidence = features(source, one), 1.0
+        if source.strip() and one.token_log_probabilities:
+            confidence = self.with_tokens.probability(found)
+        elif source.strip():
+            confidence = self.without_tokens.probability(found[NUM_TOKEN_FEATURES:])
+        flags = (*one.flags, *[LOW_CONFIDENCE] * (confidence < LOW))
+        return replace(one, confidence=round(confidence, 4), flags=flags)
 
 
 def features(source: str, one: Translation) -> list[float]:

@@ -25,7 +25,6 @@ from mtformer.decoding.translation import (
     FEWER_SENTENCES,
     LENGTH_LIMIT,
     LOST_ADDRESS,
-    LOW_CONFIDENCE,
     NUMBERS,
     REPETITION,
     Attention,
@@ -46,8 +45,6 @@ LOOP = re.compile(r"(\w)\1{7}")
 """A repeated letter or digit, as in 3000000000000."""
 MAX_LOOP_LENGTH = 8
 """Length in tokens of the longest sequence whose repetition is detected."""
-MIN_CONFIDENCE = -1.2
-"""Mean log-probability per token, in nats, below which a translation is flagged; it corresponds to p = 0.3."""
 
 
 @dataclass(frozen=True)
@@ -174,8 +171,6 @@ def search_flags(src_tokens: Sequence[int], one: Hypothesis, min_length: int) ->
         yield REPETITION
     if one.at_limit:
         yield LENGTH_LIMIT
-    if one.log_probability / (len(one.tokens) + 1) < MIN_CONFIDENCE:
-        yield LOW_CONFIDENCE
 
 
 def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:

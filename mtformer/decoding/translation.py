@@ -85,6 +85,7 @@ class Translation:
         pieces: text of each token, including eos as `</s>`.
         flags: warnings; each is a constant of this module, or names a missing or forbidden phrase.
         attention: attention weights, computed only on request.
+        confidence: probability that the translation is good; None if the model has no calibration.
         alternatives: the other translations if `n_best` is above 1, best first.
     """
 
@@ -97,6 +98,7 @@ class Translation:
     flags: tuple[str, ...] = ()
     attention: Attention | None = None
     alternatives: tuple["Translation", ...] = ()
+    confidence: float | None = None
 
     @property
     def length(self) -> int:
@@ -144,6 +146,7 @@ def join(segments: Sequence[Translation], alpha: float) -> Translation:
         pieces=[piece for one in segments for piece in one.pieces],
         flags=tuple(dict.fromkeys(flag for one in segments for flag in one.flags)),
         attention=_join_attention(segments),
+        confidence=min((one.confidence for one in segments if one.confidence is not None), default=None),
     )
 
 

@@ -21,6 +21,7 @@ from mtformer.config.loading import load_config
 from mtformer.config.schema import DecodingConfig
 from mtformer.config.yaml_text import Origin
 from mtformer.data.filters.numbers import writes_digits
+from mtformer.decoding.confidence import Calibration, load_calibration
 from mtformer.decoding.constraints import automaton, missing, over_vocabulary
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2, open_model, unsupported
 from mtformer.decoding.ctranslate2_model import cached_model
@@ -55,6 +56,7 @@ class Translator:
         trained_tokens: length of the longest training source; None: the maximum that the models support.
         multi_sentence_share: share of training lines with several sentences; None: unknown.
         weights: weight files of the models, for reports.
+        calibration: fitted confidence of the model; None: translations have no confidence.
         data: `data` section of the config, which names the languages; None: the models have one direction.
     """
 
@@ -67,6 +69,7 @@ class Translator:
         multi_sentence_share: float | None = None,
         weights: Sequence[Path] = (),
         data: DataConfig | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         if isinstance(models, Sequence):
             models = OwnEngine([InferenceModel(model) for model in models])
@@ -79,6 +82,7 @@ class Translator:
         self.knows_several_sentences = multi_sentence_share is not None and multi_sentence_share >= KNOWN_SHARE
         self.weights = weights
         self.data = data
+        self.calibration = calibration
         self.in_digits = data is None or writes_digits((data.src_lang, *data.target_languages))
         if data is not None:
             self.engine = self.engine.with_target(target(data, tokenizers))
@@ -218,12 +222,12 @@ class Translator:
         for segment, n_best in zip(segments, found, strict=True):
             n_bests[segment.line - first_line].append(n_best)
         translations = [join_n_best(of_line, decoding.length_penalty) for of_line in n_bests]
-        if prefixes is None and required is None and glossary is None and not forbidden:
+        if prefixes is not None or required is not None or glossary is not None or forbidden:
+            checked = zip(translations, inputs, strict=True)
+            translations = [flag_phrases(one, line.prefix, line.required, forbidden) for one, line in checked]
+        if self.calibration is None:
             return translations
-        return [
-            flag_phrases(one, line.prefix, line.required, forbidden)
-            for one, line in zip(translations, inputs, strict=True)
-        ]
+        return [self.calibration.rate(line.text, one) for line, one in zip(inputs, translations, strict=True)]
 
     def _search(
         self,
@@ -336,7 +340,8 @@ def _load_own(
     first = configs[0]
     share = min(from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0 for run in runs)
     engine = OwnEngine(models, precision)
-    return Translator(engine, tokenizers, first.decoding, trained_tokens, share, weights, first.data)
+    calibration = load_calibration(runs[0].confidence) if len(models) == 1 else None
+    return Translator(engine, tokenizers, first.decoding, trained_tokens, share, weights, first.data, calibration)
 
 
 def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precision: str | None) -> Translator:
@@ -354,7 +359,8 @@ def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precisio
         folder = cached_model(weights, config.model, tokenizers)
     engine = open_model(folder, tokenizers, config.model.max_positions, device, precision)
     trained_tokens, share = config.data.filters.max_tokens, from_data_report(run, MULTI_SENTENCE_SHARE)
-    return Translator(engine, tokenizers, config.decoding, trained_tokens, share, weights, config.data)
+    calibration = load_calibration(run.confidence)
+    return Translator(engine, tokenizers, config.decoding, trained_tokens, share, weights, config.data, calibration)
 
 
 def from_data_report(run: RunDir, key: str) -> float | None:

@@ -25,7 +25,7 @@ from mtformer.config.schema import Config
 from mtformer.data.corpus.sources import describe, open_reader, read_pairs
 from mtformer.data.corpus.tmx import read_tmx
 from mtformer.data.data_report import Pair
-from mtformer.decoding.translator import Translator, multi_sentence_share
+from mtformer.decoding.translator import Translator, from_data_report
 from mtformer.decoding.weights import find_weights
 from mtformer.device import pick_device
 from mtformer.errors import CheckpointError, ConfigError, DataError
@@ -34,7 +34,7 @@ from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.run_state import lock_run
 from mtformer.files import atomic_folder, read_json
 from mtformer.model.transformer import Transformer
-from mtformer.run_dir import WEIGHTS, RunDir
+from mtformer.run_dir import MULTI_SENTENCE_SHARE, WEIGHTS, RunDir
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.training.checkpoint import save_averaged
 from mtformer.training.optimizer import learning_rate
@@ -154,7 +154,7 @@ def choose_weights(
     new = read_weights(run.checkpoint(run.steps()[-1]) / WEIGHTS)
     tokenizers, device = TokenizerPair.load(run.tokenizer), pick_device(config.training.device)
     model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size).to(device)
-    share_of_several = multi_sentence_share(run)
+    share_of_several = from_data_report(run, MULTI_SENTENCE_SHARE)
     translator = Translator(
         [model],
         tokenizers,

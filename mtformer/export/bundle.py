@@ -120,12 +120,14 @@ def _atomic_archive(target: Path, name: str) -> Iterator[Path]:
 
 
 def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
-    """Write everything but the weights: tokenizer, config without file names, share of multi-sentence lines."""
+    """Write everything but the weights: tokenizer, config without file names, confidence, number of sentences."""
     languages = {"tgt_langs": config.data.target_languages[1:], "both_directions": False}
     data = without_files(config.data).model_copy(update=languages)
     inside.tokenizer.mkdir()
     for path in run.tokenizer.iterdir():
         shutil.copyfile(path, inside.tokenizer / path.name)
+    if run.confidence.exists():
+        shutil.copyfile(run.confidence, inside.confidence)
     text = dump_config(without_files(config).model_copy(update={"data": data}))
     inside.config.write_text(text, encoding="utf-8")
     if (share := from_data_report(run, MULTI_SENTENCE_SHARE)) is not None:

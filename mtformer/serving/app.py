@@ -127,7 +127,7 @@ class _Service:
             raise HTTPException(403, "requests from pages of other sites are refused; use the page of this server")
 
     async def translate(self, request: Request) -> JSONResponse:
-        """Translate a text or a list of texts; return translatedText, alternatives and detectedLanguage."""
+        """Translate a text or a list of texts; return translatedText, confidence, alternatives and detectedLanguage."""
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
         job = Job(query.lines, query.target, 1 + query.alternatives, attention=query.format == "html")
         translations = await self._answer(job, request)
@@ -135,6 +135,8 @@ class _Service:
         fields: dict[str, list[Any]] = {"translatedText": [_join(text, lines, 0) for text, lines in by_text]}
         if num_repaired := sum(isinstance(text, Fragment) and text.is_repaired for text in query.texts):
             log.warning("repaired unclosed or wrongly nested tags in %d of %d texts", num_repaired, len(query.texts))
+        if all(one.confidence is not None for one in translations):
+            fields["confidence"] = [min((one.confidence or 0.0 for one in lines), default=1.0) for _, lines in by_text]
         if query.alternatives:
             fields["alternatives"] = [_alternatives(text, lines, query.alternatives) for text, lines in by_text]
         if query.source == "auto":

@@ -54,7 +54,10 @@ def line_values(translation: Translation, n_best: int) -> dict[str, Any]:
     return {
         "source": [_text(pieces[start:end]) for start, end in units],
         "hypotheses": [
-            {"text": one.text, "score": round(one.score, 4), "flags": list(one.flags), "words": _words(one, units)}
+            {
+                **{"text": one.text, "score": round(one.score, 4), "confidence": one.confidence},
+                **{"flags": list(one.flags), "words": _words(one, units)},
+            }
             for one in hypotheses
         ],
     }

@@ -155,6 +155,7 @@ function showLine(line, position) {
     const text = make("span", "text", one.text);
     text.dir = "auto";
     button.append(make("span", "score", one.score.toFixed(3)), text);
+    if (one.confidence !== null) button.append(make("span", "flags", `${Math.round(100 * one.confidence)} %`));
     if (one.flags.length) button.append(make("span", "flags", one.flags.join(", ")));
     button.addEventListener("click", () => choose(number));
     return button;
