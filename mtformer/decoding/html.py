@@ -149,8 +149,7 @@ class _Run:
             words, outer = ranges[id(node)], id(node.parent)
             low, high = places[outer]
             free = {i for i in range(low, high) if homes[i] == outer and innermost.get(labels[i], outer) == outer}
-            fits = [homes[i] == outer and (labels[i] in words or words == ranges[outer]) for i in range(low, high)]
-            own = {i for i, is_own in enumerate(fits, start=low) if is_own}
+            own = {i for i in range(low, high) if labels[i] in words or words == ranges[outer]}
             if free and words and not own and isinstance(node, Tag):  # the word that attends to it most
                 own = {max(free, key=lambda i: sum(weights[i].get(word, 0.0) for word in words))}
             scores = (values[i] if i in own else -1.0 if i in free else -1e9 for i in range(low, high))

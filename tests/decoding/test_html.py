@@ -64,15 +64,14 @@ def rendered(nodes: list[object], numbers: "list[int]") -> str:
     return "".join(parts)
 
 
-WORDS = st.lists(
-    st.sampled_from(["a", "dog", "cat's", "e-mail", "x.", ",", "!", "42", "&amp;", "&lt;b&gt;", "猫犬", "ü"])
-)
-TEXT = st.tuples(st.sampled_from(["", " "]), WORDS, st.sampled_from(["", " ", "\n"]))
-LEAF = TEXT.map(lambda parts: parts[0] + " ".join(parts[1]) + parts[2]) | st.just("<!-- <b> -->")
+WORDS = ["a", "dog", "cat's", "e-mail", "x.", ",", "42", "&amp;", "&lt;b&gt;", "猫犬", "ü", "\n"]
+TEXT = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join)
+LEAF = TEXT | TEXT.map(lambda text: f" {text} ") | st.sampled_from(["", " ", "<!-- <b> -->"])
 TITLE = st.sampled_from(["", "a \"<&'"])
 NODES = st.recursive(
     st.lists(LEAF, max_size=3),
-    lambda inner: st.lists(LEAF | st.tuples(st.sampled_from(TAGS), TITLE, inner), max_size=4),
+    lambda inner: st.lists(LEAF | st.tuples(st.sampled_from(TAGS), TITLE, inner), min_size=2, max_size=6),
+    max_leaves=8,
 )
 
 
