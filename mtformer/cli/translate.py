@@ -99,8 +99,14 @@ def translate(
             raise ConfigError("--html needs a search for one translation; remove --n-best, sampling and MBR")
         if only_above is not None and translator.calibration is None:
             raise ConfigError(f"--only-above: {run[0]} has no fitted confidence; run `mtformer eval --calibrate` first")
-        shown = {"as_json": as_json, "attention": json_attention, "alignment": alignment}
-        write = partial(_format, n_best=n_best, only_above=only_above, **shown)
+        write = partial(
+            _format,
+            n_best=n_best,
+            as_json=as_json,
+            attention=json_attention,
+            alignment=alignment,
+            only_above=only_above,
+        )
         translate_lines = partial(translate_html, translator) if html else translator.translate
         work = _Work(translator, translate_lines, write, arguments, list(beside), lines, attention_file)
         if source is None and target is None and not beside and sys.stdin.isatty():

@@ -16,7 +16,6 @@ from mtformer.decoding.postprocessing import (
     FEWER_SENTENCES,
     LENGTH_LIMIT,
     LOST_ADDRESS,
-    LOW_CONFIDENCE,
     NUMBERS,
     REPETITION,
     coverage,
@@ -63,11 +62,9 @@ def test_loops_are_detected(tokens: list[int], expected: bool) -> None:
         ({"tokens": [7, 8, 9, 9], "min_length": 4}, (REPETITION,)),
         ({"tokens": [], "min_length": 4}, ()),
         ({"at_limit": True}, (LENGTH_LIMIT,)),
-        ({"log_probability": -4.7}, ()),  # the mean over 3 tokens and eos
-        ({"log_probability": -4.9}, (LOW_CONFIDENCE,)),
         (
             {"tokens": [7] * 9, "log_probability": -100.0, "at_limit": True},
-            (REPETITION, LENGTH_LIMIT, LOW_CONFIDENCE),
+            (REPETITION, LENGTH_LIMIT),
         ),
     ],
 )

@@ -1,0 +1,103 @@
+"""The confidence of translations: fitting, saving, and its use by commands."""
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+from program import invoke
+from typer.testing import Result
+
+from mtformer.decoding.confidence import GOOD_CHRF, Calibration, fit, load_calibration, save_calibration
+from mtformer.decoding.translation import LOW_CONFIDENCE, NUMBERS, Translation, join
+from mtformer.errors import CheckpointError, DataError
+
+
+def simulated(num: int, seed: int) -> tuple[list[str], list[Translation], list[float]]:
+    """Translations that are good with a probability that depends on their log-probability and flags."""
+    chance = random.Random(seed)
+    sources, translations, chrf = [], [], []
+    for _ in range(num):
+        length, quality = chance.randint(1, 30), chance.gauss(0, 1)
+        tokens = [min(-0.01, -1 + 0.6 * quality + chance.gauss(0, 0.3)) for _ in range(length)]
+        flags = (NUMBERS,) if chance.random() < 0.1 else ()
+        good = chance.random() < 1 / (1 + math.exp(-(2 * quality - 2 * len(flags))))
+        text = "word " * length
+        translations.append(Translation(text, -1.0, [4] * length, sum(tokens), tokens, ["a"] * length, flags))
+        sources.append(text + "x" * chance.randint(0, 9))
+        chrf.append(GOOD_CHRF + (10 if good else -10))
+    return sources, translations, chrf
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    return fit(*simulated(2_000, seed=1))
+
+
+@pytest.mark.parametrize("has_tokens", [True, False])
+def test_the_confidence_is_the_share_of_good_translations(calibration: Calibration, has_tokens: bool) -> None:
+    sources, translations, chrf = simulated(4_000, seed=2)
+    if not has_tokens:
+        translations = [
+            Translation(one.text, one.score, one.tokens, one.log_probability, [], one.pieces, one.flags)
+            for one in translations
+        ]
+    found = [calibration.rate(source, one) for source, one in zip(sources, translations, strict=True)]
+    bins: dict[int, list[tuple[float, bool]]] = {}
+    for one, score in zip(found, chrf, strict=True):
+        assert one.confidence is not None
+        bins.setdefault(int(10 * one.confidence), []).append((one.confidence, score >= GOOD_CHRF))
+    gaps = [abs(sum(p for p, _ in some) - sum(good for _, good in some)) for some in bins.values()]
+    assert sum(gaps) / len(found) < 0.03
+    assert len(bins) > 7
+    assert all((LOW_CONFIDENCE in one.flags) == ((one.confidence or 0) < 0.2) for one in found)
+
+
+def test_a_blank_line_is_certain_and_a_split_line_as_good_as_its_worst_part(calibration: Calibration) -> None:
+    assert calibration.rate("  ", Translation("", 0.0, [])).confidence == 1
+    parts = [
+        Translation(text, 0.0, [4], -1.0, pieces=["a"], confidence=value) for text, value in (("a", 0.9), ("b", 0.3))
+    ]
+    assert join(parts, 1.0).confidence == 0.3
+
+
+def test_too_few_or_equal_pairs_are_refused() -> None:
+    sources, translations, chrf = simulated(600, seed=3)
+    with pytest.raises(DataError, match="at least 500 dev pairs, not 499"):
+        fit(sources[:499], translations[:499], chrf[:499])
+    with pytest.raises(DataError, match="above and below 50"):
+        fit(sources, translations, [20.0] * 600)
+
+
+def test_saving_and_loading(calibration: Calibration, tmp_path: Path) -> None:
+    path = tmp_path / "confidence.json"
+    assert load_calibration(path) is None
+    save_calibration(path, calibration)
+    assert load_calibration(path) == calibration
+    for text in ("{", "[]", '{"good_chrf": 50}'):
+        path.write_text(text)
+        with pytest.raises(CheckpointError, match="--calibrate"):
+            load_calibration(path)
+
+
+def test_commands_use_it(run: Path, calibration: Calibration, tmp_path: Path, corpus: Path) -> None:
+    text = b"The man sleeps.\n\n"
+    assert "confidence" not in json.loads(invoke("translate", run, "--json", stdin=text).stdout.splitlines()[0])
+    refused = invoke("translate", run, "--only-above", 0.5, stdin=text)
+    assert (refused.exit_code, "no fitted confidence" in refused.stderr) == (2, True)
+    save_calibration(run / "confidence.json", calibration)
+    assert invoke("export", run, "--output", tmp_path / "bundle").exit_code == 0
+    for path in (run, tmp_path / "bundle"):
+        first, blank = map(json.loads, invoke("translate", path, "--json", stdin=text).stdout.splitlines())
+        assert 0 < first["confidence"] < 1
+        assert blank["confidence"] == 1
+        for limit, expected in ((first["confidence"] - 0.001, first["text"]), (first["confidence"] + 0.001, "")):
+            shown = invoke("translate", path, "--only-above", max(0, limit), stdin=text)
+            assert shown.stdout == f"{expected}\n\n"
+    for words, message in (
+        (["--calibrate"], "needs a dev set"),
+        (["--calibrate", "--src", corpus / "dev.en", "--ref", corpus / "dev.de"], "at least 500 dev pairs, not 20"),
+    ):
+        result: Result = invoke("eval", run, *words)
+        assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
