@@ -29,7 +29,6 @@ class Structure(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.tags: list[tuple[str, str, str]] = []
-        self.comments: list[str] = []
         self.text = ""
         self.feed(text)
         self.close()
@@ -47,7 +46,7 @@ class Structure(HTMLParser):
         self.text += data
 
     def handle_comment(self, data: str) -> None:
-        self.comments.append(data)
+        self.tags.append((data, "", "comment"))
 
 
 def rendered(nodes: list[object], numbers: "list[int]") -> str:
@@ -117,8 +116,7 @@ def test_tags_and_words_are_neither_lost_nor_invented(seed: int, changes: bool) 
         words = rng.choices(["neu", "Wort.", *words], k=rng.randint(0, 6)) if changes else words
         translations.append(translation(" ".join(words), line, lambda *_: rng.random()))
     found, expected = Structure(fragment.join(translations)), Structure(source)
-    assert sorted(found.tags) == sorted(expected.tags)
-    assert sorted(found.comments) == sorted(expected.comments)
+    assert sorted(found.tags) == sorted(expected.tags)  # comments too
     if not changes:
         assert letters(found.text) == letters(expected.text.swapcase())
 
@@ -155,6 +153,7 @@ def test_tags_stand_around_aligned_words(source: str, texts: list[str], expected
     ("source", "expected"),
     [
         ("<b>a", "<b>A</b>"),
+        ("<b>" * 2000 + "a", "<b>" * 2000 + "A" + "</b>" * 2000),
         ("a</b>", "A"),
         ("<b><i>a</b></i>", "<b><i>A</i></b>"),
         ("<p>a<p>", "<p>A<p></p></p>"),
@@ -164,11 +163,6 @@ def test_tags_stand_around_aligned_words(source: str, texts: list[str], expected
 def test_wrong_tags_are_repaired(source: str, expected: str) -> None:
     assert Fragment(source).is_repaired == ("[" not in source)
     assert joined(source, "A0" if "[" not in source else "A0 <![x1") == expected
-
-
-def test_deep_nesting() -> None:
-    source = "<b>" * 2000 + "a" + "</b>" * 2000
-    assert joined(source, "A0") == source.replace("a", "A")
 
 
 def test_fragments_are_translated_like_their_texts(run: RunDir) -> None:
