@@ -8,7 +8,7 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import random_lines
 
@@ -18,7 +18,8 @@ from mtformer.decoding.translator import Translator
 from mtformer.run_dir import RunDir
 
 VOID = ("br", "img", "wbr")
-TAGS = ("b", "i", "a", "span", "x-tag", "p", "div", "li", "td", *VOID)
+INLINE = ("b", "i", "a", "span", "x-tag", *VOID)
+TAGS = (*INLINE, "p", "div", "li", "td")
 
 
 class Structure(HTMLParser):
@@ -28,7 +29,6 @@ class Structure(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.tags: list[tuple[str, str, str]] = []
-        self.comments: list[str] = []
         self.text = ""
         self.feed(text)
         self.close()
@@ -46,7 +46,7 @@ class Structure(HTMLParser):
         self.text += data
 
     def handle_comment(self, data: str) -> None:
-        self.comments.append(data)
+        self.tags.append((data, "", "comment"))
 
 
 def rendered(nodes: list[object], numbers: "list[int]") -> str:
@@ -65,14 +65,19 @@ def rendered(nodes: list[object], numbers: "list[int]") -> str:
 
 
 WORDS = ["a", "dog", "cat's", "e-mail", "x.", ",", "42", "&amp;", "&lt;b&gt;", "猫犬", "ü", "\n"]
-TEXT = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join)
-LEAF = TEXT | TEXT.map(lambda text: f" {text} ") | st.sampled_from(["", " ", "<!-- <b> -->"])
-TITLE = st.sampled_from(["", "a \"<&'"])
-NODES = st.recursive(
-    st.lists(LEAF, max_size=3),
-    lambda inner: st.lists(LEAF | st.tuples(st.sampled_from(TAGS), TITLE, inner), min_size=2, max_size=6),
-    max_leaves=8,
-)
+
+
+def random_nodes(rng: random.Random, depth: int = 3) -> list[object]:
+    """Return nodes for `rendered`: texts, comments and tags, most of them inline."""
+    nodes: list[object] = []
+    for _ in range(rng.randint(1, 5)):
+        if depth == 0 or rng.random() < 0.5:
+            text = " ".join(rng.choices(WORDS, k=rng.randint(0, 5)))
+            nodes.append(rng.choice([text, f"{text} ", f" {text}", "<!-- <b> -->"]))
+        else:
+            name = rng.choice(TAGS if rng.random() < 0.2 else INLINE)
+            nodes.append((name, rng.choice(["", "a \"<&'"]), random_nodes(rng, depth - 1)))
+    return nodes
 
 
 def letters(text: str) -> Counter[str]:
@@ -97,11 +102,12 @@ def joined(source: str, *texts: str) -> str:
     return fragment.join(translations)
 
 
-@given(NODES, st.randoms(use_true_random=False), st.booleans())
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
-def test_tags_and_words_are_neither_lost_nor_invented(nodes: list[object], rng: random.Random, changes: bool) -> None:
+@given(st.integers(0, 2**32), st.booleans())
+@settings(max_examples=1500, deadline=None)
+def test_tags_and_words_are_neither_lost_nor_invented(seed: int, changes: bool) -> None:
     """The words of each text are shuffled, and sometimes removed or added."""
-    source = rendered(nodes, [])
+    rng = random.Random(seed)
+    source = rendered(random_nodes(rng), [])
     fragment, translations = Fragment(source), []
     assert not fragment.is_repaired
     for line in fragment.lines:
@@ -110,8 +116,7 @@ def test_tags_and_words_are_neither_lost_nor_invented(nodes: list[object], rng: 
         words = rng.choices(["neu", "Wort.", *words], k=rng.randint(0, 6)) if changes else words
         translations.append(translation(" ".join(words), line, lambda *_: rng.random()))
     found, expected = Structure(fragment.join(translations)), Structure(source)
-    assert sorted(found.tags) == sorted(expected.tags)
-    assert sorted(found.comments) == sorted(expected.comments)
+    assert sorted(found.tags) == sorted(expected.tags)  # comments too
     if not changes:
         assert letters(found.text) == letters(expected.text.swapcase())
 
@@ -148,6 +153,7 @@ def test_tags_stand_around_aligned_words(source: str, texts: list[str], expected
     ("source", "expected"),
     [
         ("<b>a", "<b>A</b>"),
+        ("<b>" * 2000 + "a", "<b>" * 2000 + "A" + "</b>" * 2000),
         ("a</b>", "A"),
         ("<b><i>a</b></i>", "<b><i>A</i></b>"),
         ("<p>a<p>", "<p>A<p></p></p>"),
@@ -157,11 +163,6 @@ def test_tags_stand_around_aligned_words(source: str, texts: list[str], expected
 def test_wrong_tags_are_repaired(source: str, expected: str) -> None:
     assert Fragment(source).is_repaired == ("[" not in source)
     assert joined(source, "A0" if "[" not in source else "A0 <![x1") == expected
-
-
-def test_deep_nesting() -> None:
-    source = "<b>" * 2000 + "a" + "</b>" * 2000
-    assert joined(source, "A0") == source.replace("a", "A")
 
 
 def test_fragments_are_translated_like_their_texts(run: RunDir) -> None:
