@@ -46,7 +46,12 @@ COMMANDS_HEAD = f"""# Command reference
 stderr. Exit codes: 0 success; 1 internal error, or a failed check; 2 user error, with a message of one line; 130 or 143
 stopped by Ctrl-C or SIGTERM.
 """
-NOT_RUN = {"serve": "starts a server", "import": "needs the internet", "data clean": "template"}
+NOT_RUN = {
+    "distill": "takes hours",
+    "serve": "starts a server",
+    "import": "needs the internet",
+    "data clean": "template",
+}
 """Commands whose examples are not run by the tests of the pages, with the reason."""
 TYPES = {bool: "true or false", int: "integer", float: "number", str: "string", type(None): "null"}
 

@@ -135,7 +135,7 @@ class _Service:
         fields: dict[str, list[Any]] = {"translatedText": [_join(text, lines, 0) for text, lines in by_text]}
         if num_repaired := sum(isinstance(text, Fragment) and text.is_repaired for text in query.texts):
             log.warning("repaired unclosed or wrongly nested tags in %d of %d texts", num_repaired, len(query.texts))
-        if all(one.confidence is not None for one in translations):
+        if translations and all(one.confidence is not None for one in translations):
             fields["confidence"] = [min((one.confidence or 0.0 for one in lines), default=1.0) for _, lines in by_text]
         if query.alternatives:
             fields["alternatives"] = [_alternatives(text, lines, query.alternatives) for text, lines in by_text]

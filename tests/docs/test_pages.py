@@ -166,6 +166,9 @@ def place(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_yaml({"config": "en_de.yaml", "grid": {"model.dropout": [0.1, 0.2]}}, f"`{name}.yaml`")
         (folder / "configs").mkdir()
         shutil.copyfile("en_de.yaml", "configs/demo.yaml")
+        columns = [(corpus / f"train.{language}").read_text().splitlines()[:100] for language in ("en", "de")]
+        Path("law.tsv").write_text("".join("\t".join(pair) + "\n" for pair in zip(*columns, strict=True)))
+        Path("limits.yaml").write_text("plain: {lines: 1}\n")
         for name in ("a.txt", "b.txt"):  # translations by two systems
             shutil.copyfile("test.de", name)
         assert invoke("train", "en_de.yaml", "--run-dir", "trained").exit_code == 0
