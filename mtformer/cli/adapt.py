@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import typer
 from tqdm import tqdm
 
 from mtformer.cli.options import OverridesArgument, argument, optional
@@ -20,9 +21,15 @@ def adapt(
     *,
     train: Annotated[list[str], optional("New text: TSV, JSONL, TMX or SRC,TGT; repeat for more.", metavar="FILE")],
     run_dir: Annotated[Path, optional("Run directory of the adapted model.", metavar="NEW")],
-    dev: Annotated[str | None, optional("Dev set of the new text (default: hold out some pairs).")] = None,
-    old_dev: Annotated[str | None, optional("Dev set of the old text (default: those of RUN).", "--old-dev")] = None,
-    max_loss: Annotated[float, optional("Maximum loss of BLEU on the old dev set.", "--max-loss", min=0.0)] = 0.3,
+    dev: Annotated[
+        str | None, optional("Dev set of the new text (default: hold out some pairs).", metavar="FILE")
+    ] = None,
+    old_dev: Annotated[
+        str | None, optional("Dev set of the old text (default: those of RUN).", "--old-dev", metavar="FILE")
+    ] = None,
+    max_loss: Annotated[
+        float, typer.Option("--max-loss", min=0.0, help="Maximum loss of BLEU on the old dev set.")
+    ] = 0.3,
 ) -> None:
     """Fine-tune a model on new text without forgetting what it knows.
 

@@ -79,8 +79,7 @@ def adaptation_config(
         ConfigError, CheckpointError, DataError: if `base` or a file cannot be used, or there are too few pairs.
     """
     opened = RunDir.open(base)
-    config = load_config(opened.config).config
-    data = config.data
+    config, data = load_config(opened.config).config, load_config(opened.config, overrides).config.data
     find_weights(opened, None, config.training.best_metric)
     old_sources = [_source(old_dev)] if old_dev is not None else _readable(data.dev_sources, data)
     if not old_sources:

@@ -155,8 +155,10 @@ def test_runs_that_cannot_be_adapted(trained: tuple[Path, Result], run: Path, ne
     for base, new, message in (
         (tmp_path / "none", tmp_path / "new", "not a run directory"),
         (trained[0], tmp_path, "already exists"),
+        (trained[0], tmp_path / "new", "did you mean 'training'?"),
     ):
-        result = invoke("adapt", base, "--train", new_text, "--run-dir", new)
+        words = ["trainign.max_steps=3"] if "did you" in message else []
+        result = invoke("adapt", base, "--train", new_text, "--run-dir", new, *words)
         assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
     shutil.rmtree(run / "tokenizer")
     result = invoke("adapt", run, "--train", new_text, "--run-dir", tmp_path / "new")
