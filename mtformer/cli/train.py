@@ -153,7 +153,7 @@ def _finish(config: "Config", run_dir: Path) -> None:
             try:
                 calibrate_run(RunDir(run_dir), translator, dev_sets)
             except DataError as error:
-                log.info("%s", error)
+                log.info("no confidence was fitted: %s", error)
     if data.test:
         evaluate_sets(run_dir, config_sets(data), translator)
     if config.training.report:

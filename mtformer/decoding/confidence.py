@@ -92,7 +92,9 @@ def fit(sources: Sequence[str], translations: Sequence[Translation], chrf: Seque
         raise DataError(f"confidence needs at least {MIN_PAIRS} dev pairs, not {len(sources)}")
     is_good = torch.tensor([score >= GOOD_CHRF for score in chrf], dtype=torch.float64)
     if is_good.mean() in (0, 1):
-        raise DataError(f"confidence needs translations with a chrF2++ above and below {GOOD_CHRF:g}")
+        raise DataError(
+            f"all translations have a chrF2++ {'above' if is_good[0] else 'below'} {GOOD_CHRF:g}; it needs both kinds"
+        )
     rows = zip(sources, translations, strict=True)
     features_NF = torch.tensor([features(source, one) for source, one in rows], dtype=torch.float64)
     both = _fit(features_NF, is_good), _fit(features_NF[:, NUM_TOKEN_FEATURES:], is_good)

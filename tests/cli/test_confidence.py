@@ -66,7 +66,7 @@ def test_too_few_or_equal_pairs_are_refused() -> None:
     sources, translations, chrf = simulated(600, seed=3)
     with pytest.raises(DataError, match="at least 500 dev pairs, not 499"):
         fit(sources[:499], translations[:499], chrf[:499])
-    with pytest.raises(DataError, match="above and below 50"):
+    with pytest.raises(DataError, match="all translations have a chrF2\\+\\+ below 50"):
         fit(sources, translations, [20.0] * 600)
 
 
