@@ -121,10 +121,11 @@ class CTranslate2Engine(Engine):
         self, translator: Any, tokenizers: TokenizerPair, max_positions: int, has_vocabulary_map: bool = False
     ) -> None:
         self.translator = translator
+        self.models = []
         self.max_positions = max_positions
         self.has_vocabulary_map = has_vocabulary_map
-        self.device: str = translator.device
-        self.dtype: str = translator.compute_type
+        self.device = translator.device
+        self.dtype = translator.compute_type
         self.src_pieces, self.tgt_pieces = tokenizers.src.vocabulary(), tokenizers.tgt.vocabulary()
         self.tgt_ids = {piece: number for number, piece in enumerate(self.tgt_pieces)}
 
@@ -157,7 +158,7 @@ class CTranslate2Engine(Engine):
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the log-probability of each token of each target, including its eos."""
         results = self.translator.score_batch(
-            self._sources(sources),
+            self._src_pieces(sources),
             [self._target(target) for target in targets],
             max_batch_size=SCORED_TOKENS,
             batch_type="tokens",
@@ -168,7 +169,7 @@ class CTranslate2Engine(Engine):
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the attention (T, S) from each target, including its eos, to its source: float32, on the CPU."""
         results = self.translator.translate_batch(
-            self._sources(sources),
+            self._src_pieces(sources),
             [self._target(target) for target in targets],
             beam_size=1,
             max_decoding_length=max(map(len, targets)) + 1,
@@ -235,7 +236,7 @@ class CTranslate2Engine(Engine):
             # If the limit truncates hypotheses, request twice as many, because truncated ones are returned too.
             patience = 2 if is_cut else 1
             futures = self.translator.translate_batch(
-                self._sources([one.segment.source for one in some]),
+                self._src_pieces([one.segment.source for one in some]),
                 [self._target(one.segment.prefix) for one in some],
                 beam_size=settings.beam_size,
                 use_vmap=self.has_vocabulary_map and not has_prefix,  # with both, the library raises IndexError
@@ -257,7 +258,7 @@ class CTranslate2Engine(Engine):
             for one, future in zip(some, futures, strict=True):
                 one.future = future
 
-    def _sources(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
+    def _src_pieces(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
         """Return the source pieces without eos, which the converted model adds."""
         return [[self.src_pieces[token] for token in (*self.target.tags, *source[:-1])] for source in sources]
 

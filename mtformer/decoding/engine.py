@@ -6,7 +6,6 @@ B sentences, S source length, T target length.
 import copy
 import logging
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,72 +16,29 @@ from torch import Tensor
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.constraints import ForbiddenPhrases, Prefixes, RequiredPhrases
-from mtformer.decoding.inference import Ensemble, InferenceModel, attention_of_targets, pad, score_targets
+from mtformer.decoding.inference import Ensemble, InferenceModel, alignment_layer, mean_log_probs, pad
 from mtformer.decoding.inputs import Segment
 from mtformer.decoding.rules import LengthBounds, NoRepeatedNgrams, RepetitionPenalty, Rule, Step, Watch
 from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Decodable, Hypothesis
 from mtformer.device import is_out_of_memory
 from mtformer.errors import ConfigError, DeviceError
+from mtformer.model.attention import record_weights
+from mtformer.model.ops import padding_mask
+from mtformer.model.transformer import DecoderLayer
 from mtformer.text.tags import Target
+from mtformer.text.tokenizer import EOS
 
 log = logging.getLogger("mtformer")
 MAX_WORKERS = 4
 """Maximum number of batches searched at once on a CPU."""
 BATCH_TOKENS = {"cpu": 8192, "cuda": 65_536}
 """Default batch size in tokens."""
+POSITIONS_AT_ONCE = 2048
+"""Number of target positions for which the probabilities of all V tokens are in memory at once."""
 Batches = Sequence[Sequence[Segment]]
 NBests = list[list[Hypothesis]]
 """Hypotheses of each sentence of a batch: best first, or samples in the order drawn."""
-
-
-class Engine(ABC):
-    """Decoding backend: a model and a search."""
-
-    device: str
-    """`cpu` or `cuda`."""
-    dtype: str
-    """Precision of matrix products."""
-    max_positions: int
-    """Maximum length of source and target, including eos."""
-    max_batch_tokens = sys.maxsize
-    """Upper limit of `batch_tokens`; small batches let the caller process one while others are being searched."""
-    target = Target()
-    """Target language."""
-
-    def batch_tokens(self, settings: DecodingConfig) -> int:
-        """Return the batch size in tokens: the configured one, or the default for the device."""
-        return settings.batch_tokens or BATCH_TOKENS.get(self.device, BATCH_TOKENS["cpu"])
-
-    def with_target(self, target: Target) -> "Engine":
-        """Return a copy of the engine for another target language."""
-        other = copy.copy(self)
-        other.target = target
-        return other
-
-    @abstractmethod
-    def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
-        """Raise ConfigError if the backend does not support a setting, alone or with required or forbidden phrases."""
-
-    @abstractmethod
-    def search(
-        self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None
-    ) -> Generator[NBests, None, None]:
-        """Yield the hypotheses of each batch, in order; `settings` determines their number per sentence.
-
-        Args:
-            batches: batches from `plan_batches`.
-            settings: `decoding` section of the config.
-            forbidden: automaton for `mtformer.decoding.constraints.ForbiddenPhrases`, or None.
-        """
-
-    @abstractmethod
-    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the log-probabilities of given targets (see `mtformer.decoding.inference.score_targets`)."""
-
-    @abstractmethod
-    def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the attention from given targets, without columns for tags (see `inference.attention_of_targets`)."""
 
 
 def plan_batches(lengths: Sequence[int], batch_tokens: int, num_rows: int) -> list[list[int]]:
@@ -106,32 +62,54 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int, num_rows: int) -> li
     return batches
 
 
-class OwnEngine(Engine):
-    """Our own search with one model, or with the mean probabilities of several.
+class Engine:
+    """Decoding backend: our own search with one model, or with the mean probabilities of several.
 
     The models are in evaluation mode, on one device, and share a vocabulary. `precision` is the name shown in reports;
-    None: the dtype of the weights.
+    None: the dtype of the weights. `CTranslate2Engine` replaces the methods for another library.
     """
+
+    max_batch_tokens = sys.maxsize
+    """Upper limit of `batch_tokens`; small batches let the caller process one while others are being searched."""
+    target = Target()
+    """Target language."""
 
     def __init__(self, models: Sequence[InferenceModel], precision: str | None = None) -> None:
         self.models = models
         self.model: Decodable = models[0] if len(models) == 1 else Ensemble(models)
         self.max_positions = min(model.transformer.config.max_positions for model in models)
+        """Maximum length of source and target, including eos."""
         weights = models[0].transformer.output
         self.device = weights.device.type
         self.dtype = precision or str(weights.dtype).removeprefix("torch.")
 
+    def batch_tokens(self, settings: DecodingConfig) -> int:
+        """Return the batch size in tokens: the configured one, or the default for the device."""
+        return settings.batch_tokens or BATCH_TOKENS.get(self.device, BATCH_TOKENS["cpu"])
+
+    def with_target(self, target: Target) -> "Engine":
+        """Return a copy of the engine for another target language."""
+        other = copy.copy(self)
+        other.target = target
+        return other
+
     def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
-        """Raise ConfigError if required phrases are combined with sampling or beam groups."""
+        """Raise ConfigError if the backend does not support a setting, alone or with required or forbidden phrases."""
         if required and (settings.draws or settings.beam_groups > 1):
             raise ConfigError("required phrases need standard beam search; leave sampling and beam_groups out")
 
     def search(
         self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None
     ) -> Generator[NBests, None, None]:
-        """Yield the hypotheses of each batch; on a CPU, search several at once, with the threads divided among them.
+        """Yield the hypotheses of each batch, in order; `settings` determines their number per sentence.
 
-        This is faster, because a search step consists of many small operations, which gain little from multithreading.
+        On a CPU, several batches are searched at once, with the threads divided among them. This is faster, because a
+        search step consists of many small operations, which gain little from multithreading.
+
+        Args:
+            batches: batches from `plan_batches`.
+            settings: `decoding` section of the config.
+            forbidden: automaton for `mtformer.decoding.constraints.forbid_phrases`, or None.
         """
         num_threads = torch.get_num_threads()
         num_workers = min(MAX_WORKERS, num_threads, len(batches))
@@ -165,24 +143,54 @@ class OwnEngine(Engine):
         halves = (segments[:half], segments[half:])
         return [n_best for some in halves for n_best in self._search_within_memory(some, settings, forbidden)]
 
+    @torch.inference_mode()
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the log-probability of each token of each target, including its eos."""
-        return score_targets(self.models, self._tagged(sources), targets, self.target.start)
+        """Return log p(token | source, previous tokens) for each token of each target, including its eos.
 
+        Sources end with eos; targets have neither bos nor eos.
+        """
+        src_BS, src_lengths_B = self._sources(sources)
+        tgt_BT, lengths_B = pad([[self.target.start, *target, EOS] for target in targets], src_BS.device)
+        is_real_BT = padding_mask(lengths_B - 1, tgt_BT.size(1) - 1)
+        hidden_ND = [model.transformer(src_BS, src_lengths_B, tgt_BT[:, :-1])[is_real_BT] for model in self.models]
+        next_N = tgt_BT[:, 1:][is_real_BT]
+        found = []
+        for first in range(0, len(next_N), POSITIONS_AT_ONCE):
+            here = slice(first, first + POSITIONS_AT_ONCE)
+            logits = [model.project(hidden[here]) for model, hidden in zip(self.models, hidden_ND, strict=True)]
+            found += mean_log_probs(logits).gather(1, next_N[here].unsqueeze(1)).squeeze(1).tolist()
+        remaining = iter(found)
+        return [[next(remaining) for _ in range(len(target) + 1)] for target in targets]
+
+    @torch.inference_mode()
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the attention (T, S) from each target, including its eos, to its source: float32, on the CPU."""
-        found = attention_of_targets(self.models, self._tagged(sources), targets, self.target.start)
-        return [weights_TS[:, len(self.target.tags) :] for weights_TS in found]
+        """Return the attention (T, S) from each target, including its eos, to its source: float32, on the CPU.
 
-    def _tagged(self, sources: Sequence[Sequence[int]]) -> list[list[int]]:
-        return [[*self.target.tags, *ids] for ids in sources]
+        The weights are averaged over the heads of `alignment_layer` and over the models. For arguments see `score`.
+        """
+        src_BS, src_lengths_B = self._sources(sources)
+        tgt_in_BT, _ = pad([[self.target.start, *target] for target in targets], src_BS.device)
+        weights = []
+        for model in self.models:
+            decoder = model.transformer.decoder
+            layer = decoder[alignment_layer(len(decoder))]
+            assert isinstance(layer, DecoderLayer)
+            with record_weights([layer.cross_attention]) as recorded:
+                model.transformer(src_BS, src_lengths_B, tgt_in_BT)
+            weights.append(recorded[layer.cross_attention].mean(dim=1).float())
+        mean_BTS = torch.stack(weights).mean(dim=0).cpu()[..., len(self.target.tags) :]
+        pairs = zip(mean_BTS, sources, targets, strict=True)
+        return [weights_TS[: len(target) + 1, : len(source)].clone() for weights_TS, source, target in pairs]
+
+    def _sources(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Return the padded sources with tags, and their lengths."""
+        return pad([[*self.target.tags, *ids] for ids in sources], self.models[0].transformer.output.device)
 
     def _search(self, segments: Sequence[Segment], settings: DecodingConfig, forbidden: Tensor | None) -> NBests:
-        device = self.models[0].transformer.output.device
-        src, start = pad(self._tagged([segment.source for segment in segments]), device), self.target.start
+        src, start = self._sources([segment.source for segment in segments]), self.target.start
         reserved = [len(segment.prefix) + sum(map(len, segment.required)) for segment in segments]
         bounds = LengthBounds(settings, src[1], reserved, self.max_positions - 1)
-        rules, watch = _rules(segments, settings, forbidden, device), _watch(segments)
+        rules, watch = _rules(segments, settings, forbidden, src[0].device), _watch(segments)
         required = [segment.required for segment in segments]
         if settings.draws or (settings.beam_size == 1 and not any(required)):
             keys = [segment.line for segment in segments]

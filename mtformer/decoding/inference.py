@@ -1,16 +1,14 @@
-"""Inference with a model or an ensemble: search steps, and the scores and attention of given translations.
+"""Search steps with a model or an ensemble.
 
 On a CPU, weights are converted once to the layout of the kernels, in fp32 or bf16. Embeddings, norms and the
 residual stream stay in float32, which costs little time and leaves nearly all translations unchanged.
 
-B sentences, S source length, T target length (including eos), R beams, N = B x R rows (row b*R + r), D model width,
-V vocabulary.
+B sentences, S source length, R beams, N = B x R rows (row b*R + r), D model width, V vocabulary.
 """
 
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,20 +16,19 @@ from torch.nn import functional as F
 
 from mtformer.decoding.search import Cache, Decodable, ExactLogits
 from mtformer.device import DTYPES, set_up_kernels
-from mtformer.model.attention import record_weights
 from mtformer.model.cache import DecoderCache
-from mtformer.model.ops import Linear, padding_mask
-from mtformer.model.transformer import DecoderLayer, Transformer
-from mtformer.text.tokenizer import BOS, EOS, PAD
+from mtformer.model.ops import Linear
+from mtformer.model.transformer import Transformer
+from mtformer.text.tokenizer import PAD
 
 ROWS = 256
 """Number of rows of a typical matrix product, for which the layout is optimized."""
-POSITIONS_AT_ONCE = 2048
-"""Number of target positions for which the probabilities of all V tokens are in memory at once."""
 
 
-class PackedMatrix:
-    """Linear layer x W^T + b whose weight has the layout of the kernel; the output has the dtype of the weight.
+class PackedLinear(nn.Module):
+    """Linear layer x W^T + b with the weight in the layout of the kernel; the output has the dtype of the product.
+
+    A matrix, or each slice of a fused one, is packed on first use.
 
     Args:
         weight: (out, in), float32.
@@ -40,38 +37,26 @@ class PackedMatrix:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-        self.bias = None if bias is None else bias.detach().to(dtype)
-        plain = weight.detach().to(dtype).contiguous()
-        has_kernel = torch.backends.mkldnn.is_available() and (
-            dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        )
-        self.packed: Any = torch.ops.mkldnn._reorder_linear_weight(plain, ROWS) if has_kernel else plain
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return x W^T + b for x (..., in)."""
-        x = x.to(self.dtype)
-        if self.packed.is_mkldnn:
-            return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
-        return F.linear(x, self.packed, self.bias)
-
-
-class PackedLinear(nn.Module):
-    """Replacement for `Linear` that packs a matrix, or each slice of a fused one, on first use."""
-
-    def __init__(self, linear: Linear, dtype: torch.dtype) -> None:
         super().__init__()
-        self.linear, self.dtype = linear, dtype
-        self.parts: dict[tuple[int, int | None], PackedMatrix] = {}
+        self.weight, self.bias, self.dtype = weight, bias, dtype
+        self.parts: dict[tuple[int, int | None], tuple[Tensor, Tensor | None]] = {}
 
     def forward(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         """Return the output of `Linear.forward` for the same arguments."""
-        part = self.parts.get((start, stop))
-        if part is None:
-            rows = slice(start, stop)
-            part = PackedMatrix(self.linear.weight[rows], self.linear.bias[rows], self.dtype)
-            self.parts[start, stop] = part
-        return part(x)
+        if (start, stop) not in self.parts:
+            self.parts[start, stop] = self._pack(slice(start, stop))
+        (packed, bias), x = self.parts[start, stop], x.to(self.dtype)
+        if packed.is_mkldnn:
+            return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+        return F.linear(x, packed, bias)
+
+    def _pack(self, rows: slice) -> tuple[Tensor, Tensor | None]:
+        packed = self.weight[rows].detach().to(self.dtype).contiguous()
+        if torch.backends.mkldnn.is_available() and (
+            self.dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        ):
+            packed = torch.ops.mkldnn._reorder_linear_weight(packed, ROWS)
+        return packed, None if self.bias is None else self.bias[rows].detach().to(self.dtype)
 
 
 class InferenceModel:
@@ -82,7 +67,7 @@ class InferenceModel:
         output: projection to logits that replaces the model's own.
     """
 
-    def __init__(self, transformer: Transformer, output: PackedMatrix | None = None) -> None:
+    def __init__(self, transformer: Transformer, output: PackedLinear | None = None) -> None:
         self.transformer = transformer
         self.project = transformer.project if output is None else output
 
@@ -102,8 +87,8 @@ class InferenceModel:
         for module in list(transformer.modules()):
             for name, child in module.named_children():
                 if isinstance(child, Linear):
-                    setattr(module, name, PackedLinear(child, DTYPES[precision]))
-        return cls(transformer, PackedMatrix(transformer.output, transformer.output_bias, DTYPES[precision]))
+                    setattr(module, name, PackedLinear(child.weight, child.bias, DTYPES[precision]))
+        return cls(transformer, PackedLinear(transformer.output, transformer.output_bias, DTYPES[precision]))
 
     def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int) -> DecoderCache:
         """Encode the source and return an empty cache."""
@@ -167,65 +152,6 @@ def pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Te
     longest = max(lengths)
     filled = [[*row, *[PAD] * (longest - len(row))] for row in rows]
     return torch.tensor(filled, device=device), torch.tensor(lengths, device=device)
-
-
-@torch.inference_mode()
-def score_targets(
-    models: Sequence[InferenceModel],
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    start: int = BOS,
-) -> list[list[float]]:
-    """Return log p(token | source, previous tokens) for each token of each target, including its eos.
-
-    Args:
-        models: models in evaluation mode; with several, the mean of their probabilities is used.
-        sources: source ids with eos.
-        targets: target ids without bos and eos.
-        start: first token of the decoder.
-    """
-    device = models[0].transformer.output.device
-    src_BS, src_lengths_B = pad(sources, device)
-    tgt_BT, lengths_B = pad([[start, *target, EOS] for target in targets], device)
-    is_real_BT = padding_mask(lengths_B - 1, tgt_BT.size(1) - 1)
-    hidden_ND = [model.transformer(src_BS, src_lengths_B, tgt_BT[:, :-1])[is_real_BT] for model in models]
-    next_N = tgt_BT[:, 1:][is_real_BT]
-    found = []
-    for first in range(0, len(next_N), POSITIONS_AT_ONCE):
-        here = slice(first, first + POSITIONS_AT_ONCE)
-        logits = [model.project(hidden[here]) for model, hidden in zip(models, hidden_ND, strict=True)]
-        found += mean_log_probs(logits).gather(1, next_N[here].unsqueeze(1)).squeeze(1).tolist()
-    remaining = iter(found)
-    return [[next(remaining) for _ in range(len(target) + 1)] for target in targets]
-
-
-@torch.inference_mode()
-def attention_of_targets(
-    models: Sequence[InferenceModel],
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    start: int = BOS,
-) -> list[Tensor]:
-    """Return the attention (T, S) from each target, including its eos, to its source, on the CPU.
-
-    For arguments see `score_targets`. The weights are float32, averaged over the heads of `alignment_layer`
-    and over the models.
-    """
-    device = models[0].transformer.output.device
-    src_BS, src_lengths_B = pad(sources, device)
-    tgt_in_BT, _ = pad([[start, *target] for target in targets], device)
-    weights = []
-    for model in models:
-        decoder = model.transformer.decoder
-        layer = decoder[alignment_layer(len(decoder))]
-        assert isinstance(layer, DecoderLayer)
-        attention = layer.cross_attention
-        with record_weights([attention]) as recorded:
-            model.transformer(src_BS, src_lengths_B, tgt_in_BT)
-        weights.append(recorded[attention].mean(dim=1).float())
-    mean_BTS = torch.stack(weights).mean(dim=0).cpu()
-    pairs = zip(mean_BTS, sources, targets, strict=True)
-    return [weights_TS[: len(target) + 1, : len(source)].clone() for weights_TS, source, target in pairs]
 
 
 def alignment_layer(num_layers: int) -> int:

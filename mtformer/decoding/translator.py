@@ -25,7 +25,7 @@ from mtformer.decoding.confidence import Calibration, load_calibration
 from mtformer.decoding.constraints import automaton, missing, over_vocabulary
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2, open_model, unsupported
 from mtformer.decoding.ctranslate2_model import cached_model
-from mtformer.decoding.engine import Engine, OwnEngine, plan_batches
+from mtformer.decoding.engine import Engine, plan_batches
 from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.inputs import Segment, check_forbidden, check_inputs, check_lines, make_segments
 from mtformer.decoding.postprocessing import END, Postprocessor
@@ -72,9 +72,9 @@ class Translator:
         calibration: Calibration | None = None,
     ) -> None:
         if isinstance(models, Sequence):
-            models = OwnEngine([InferenceModel(model) for model in models])
+            models = Engine([InferenceModel(model) for model in models])
         self.engine: Engine = models
-        self.models = [one.transformer for one in self.engine.models] if isinstance(self.engine, OwnEngine) else []
+        self.models = [one.transformer for one in self.engine.models]
         self.tokenizers = tokenizers
         self.decoding = decoding
         self.max_tokens = self.engine.max_positions - 1
@@ -339,7 +339,7 @@ def _load_own(
     trained_tokens = min(config.data.filters.max_tokens for config in configs)
     first = configs[0]
     share = min(from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0 for run in runs)
-    engine = OwnEngine(models, precision)
+    engine = Engine(models, precision)
     calibration = load_calibration(runs[0].confidence) if len(models) == 1 else None
     return Translator(engine, tokenizers, first.decoding, trained_tokens, share, weights, first.data, calibration)
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 from toy import Limits, ToyModel, assert_same, batch, beam_search, greedy, random_ids, sentences, tiny_model
 
-from mtformer.decoding.inference import Ensemble, mean_log_probs, score_targets
+from mtformer.decoding.engine import Engine
+from mtformer.decoding.inference import Ensemble, mean_log_probs
 from mtformer.text.tokenizer import EOS
 
 LIMITS = Limits(max_length_ratio=1.0)
@@ -58,7 +59,7 @@ def test_members_of_different_sizes_give_results_independent_of_the_batch() -> N
     together = beam_search(ensemble, *batch(*many), 3, 1.0, LIMITS)
     for source, n_best in zip(many[:8], together, strict=False):
         assert_same(n_best, beam_search(ensemble, *batch(source), 3, 1.0, LIMITS)[0])
-    scored = score_targets(models, [[*source, EOS] for source in many], [n_best[0].tokens for n_best in together])
+    scored = Engine(models).score([[*source, EOS] for source in many], [n_best[0].tokens for n_best in together])
     for n_best, expected in zip(together, scored, strict=True):
         assert n_best[0].token_log_probabilities == pytest.approx(expected, abs=1e-4)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from toy import Limits, batch, beam_search, greedy, random_ids, tiny_transformer
 
-from mtformer.decoding.inference import InferenceModel, PackedLinear, PackedMatrix
+from mtformer.decoding.inference import InferenceModel, PackedLinear
 from mtformer.decoding.search import top_candidates
 from mtformer.model.ops import Linear
 from mtformer.model.transformer import Transformer, greedy_decode
@@ -33,11 +33,11 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
 def test_a_processor_without_bf16_support_uses_unpacked_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """With ONEDNN_MAX_CPU_ISA=AVX2, oneDNN cannot pack a bf16 matrix."""
     weight, x = torch.randn(8, 4), torch.randn(3, 4)
-    packed = PackedMatrix(weight, None, torch.bfloat16)(x)
+    packed = PackedLinear(weight, None, torch.bfloat16)(x)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    plain = PackedMatrix(weight, None, torch.bfloat16)
-    assert not plain.packed.is_mkldnn
+    plain = PackedLinear(weight, None, torch.bfloat16)
     assert distance(plain(x), packed) < TOLERANCE["bf16"]
+    assert not any(packed_weight.is_mkldnn for packed_weight, _ in plain.parts.values())
 
 
 def plain_and_packed(precision: str, **changes: object) -> tuple[InferenceModel, InferenceModel]:
@@ -57,7 +57,7 @@ def test_packed_linear_equals_plain_linear(precision: str, shape: tuple[int, ...
     linear, x = Linear(8, 16, 24), torch.randn(shape)
     for parameter in linear.parameters():
         parameter.normal_()
-    packed = PackedLinear(linear, DTYPES[precision])
+    packed = PackedLinear(linear.weight, linear.bias, DTYPES[precision])
     for rows in ((0, None), (0, 16), (16, None), (8, 24)):
         error = distance(packed(x, *rows), linear(x, *rows))
         assert error < TOLERANCE[precision]

@@ -24,7 +24,7 @@ from toy import (
 from mtformer.config.schema import DecodingConfig, ModelConfig, Stopping
 from mtformer.decoding.beam import Diverse
 from mtformer.decoding.constraints import Prefixes
-from mtformer.decoding.engine import OwnEngine, plan_batches
+from mtformer.decoding.engine import Engine, plan_batches
 from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.rules import NoRepeatedNgrams, RepetitionPenalty, Rule, Step
 from mtformer.decoding.search import top_candidates
@@ -172,7 +172,7 @@ def test_a_sentence_above_the_budget_forms_its_own_batch() -> None:
 
 @pytest.mark.parametrize(("device", "default"), [("cpu", 8192), ("cuda", 65_536)])
 def test_the_default_batch_size_depends_on_the_device(device: str, default: int) -> None:
-    engine = OwnEngine([InferenceModel(Transformer(ModelConfig(d_model=8, num_heads=2, d_ff=8), 9, 9))])
+    engine = Engine([InferenceModel(Transformer(ModelConfig(d_model=8, num_heads=2, d_ff=8), 9, 9))])
     engine.device = device
     assert engine.batch_tokens(DecodingConfig()) == default
     assert engine.batch_tokens(DecodingConfig(batch_tokens=100)) == 100

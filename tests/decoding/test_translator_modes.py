@@ -252,7 +252,7 @@ def test_runs_with_different_tokenizers_cannot_form_an_ensemble(run: RunDir, tmp
 class FixedEngine(Engine):
     """Engine that returns fixed hypotheses; row t of its attention attends only to source piece t + 1."""
 
-    device, dtype, max_positions = "cpu", "float32", 64
+    device, dtype, max_positions, models = "cpu", "float32", 64, ()
 
     def __init__(self, hypotheses: list[Hypothesis]) -> None:
         self.hypotheses = hypotheses

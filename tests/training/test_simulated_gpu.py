@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig, ModelConfig, TrainingConfig
 from mtformer.data.batching.batches import Batch
-from mtformer.decoding.engine import OwnEngine, Segment
+from mtformer.decoding.engine import Engine, Segment
 from mtformer.decoding.inference import InferenceModel
 from mtformer.model import ops, transformer
 from mtformer.model.transformer import Transformer
@@ -113,7 +113,7 @@ def search(gpu: SimulatedGpu, settings: dict[str, Any], monkeypatch: pytest.Monk
 
     monkeypatch.setattr(InferenceModel, "step", step)
     segments = [Segment([5] * 6, line) for line in range(4)]
-    list(OwnEngine([InferenceModel(model)]).search([segments], DecodingConfig(**settings), None))
+    list(Engine([InferenceModel(model)]).search([segments], DecodingConfig(**settings), None))
     return marks
 
 
