@@ -6,6 +6,7 @@ T target length, t tokens so far, V vocabulary, K = 2R candidates, G groups, M r
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -45,29 +46,21 @@ def best_candidates(step: Step, score_UR: Tensor, K: int) -> Candidates:
     return Candidates(*top_candidates(step.log_prob_URV, score_UR, K, step.correct))
 
 
-class Diverse:
+def diverse_candidates(num_groups: int, penalty: float, step: Step, score_UR: Tensor, K: int) -> Candidates:
     """Choose continuations group by group: each use of a token by an earlier group lowers its score by `penalty`."""
-
-    def __init__(self, num_groups: int, penalty: float) -> None:
-        self.G = num_groups
-        self.penalty = penalty
-
-    def __call__(self, step: Step, score_UR: Tensor, K: int) -> Candidates:
-        """Return the best K candidates of each group after the diversity penalty."""
-        U, R, V = step.log_prob_URV.shape
-        log_prob_BGRV, score_BGR = step.log_prob_URV.view(-1, self.G, R, V), score_UR.view(-1, self.G, R)
-        cost_B1V = log_prob_BGRV.new_zeros(U // self.G, 1, V)
-        chosen = []
-        for group in range(self.G):
-            log_prob_BRV = log_prob_BGRV[:, group] - cost_B1V
-            penalized_BK, beam_BK, token_BK = top_candidates(log_prob_BRV, score_BGR[:, group], K)
-            # The penalty affects only the choice of candidates; their scores do not include it.
-            cost_BK = cost_B1V.squeeze(1).gather(1, token_BK)
-            chosen.append((penalized_BK + cost_BK, beam_BK, token_BK))
-            is_dead_BR = penalized_BK[:, :R] == -math.inf
-            new_cost_BR = torch.full_like(penalized_BK[:, :R], self.penalty).masked_fill(is_dead_BR, 0.0)
-            cost_B1V.squeeze(1).scatter_add_(1, token_BK[:, :R], new_cost_BR)
-        return Candidates(*(torch.stack(parts, dim=1).view(U, K) for parts in zip(*chosen, strict=True)))
+    U, R, V = step.log_prob_URV.shape
+    log_prob_BGRV, score_BGR = step.log_prob_URV.view(-1, num_groups, R, V), score_UR.view(-1, num_groups, R)
+    cost_BV = score_UR.new_zeros(U // num_groups, V)
+    chosen = []
+    for group in range(num_groups):
+        log_prob_BRV = log_prob_BGRV[:, group] - cost_BV.unsqueeze(1)
+        penalized_BK, beam_BK, token_BK = top_candidates(log_prob_BRV, score_BGR[:, group], K)
+        # The penalty affects only the choice of candidates; their scores do not include it.
+        chosen.append((penalized_BK + cost_BV.gather(1, token_BK), beam_BK, token_BK))
+        is_dead_BR = penalized_BK[:, :R] == -math.inf
+        new_cost_BR = torch.full_like(penalized_BK[:, :R], penalty).masked_fill(is_dead_BR, 0.0)
+        cost_BV.scatter_add_(1, token_BK[:, :R], new_cost_BR)
+    return Candidates(*(torch.stack(parts, dim=1).view(U, K) for parts in zip(*chosen, strict=True)))
 
 
 @torch.inference_mode()
@@ -109,7 +102,8 @@ def beam_search(
     B, beam_size, num_groups, max_steps = src_BS.size(0), settings.beam_size, settings.beam_groups, bounds.max_steps
     R = beam_size // num_groups
     if choose is None:
-        choose = best_candidates if num_groups == 1 else Diverse(num_groups, settings.diversity_penalty)
+        diverse = partial(diverse_candidates, num_groups, settings.diversity_penalty)
+        choose = best_candidates if num_groups == 1 else diverse
     cache = model.start(src_BS, src_lengths_B, beam_size, max_steps)
     beams = _Beams(bounds.max_B, num_groups, R, max_steps, settings.length_penalty, start)
     first_beam_G1 = torch.arange(0, beam_size, R, device=src_BS.device).unsqueeze(1)

@@ -1,11 +1,11 @@
-"""Lexically constrained decoding: prefixes, forbidden phrases and required phrases.
+"""Lexically constrained decoding: the automaton of forbidden phrases, and required phrases.
 
-B sentences, U units (one per sentence), R beams per unit, V vocabulary, K candidates, t tokens so far, S states of an
-automaton, L bytes of the longest piece.
+U units (one per sentence), R beams per unit, V vocabulary, K candidates, S states of an automaton, L bytes of the
+longest piece.
 """
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,71 +23,23 @@ FOUND = -1
 """State of the automaton after a complete phrase."""
 
 
-class Prefixes:
-    """Rule that forces each translation to begin with its prefix and overrides earlier rules; a prefix may be empty."""
-
-    def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device) -> None:
-        longest = max(map(len, prefixes))
-        rows = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
-        self.prefix_BT = torch.tensor(rows, dtype=torch.long, device=device)
-
-    def __call__(self, step: Step) -> None:
-        """Exclude all tokens except the next prefix token of each sentence."""
-        position = step.history_URt.size(2)
-        if position >= self.prefix_BT.size(1):
-            return
-        token_U = self.prefix_BT[step.sentence_U, position]
-        index_UR1 = token_U.clamp(min=0).view(-1, 1, 1).expand(-1, step.log_prob_URV.size(1), 1)
-        is_forced_U11 = (token_U >= 0).view(-1, 1, 1)
-        forced_UR1 = step.raw_URV.gather(2, index_UR1)
-        free_UR1 = step.log_prob_URV.gather(2, index_UR1)
-        step.log_prob_URV.masked_fill_(is_forced_U11, -math.inf)
-        step.log_prob_URV.scatter_(2, index_UR1, torch.where(is_forced_U11, forced_UR1, free_UR1))
-
-
-class ForbiddenPhrases:
-    """Rule that excludes tokens that would complete a forbidden phrase, in any segmentation; see `over_vocabulary`."""
-
-    def __init__(self, next_SV: Tensor) -> None:
-        self.next_SV = next_SV
-
-    def __call__(self, step: Step) -> None:
-        """Exclude the tokens that would complete a phrase after the tokens so far."""
-        state_UR = step.history_URt.new_zeros(step.history_URt.shape[:2])
-        for position in range(step.history_URt.size(2)):
-            state_UR = self.next_SV[state_UR, step.history_URt[..., position]].clamp(min=0).long()
-        step.log_prob_URV.masked_fill_(self.next_SV[state_UR] < 0, -math.inf)
-
-
 def automaton(phrases: Sequence[bytes]) -> npt.NDArray[np.int32]:
     """Return the next state for each state and byte, (S, 256), or FOUND if the byte completes a phrase.
 
-    The automaton (Aho and Corasick 1975) starts in state 0. It reads bytes, so it finds phrases in any segmentation.
+    The automaton (Aho and Corasick 1975) starts in state 0. It reads bytes, so it finds phrases in any segmentation. A
+    state is the longest suffix of the text that is the beginning of a phrase.
     """
-    trie: list[dict[int, int]] = [{}]
-    ends = set()
-    for phrase in phrases:
-        state = 0
-        for byte in phrase:
-            if byte not in trie[state]:
-                trie.append({})
-                trie[state][byte] = len(trie) - 1
-            state = trie[state][byte]
-        ends.add(state)
-    next_Sb = np.zeros((len(trie), 256), dtype=np.int32)
-    fail = [0] * len(trie)  # state of the longest proper suffix that is also the beginning of a phrase
-    queue = deque([0])
-    while queue:
-        state = queue.popleft()
-        if state:
-            next_Sb[state] = next_Sb[fail[state]]
-        for byte, child in trie[state].items():
-            fail[child] = int(next_Sb[state, byte])
-            if fail[child] in ends:
-                ends.add(child)
-            next_Sb[state, byte] = child
-            queue.append(child)
-    return np.where(np.isin(next_Sb, list(ends)), FOUND, next_Sb).astype(np.int32)
+    ends, alphabet = set(phrases), set(b"".join(phrases))
+    beginnings = {phrase[:length] for phrase in phrases for length in range(len(phrase))}
+    number_of = {state: number for number, state in enumerate(sorted(beginnings, key=len))}
+    next_Sb = np.zeros((len(number_of), 256), dtype=np.int32)
+    for state, number in number_of.items():
+        for byte in alphabet:
+            text = state + bytes([byte])
+            suffixes = [text[start:] for start in range(len(text) + 1)]
+            is_end = not ends.isdisjoint(suffixes)
+            next_Sb[number, byte] = FOUND if is_end else next(number_of[one] for one in suffixes if one in number_of)
+    return next_Sb
 
 
 def over_vocabulary(next_Sb: npt.NDArray[np.int32], pieces: Sequence[bytes]) -> npt.NDArray[np.int32]:

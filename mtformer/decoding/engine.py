@@ -9,16 +9,26 @@ import sys
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.beam import beam_search
-from mtformer.decoding.constraints import ForbiddenPhrases, Prefixes, RequiredPhrases
+from mtformer.decoding.constraints import RequiredPhrases
 from mtformer.decoding.inference import Ensemble, InferenceModel, alignment_layer, mean_log_probs, pad
 from mtformer.decoding.inputs import Segment
-from mtformer.decoding.rules import LengthBounds, NoRepeatedNgrams, RepetitionPenalty, Rule, Step, Watch
+from mtformer.decoding.rules import (
+    LengthBounds,
+    Rule,
+    Step,
+    Watch,
+    exclude_phrases,
+    exclude_repeated_ngrams,
+    force_prefixes,
+    penalize_repetition,
+)
 from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Decodable, Hypothesis
 from mtformer.device import is_out_of_memory
@@ -109,7 +119,7 @@ class Engine:
         Args:
             batches: batches from `plan_batches`.
             settings: `decoding` section of the config.
-            forbidden: automaton for `mtformer.decoding.constraints.forbid_phrases`, or None.
+            forbidden: automaton for `exclude_phrases`, or None.
         """
         num_threads = torch.get_num_threads()
         num_workers = min(MAX_WORKERS, num_threads, len(batches))
@@ -229,11 +239,12 @@ def _rules(
     """Return the rules that the settings require. The prefix is last, so that no other rule excludes it."""
     rules: list[Rule] = []
     if settings.repetition_penalty != 1.0:
-        rules.append(RepetitionPenalty(settings.repetition_penalty))
+        rules.append(partial(penalize_repetition, settings.repetition_penalty))
     if settings.no_repeat_ngram_size:
-        rules.append(NoRepeatedNgrams(settings.no_repeat_ngram_size))
+        rules.append(partial(exclude_repeated_ngrams, settings.no_repeat_ngram_size))
     if forbidden is not None:
-        rules.append(ForbiddenPhrases(forbidden.to(device)))
+        rules.append(partial(exclude_phrases, forbidden.to(device)))
     if any(segment.prefix for segment in segments):
-        rules.append(Prefixes([segment.prefix for segment in segments], device))
+        prefix_BT, _ = pad([segment.prefix for segment in segments], device, value=-1)
+        rules.append(partial(force_prefixes, prefix_BT))
     return rules

@@ -146,11 +146,11 @@ def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
     return log_probs.logsumexp(dim=0) - math.log(len(logits))
 
 
-def pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+def pad(rows: Sequence[Sequence[int]], device: torch.device, value: int = PAD) -> tuple[Tensor, Tensor]:
     """Return rows of ids padded on the right, (B, longest), and their lengths (B,), both int64."""
     lengths = [len(row) for row in rows]
     longest = max(lengths)
-    filled = [[*row, *[PAD] * (longest - len(row))] for row in rows]
+    filled = [[*row, *[value] * (longest - len(row))] for row in rows]
     return torch.tensor(filled, device=device), torch.tensor(lengths, device=device)
 
 

@@ -1,9 +1,10 @@
-"""Rules applied to the log-probabilities of each search step: length limits, repeated n-grams, repetition penalty.
+"""Rules applied to the log-probabilities of each search step: lengths, repetition, prefixes and forbidden phrases.
 
 A rule depends only on the tokens so far, so it needs no update when beams are reordered or finished sentences removed.
-For rules that require or forbid words see `mtformer.decoding.constraints`.
+For required phrases see `mtformer.decoding.constraints`.
 
-B sentences, U units (a sentence, or one group of its beams), R beams per unit, V vocabulary, t tokens so far.
+B sentences, U units (a sentence, or one group of its beams), R beams per unit, V vocabulary, t tokens so far, S states
+of an automaton.
 """
 
 import math
@@ -100,33 +101,43 @@ def apply(rules: Sequence[Rule], bounds: LengthBounds, step: Step) -> Step:
     return step
 
 
-class NoRepeatedNgrams:
-    """Rule that excludes tokens that would repeat an n-gram (Paulus et al. 2018, section 2.5)."""
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def __call__(self, step: Step) -> None:
-        """Exclude each token that completes an n-gram already in the history."""
-        before = self.n - 1
-        if step.history_URt.size(2) < self.n:
-            return
-        last_URn = step.history_URt[..., step.history_URt.size(2) - before :]
-        follows_URt = step.history_URt[..., before:]
-        is_same_URt = torch.ones_like(follows_URt, dtype=torch.bool)
-        for i in range(before):
-            is_same_URt &= step.history_URt[..., i : i + follows_URt.size(2)] == last_URn[..., i : i + 1]
-        # Other positions write to pad, which is excluded anyway.
-        step.log_prob_URV.scatter_(2, follows_URt.masked_fill(~is_same_URt, PAD), -math.inf)
+def exclude_repeated_ngrams(n: int, step: Step) -> None:
+    """Exclude each token that completes an n-gram already in the history (Paulus et al. 2018, section 2.5)."""
+    before = n - 1
+    if step.history_URt.size(2) < n:
+        return
+    last_URn = step.history_URt[..., step.history_URt.size(2) - before :]
+    follows_URt = step.history_URt[..., before:]
+    is_same_URt = torch.ones_like(follows_URt, dtype=torch.bool)
+    for i in range(before):
+        is_same_URt &= step.history_URt[..., i : i + follows_URt.size(2)] == last_URn[..., i : i + 1]
+    # Other positions write to pad, which is excluded anyway.
+    step.log_prob_URV.scatter_(2, follows_URt.masked_fill(~is_same_URt, PAD), -math.inf)
 
 
-class RepetitionPenalty:
-    """Rule that multiplies the log-probabilities of earlier tokens by theta >= 1 (Keskar et al. 2019, section 4.1)."""
+def penalize_repetition(theta: float, step: Step) -> None:
+    """Multiply the log-probabilities of earlier tokens by theta >= 1 (Keskar et al. 2019, section 4.1)."""
+    seen_URt = step.log_prob_URV.gather(2, step.history_URt)
+    step.log_prob_URV.scatter_(2, step.history_URt, seen_URt * theta)
 
-    def __init__(self, theta: float) -> None:
-        self.theta = theta
 
-    def __call__(self, step: Step) -> None:
-        """Penalize the tokens in the history."""
-        seen_URt = step.log_prob_URV.gather(2, step.history_URt)
-        step.log_prob_URV.scatter_(2, step.history_URt, seen_URt * self.theta)
+def force_prefixes(prefix_BT: Tensor, step: Step) -> None:
+    """Exclude all tokens except the next prefix token of each sentence (-1: none); this overrides earlier rules."""
+    position = step.history_URt.size(2)
+    if position >= prefix_BT.size(1):
+        return
+    token_U = prefix_BT[step.sentence_U, position]
+    index_UR1 = token_U.clamp(min=0).view(-1, 1, 1).expand(-1, step.log_prob_URV.size(1), 1)
+    is_forced_U11 = (token_U >= 0).view(-1, 1, 1)
+    forced_UR1 = step.raw_URV.gather(2, index_UR1)
+    free_UR1 = step.log_prob_URV.gather(2, index_UR1)
+    step.log_prob_URV.masked_fill_(is_forced_U11, -math.inf)
+    step.log_prob_URV.scatter_(2, index_UR1, torch.where(is_forced_U11, forced_UR1, free_UR1))
+
+
+def exclude_phrases(next_SV: Tensor, step: Step) -> None:
+    """Exclude tokens that would complete a forbidden phrase, in any segmentation; see `over_vocabulary`."""
+    state_UR = step.history_URt.new_zeros(step.history_URt.shape[:2])
+    for position in range(step.history_URt.size(2)):
+        state_UR = next_SV[state_UR, step.history_URt[..., position]].clamp(min=0).long()
+    step.log_prob_URV.masked_fill_(next_SV[state_UR] < 0, -math.inf)

@@ -381,7 +381,7 @@ def override(decoding: DecodingConfig, **values: Any) -> DecodingConfig:
 
 
 def _automaton(phrases: Sequence[str], vocabulary: Sequence[str]) -> Tensor | None:
-    """Return the automaton for `mtformer.decoding.constraints.ForbiddenPhrases`, or None if there are no phrases."""
+    """Return the automaton for `exclude_phrases`, or None if there are no phrases."""
     if not phrases:
         return None
     pieces = [piece_bytes(piece, number in CONTROL_IDS) for number, piece in enumerate(vocabulary)]

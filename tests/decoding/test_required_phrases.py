@@ -2,16 +2,15 @@
 
 import random
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
-from toy import Limits, ToyModel, assert_same, batch, beam_search, sentences, up_to
+from toy import Limits, ToyModel, assert_same, batch, beam_search, begin_with, no_repeated, sentences, up_to
 
 from mtformer.decoding import postprocessing
 from mtformer.decoding.constraints import (
-    ForbiddenPhrases,
     Phrase,
-    Prefixes,
     RequiredPhrases,
     automaton,
     missing,
@@ -19,7 +18,7 @@ from mtformer.decoding.constraints import (
     over_vocabulary,
 )
 from mtformer.decoding.inputs import Segment, required_terms
-from mtformer.decoding.rules import NoRepeatedNgrams, Rule
+from mtformer.decoding.rules import Rule, exclude_phrases
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translation import NUMBERS, REPETITION, Translation
 from mtformer.decoding.translator import Translator
@@ -149,7 +148,7 @@ def test_phrases_that_cannot_be_generated_still_give_a_translation() -> None:
         assert n_best
         assert all(len(h.tokens) == 3 and not contains_all(h, [(4, 5, 6, 4, 5)]) for h in n_best)
     pieces = [b"", b"?", b"", b"", b"a", b"b", b"c"]
-    forbidden = ForbiddenPhrases(torch.from_numpy(over_vocabulary(automaton([b"bc"]), pieces)))
+    forbidden = partial(exclude_phrases, torch.from_numpy(over_vocabulary(automaton([b"bc"]), pieces)))
     for n_best in search(model, many, [[(4,), (5, 6)]] * 10, 3, Limits(max_length=8), [forbidden]):
         assert n_best
         assert not any(contains_all(h, [(5, 6)]) for h in n_best)
@@ -159,7 +158,7 @@ def test_hypotheses_without_a_phrase_are_returned_only_if_there_are_no_others() 
     """Tokens do not repeat, so a beam that used only 4 or 5 cannot contain (4, 5); it ends if no token is allowed."""
     model, many = ToyModel(seed=6), sentences(30, seed=3)
     for limits in (Limits(), up_to(3)):
-        for n_best in search(model, many, [[(4, 5)]] * 30, 5, limits, [NoRepeatedNgrams(1)]):
+        for n_best in search(model, many, [[(4, 5)]] * 30, 5, limits, [no_repeated(1)]):
             assert n_best
             assert all(contains_all(h, [(4, 5)]) for h in n_best)
 
@@ -168,7 +167,7 @@ def test_prefixes_and_required_phrases_can_be_combined() -> None:
     many, prefix = sentences(15, seed=4), [6, 1, 4]
     phrases = [[(4, 5), (6, 6)]] * 15
     limits = Limits(max_length=2, reserved=[3 + 4] * 15)
-    found = search(ToyModel(seed=7), many, phrases, 4, limits, [Prefixes([prefix] * 15, torch.device("cpu"))])
+    found = search(ToyModel(seed=7), many, phrases, 4, limits, [begin_with([prefix] * 15)])
     for n_best in found:
         assert n_best
         assert all(h.tokens[:3] == prefix and contains_all(h, phrases[0]) for h in n_best)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from toy import (
     assert_same,
     batch,
     beam_search,
+    begin_with,
     forbid,
     greedy,
+    no_repeated,
     repeats,
     sample,
     sentences,
@@ -20,12 +23,10 @@ from toy import (
     up_to,
 )
 
-from mtformer.decoding.constraints import Prefixes
-from mtformer.decoding.rules import NoRepeatedNgrams, RepetitionPenalty, Rule
+from mtformer.decoding.rules import Rule, penalize_repetition
 from mtformer.decoding.search import Hypothesis
 from mtformer.text.tokenizer import EOS, UNK
 
-CPU = torch.device("cpu")
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
 
 
@@ -56,10 +57,10 @@ def test_no_ngram_is_repeated_and_nothing_else_is_excluded(n: int) -> None:
     model = ToyModel(seed=n, vocab=6)
     expected = [h for h in model.exhaustive((*TEN, EOS), 0.6, 0, 5) if not repeats(h.tokens, n)]
     assert 10 < len(expected) < 364
-    assert_same(everything([NoRepeatedNgrams(n)], model, up_to(5)), expected)
+    assert_same(everything([no_repeated(n)], model, up_to(5)), expected)
     free = everywhere([], sentences(20), Limits(max_length=12))
     assert any(repeats(h.tokens, n) for n_best in free for h in n_best), "nothing to exclude, so nothing was tested"
-    for n_best in everywhere([NoRepeatedNgrams(n)], sentences(20), Limits(max_length=12)):
+    for n_best in everywhere([no_repeated(n)], sentences(20), Limits(max_length=12)):
         assert not any(repeats(h.tokens, n) for h in n_best)
 
 
@@ -67,14 +68,14 @@ def test_no_ngram_is_repeated_and_nothing_else_is_excluded(n: int) -> None:
 def test_wide_beam_with_a_prefix_equals_exhaustive_search(prefix: list[int]) -> None:
     model = ToyModel(seed=2)
     expected = [h for h in model.exhaustive((*TEN, EOS), 0.6, 0, 4) if h.tokens[: len(prefix)] == prefix]
-    assert_same(everything([Prefixes([prefix], CPU)], model, up_to(4)), expected)
+    assert_same(everything([begin_with([prefix])], model, up_to(4)), expected)
 
 
 def test_each_sentence_has_its_own_optional_prefix() -> None:
     many, rng = sentences(30, seed=6), random.Random(1)
     prefixes = [[rng.choice((UNK, 4, 5, 6)) for _ in range(rng.choice((0, 0, 1, 3, 6)))] for _ in many]
     limits = Limits(reserved=[len(prefix) for prefix in prefixes])
-    found = everywhere([Prefixes(prefixes, CPU)], many, limits)
+    found = everywhere([begin_with(prefixes)], many, limits)
     plain = everywhere([], many, limits)
     for prefix, n_best, without in zip(prefixes, found, plain, strict=True):
         assert all(h.tokens[: len(prefix)] == prefix for h in n_best)
@@ -83,8 +84,8 @@ def test_each_sentence_has_its_own_optional_prefix() -> None:
 
 def test_prefixes_override_other_rules() -> None:
     prefix = [4, 4, 4, 6, 4, 6]
-    others = [RepetitionPenalty(3.0), NoRepeatedNgrams(2), forbid(b"aaa", b"ba")]
-    rules: list[Rule] = [*others, Prefixes([prefix] * 20, CPU)]
+    others = [partial(penalize_repetition, 3.0), no_repeated(2), forbid(b"aaa", b"ba")]
+    rules: list[Rule] = [*others, begin_with([prefix] * 20)]
     limits = Limits(max_length=3, reserved=[len(prefix)] * 20)
     for n_best in everywhere(rules, sentences(20), limits):
         assert all(h.tokens == prefix for h in n_best), "the length limit allows only the prefix"
@@ -109,7 +110,7 @@ def test_forbidden_phrases_are_excluded_in_any_segmentation_and_nothing_else_is(
 
 def test_rules_can_be_combined() -> None:
     prefix = [5, 1]
-    rules: list[Rule] = [NoRepeatedNgrams(1), forbid(b"ba"), Prefixes([prefix], CPU)]
+    rules: list[Rule] = [no_repeated(1), forbid(b"ba"), begin_with([prefix])]
     model = ToyModel(seed=6)
     expected = [
         h
@@ -138,7 +139,7 @@ def test_length_bounds() -> None:
 def test_length_bounds_hold_with_any_rules() -> None:
     limits = Limits(max_length_ratio=0.1, min_length=7, max_length=11)
     lengths = set()
-    every: list[Rule] = [RepetitionPenalty(1.3), NoRepeatedNgrams(3), forbid(b"abb")]
+    every: list[Rule] = [partial(penalize_repetition, 1.3), no_repeated(3), forbid(b"abb")]
     for rules in ([], every):
         for n_best in everywhere(rules, sentences(20, seed=9), limits):
             lengths |= {len(h.tokens) for h in n_best}
@@ -147,7 +148,7 @@ def test_length_bounds_hold_with_any_rules() -> None:
 
 def test_a_row_without_allowed_tokens_ends() -> None:
     limits = Limits(min_length=8)  # but there are only four words
-    for n_best in everywhere([NoRepeatedNgrams(1)], sentences(20), limits):
+    for n_best in everywhere([no_repeated(1)], sentences(20), limits):
         assert all(sorted(h.tokens) == [UNK, 4, 5, 6] for h in n_best)
     for n_best in everywhere([forbid(b"a", b"b", b"?")], sentences(5), limits):
         assert all(h.tokens == [] for h in n_best)

@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -14,19 +15,20 @@ from toy import (
     assert_same,
     batch,
     beam_search,
+    begin_with,
     forbid,
     greedy,
     naive_beam_search,
+    no_repeated,
     repeats,
     text,
 )
 
 from mtformer.config.schema import DecodingConfig, ModelConfig, Stopping
-from mtformer.decoding.beam import Diverse
-from mtformer.decoding.constraints import Prefixes
+from mtformer.decoding.beam import diverse_candidates
 from mtformer.decoding.engine import Engine, plan_batches
 from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.rules import NoRepeatedNgrams, RepetitionPenalty, Rule, Step
+from mtformer.decoding.rules import Rule, Step, penalize_repetition
 from mtformer.decoding.search import top_candidates
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import EOS
@@ -83,11 +85,11 @@ def plain_prefix(prefix: Sequence[int]) -> Steer:
 SENTENCES = strategies.lists(strategies.sampled_from((4, 5, 6)), min_size=1, max_size=9)
 RULES: list[tuple[Callable[[int], list[Rule]], Steer]] = [
     (lambda count: [], lambda tokens, own: own),
-    (lambda count: [NoRepeatedNgrams(1)], plain_ngrams(1)),
-    (lambda count: [NoRepeatedNgrams(2)], plain_ngrams(2)),
-    (lambda count: [RepetitionPenalty(1.5)], plain_penalty(1.5)),
+    (lambda count: [no_repeated(1)], plain_ngrams(1)),
+    (lambda count: [no_repeated(2)], plain_ngrams(2)),
+    (lambda count: [partial(penalize_repetition, 1.5)], plain_penalty(1.5)),
     (lambda count: [forbid(b"aba", b"bb")], plain_forbidden(b"aba", b"bb")),
-    (lambda count: [Prefixes([[6, 4, 1]] * count, torch.device("cpu"))], plain_prefix([6, 4, 1])),
+    (lambda count: [begin_with([[6, 4, 1]] * count)], plain_prefix([6, 4, 1])),
 ]
 """Functions that return rules for a number of sentences, each with an equivalent that uses Python lists."""
 
@@ -144,7 +146,7 @@ def test_beam_search_equals_naive_implementation(
 
 
 def test_dead_beams_do_not_add_a_diversity_penalty() -> None:
-    chooser, R, V = Diverse(2, 100.0), 4, 8
+    chooser, R, V = partial(diverse_candidates, 2, 100.0), 4, 8
     log_prob_URV = torch.full((2, R, V), -torch.inf)
     log_prob_URV[0, 0, 5] = -1.0  # the only token allowed in the first group
     log_prob_URV[1, 0] = -torch.arange(1.0, V + 1)

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from torch import Tensor
 from mtformer.config.schema import DecodingConfig, ModelConfig
 from mtformer.decoding import beam
 from mtformer.decoding.beam import Chooser
-from mtformer.decoding.constraints import ForbiddenPhrases, automaton, over_vocabulary
-from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.rules import LengthBounds, Rule
+from mtformer.decoding.constraints import automaton, over_vocabulary
+from mtformer.decoding.inference import InferenceModel, pad
+from mtformer.decoding.rules import LengthBounds, Rule, exclude_phrases, exclude_repeated_ngrams, force_prefixes
 from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Hypothesis
 from mtformer.model.transformer import Transformer
@@ -291,5 +292,13 @@ def repeats(tokens: Sequence[int], n: int) -> bool:
     return len(set(ngrams)) < len(ngrams)
 
 
-def forbid(*phrases: bytes) -> ForbiddenPhrases:
-    return ForbiddenPhrases(torch.from_numpy(over_vocabulary(automaton(phrases), PIECES)))
+def forbid(*phrases: bytes) -> Rule:
+    return partial(exclude_phrases, torch.from_numpy(over_vocabulary(automaton(phrases), PIECES)))
+
+
+def no_repeated(n: int) -> Rule:
+    return partial(exclude_repeated_ngrams, n)
+
+
+def begin_with(prefixes: Sequence[Sequence[int]]) -> Rule:
+    return partial(force_prefixes, pad(prefixes, torch.device("cpu"), value=-1)[0])
