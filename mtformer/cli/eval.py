@@ -27,6 +27,7 @@ from mtformer.config.data import TextFiles
 from mtformer.config.loading import load_config
 from mtformer.errors import ConfigError
 from mtformer.evaluation.comet import Comet
+from mtformer.files import write_text
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def evaluate(
 
 def calibrate_run(run: RunDir, translator: "Translator", sets: "list[EvalSet]") -> None:
     """Fit the confidence of the translations of a run to dev sets, and save it in the run."""
-    from mtformer.decoding.confidence import GOOD_CHRF, fit, save_calibration
+    from mtformer.decoding.confidence import GOOD_CHRF, fit
     from mtformer.evaluation.scores import sentence_chrf
 
     sources, translations, chrf = list[str](), list["Translation"](), list[float]()
@@ -77,7 +78,7 @@ def calibrate_run(run: RunDir, translator: "Translator", sets: "list[EvalSet]") 
             found = translator.into(one.tgt_lang).translate(one.sources, token_scores=True, progress=bar.update)
             sources, translations = [*sources, *one.sources], [*translations, *found]
             chrf += sentence_chrf([best.text for best in found], one.references[0])
-    save_calibration(run.confidence, fit(sources, translations, chrf))
+    write_text(run.confidence, fit(sources, translations, chrf).model_dump_json(indent=2) + "\n")
     share = sum(score >= GOOD_CHRF for score in chrf) / len(chrf)
     log.info("confidence fitted to %d pairs; %.0f%% have a chrF2++ of at least %g", len(chrf), 100 * share, GOOD_CHRF)
 

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from mtformer.decoding.inference import alignment_layer, pad
 from mtformer.decoding.inputs import check_lines
 from mtformer.decoding.postprocessing import END
-from mtformer.decoding.translation import Translation, align
+from mtformer.decoding.translation import Attention, Translation
 from mtformer.decoding.translator import Translator, evaluating
 from mtformer.errors import ConfigError, DataError
 from mtformer.model.attention import MultiHeadAttention, record_weights
-from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import EOS
 
 
@@ -52,9 +51,11 @@ class AttentionMaps:
     def alignment(self) -> list[tuple[int, int]]:
         """Pairs (source word, target word), one per target word, as in `mtformer translate --alignment`."""
         weights_TS = self.cross_LHTS[self.alignment_layer].mean(dim=0)[:, self.num_tags :]
-        return align(weights_TS, self.src_pieces[self.num_tags : -1], self.tgt_pieces[:-1])
+        src_pieces, tgt_pieces = self.src_pieces[self.num_tags : -1], self.tgt_pieces[:-1]
+        return Attention(src_pieces, tgt_pieces, weights_TS.tolist(), [0] * len(weights_TS)).alignment
 
 
+@torch.inference_mode()
 def attention_maps(translator: Translator, source: str, translation: str | Translation | None = None) -> AttentionMaps:
     """Return all attention weights of a model for a sentence and its translation.
 
@@ -82,10 +83,13 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
         if length > translator.engine.max_positions:
             most = translator.engine.max_positions
             raise DataError(f"the {what} has {length} tokens; the model supports at most {most}; use a shorter one")
-    weights = _weights(model, src, [target.start, *tokens])
+    device = model.output.device
+    modules = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
+    with evaluating([model]), record_weights(modules) as recorded:
+        model(*pad([src], device), pad([[target.start, *tokens]], device)[0])
 
     def of_layers(layers: nn.ModuleList, name: str) -> Tensor:
-        return torch.stack([weights[getattr(layer, name)] for layer in layers])
+        return torch.stack([recorded[getattr(layer, name)][0].float().cpu() for layer in layers])
 
     return AttentionMaps(
         source=source,
@@ -98,13 +102,3 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
         num_tags=len(target.tags),
         start=tgt.id_pieces([target.start])[0],
     )
-
-
-@torch.inference_mode()
-def _weights(model: Transformer, src: list[int], tgt_in: list[int]) -> dict[nn.Module, Tensor]:
-    """Return the attention weights (H, query, key) of each attention module."""
-    device = model.output.device
-    modules = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    with evaluating([model]), record_weights(modules) as recorded:
-        model(*pad([src], device), pad([tgt_in], device)[0])
-    return {module: weights_BHTS[0].float().cpu() for module, weights_BHTS in recorded.items()}

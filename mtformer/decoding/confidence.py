@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mtformer.decoding.translation import LOW_CONFIDENCE, Translation
 from mtformer.errors import CheckpointError, DataError
-from mtformer.files import read_bytes, write_text
+from mtformer.files import read_bytes
 
 GOOD_CHRF = 50.0
 """A translation is good if its sentence chrF2++ is at least this."""
@@ -119,11 +119,6 @@ def _fit(features_NF: torch.Tensor, is_good_N: torch.Tensor) -> Logistic:
     optimizer.step(loss)
     *found, bias = weights.tolist()
     return Logistic(means=means.tolist(), scales=scales.tolist(), weights=found, bias=bias)
-
-
-def save_calibration(path: Path, calibration: Calibration) -> None:
-    """Write the calibration as JSON, atomically."""
-    write_text(path, calibration.model_dump_json(indent=2) + "\n")
 
 
 def load_calibration(path: Path) -> Calibration | None:

@@ -194,16 +194,11 @@ def word_numbers(pieces: Sequence[str]) -> list[int]:
     return [min(number, last) for number in numbers]
 
 
-def align(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[str]) -> list[tuple[int, int]]:
-    """Return pairs (source word, target word): for each target word, the source word that it attends to most.
-
-    Rows and columns of the attention beyond the pieces (eos) are ignored.
-    """
-    return [(src, tgt) for src, tgt, _ in _links(attention_TS, src_pieces, tgt_pieces)]
-
-
 def _links(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[str]) -> list[tuple[int, int, float]]:
-    """Return the pairs of `align` with the mean attention of the target word's pieces to the source word."""
+    """Return (source word, target word, share) for each target word and the source word that it attends to most.
+
+    The share is the mean over the pieces of the target word. Rows and columns beyond the pieces (eos) are ignored.
+    """
     if not all("".join(pieces).strip(SPACE) for pieces in (src_pieces, tgt_pieces)):
         return []
     tgt_words = word_numbers(tgt_pieces)

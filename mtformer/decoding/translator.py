@@ -18,7 +18,7 @@ from torch import Tensor
 from mtformer.config.data import DataConfig
 from mtformer.config.fields import describe_errors
 from mtformer.config.loading import load_config
-from mtformer.config.schema import DecodingConfig
+from mtformer.config.schema import Config, DecodingConfig
 from mtformer.config.yaml_text import Origin
 from mtformer.data.filters.numbers import writes_digits
 from mtformer.decoding.confidence import Calibration, load_calibration
@@ -54,7 +54,7 @@ class Translator:
         tokenizers: tokenizers of the models.
         decoding: default settings of `translate`.
         trained_tokens: length of the longest training source; None: the maximum that the models support.
-        multi_sentence_share: share of training lines with several sentences; None: unknown.
+        multi_sentence_share: share of training lines with several sentences.
         weights: weight files of the models, for reports.
         calibration: fitted confidence of the model; None: translations have no confidence.
         data: `data` section of the config, which names the languages; None: the models have one direction.
@@ -66,7 +66,7 @@ class Translator:
         tokenizers: TokenizerPair,
         decoding: DecodingConfig,
         trained_tokens: int | None = None,
-        multi_sentence_share: float | None = None,
+        multi_sentence_share: float = 0.0,
         weights: Sequence[Path] = (),
         data: DataConfig | None = None,
         calibration: Calibration | None = None,
@@ -79,7 +79,7 @@ class Translator:
         self.decoding = decoding
         self.max_tokens = self.engine.max_positions - 1
         self.preferred_tokens = min(trained_tokens or self.max_tokens, self.max_tokens)
-        self.knows_several_sentences = multi_sentence_share is not None and multi_sentence_share >= KNOWN_SHARE
+        self.knows_several_sentences = multi_sentence_share >= KNOWN_SHARE
         self.weights = weights
         self.data = data
         self.calibration = calibration
@@ -116,11 +116,25 @@ class Translator:
         is_int8_on_cpu = precision == "int8" and pick_device(device).type == "cpu"
         if backend is None and (is_int8_on_cpu or any(map(_is_export, runs))):
             backend = "ctranslate2"
-        if backend != "ctranslate2":
-            return _load_own(runs, checkpoints, device, precision)
-        if len(runs) * len(checkpoints) > 1:
+        is_single = len(runs) * len(checkpoints) == 1
+        if backend == "ctranslate2" and not is_single:
             raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")
-        return _load_ctranslate2(runs[0], checkpoints[0], device, precision)
+        configs = [load_config(run.config).config for run in runs]
+        tokenizers = TokenizerPair.load(runs[0].tokenizer)
+        if backend == "ctranslate2":
+            engine, weights = _load_ctranslate2(runs[0], configs[0], tokenizers, checkpoints[0], device, precision)
+        else:
+            engine, weights = _load_own(runs, configs, tokenizers, checkpoints, device, precision)
+        return Translator(
+            engine,
+            tokenizers,
+            configs[0].decoding,
+            trained_tokens=min(config.data.filters.max_tokens for config in configs),
+            multi_sentence_share=min(from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0 for run in runs),
+            weights=weights,
+            data=configs[0].data,
+            calibration=load_calibration(runs[0].confidence) if is_single else None,
+        )
 
     def with_decoding(self, **settings: Any) -> "Translator":
         """Return a translator with other default settings; None keeps the current value.
@@ -205,7 +219,8 @@ class Translator:
         postprocess = Postprocessor(
             self.engine, self.tokenizers, self._vocabulary, wide, attention, token_scores, self.in_digits
         )
-        search = partial(self._search, decoding=decoding, forbidden=forbidden, postprocess=postprocess)
+        next_SV = _automaton(forbidden, self._vocabulary) if forbidden else None
+        search = partial(self._search, decoding=decoding, forbidden=next_SV, postprocess=postprocess)
         with evaluating(self.models):
             found = search(segments, report=report)
             again = []  # without one of the required phrases, or without all
@@ -213,9 +228,7 @@ class Translator:
                 if segment.required and _fails(segment, found[i]):
                     fewer = {(), *combinations(segment.required, len(segment.required) - 1)}
                     again += [(i, replace(segment, required=phrases)) for phrases in fewer]
-            results = zip(
-                again, search([one for _, one in again], report=lambda count: None) if again else [], strict=True
-            )
+            results = zip(again, search([one for _, one in again], report=lambda count: None), strict=True)
             for (i, segment), n_best in sorted(results, key=lambda one: (len(one[0][1].required), one[1][0].score)):
                 found[i] = found[i] if _fails(segment, n_best) else n_best
         n_bests: list[list[list[Translation]]] = [[] for _ in lines]
@@ -233,7 +246,7 @@ class Translator:
         self,
         segments: Sequence[Segment],
         decoding: DecodingConfig,
-        forbidden: Sequence[str],
+        forbidden: Tensor | None,
         postprocess: Postprocessor,
         report: Callable[[int], object],
     ) -> list[list[Translation]]:
@@ -242,11 +255,10 @@ class Translator:
         budget = min(self.engine.batch_tokens(decoding), self.engine.max_batch_tokens)
         batches = plan_batches(lengths, budget, decoding.num_rows)
         by_batch = [[segments[number] for number in batch] for batch in batches]
-        automaton_SV = _automaton(forbidden, self._vocabulary)
         found: list[list[Translation]] = [[] for _ in segments]
         num_left = Counter(segment.line for segment in segments)
         # Close the search immediately after an error, because the search changes the number of threads.
-        searched = self.engine.search(by_batch, decoding, automaton_SV)
+        searched = self.engine.search(by_batch, decoding, forbidden)
         with contextlib.closing(searched):
             for batch, some, n_bests in zip(batches, by_batch, searched, strict=True):
                 self._require_finite([[one.score for one in n_best] for n_best in n_bests])
@@ -315,14 +327,17 @@ def _is_export(run: RunDir) -> bool:
 
 
 def _load_own(
-    runs: Sequence[RunDir], checkpoints: Sequence[str | None], device_name: str, precision: str | None
-) -> Translator:
+    runs: Sequence[RunDir],
+    configs: Sequence[Config],
+    tokenizers: TokenizerPair,
+    checkpoints: Sequence[str | None],
+    device_name: str,
+    precision: str | None,
+) -> tuple[Engine, list[Path]]:
     device = pick_device(device_name)
     if device.type == "cpu":
         set_up_memory()
     precision = pick_search_precision(precision, device)
-    configs = [load_config(run.config).config for run in runs]
-    tokenizers = TokenizerPair.load(runs[0].tokenizer)
     models, weights = [], []
     for run, config in zip(runs, configs, strict=True):
         theirs = TokenizerPair.load(run.tokenizer)
@@ -336,18 +351,19 @@ def _load_own(
             load_weights(model, *paths)
             models.append(InferenceModel.prepare(model, device, precision))
             weights += paths
-    trained_tokens = min(config.data.filters.max_tokens for config in configs)
-    first = configs[0]
-    share = min(from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0 for run in runs)
-    engine = Engine(models, precision)
-    calibration = load_calibration(runs[0].confidence) if len(models) == 1 else None
-    return Translator(engine, tokenizers, first.decoding, trained_tokens, share, weights, first.data, calibration)
+    return Engine(models, precision), weights
 
 
-def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precision: str | None) -> Translator:
+def _load_ctranslate2(
+    run: RunDir,
+    config: Config,
+    tokenizers: TokenizerPair,
+    checkpoint: str | None,
+    device: str,
+    precision: str | None,
+) -> tuple[Engine, list[Path]]:
     """Load an export, or a run or bundle, which is converted on first use."""
     import_ctranslate2()
-    config, tokenizers = load_config(run.config).config, TokenizerPair.load(run.tokenizer)
     if config.data.language_tags == "target":
         raise unsupported("data.language_tags 'target'")
     if _is_export(run):
@@ -357,10 +373,7 @@ def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precisio
     else:
         weights = find_weights(run, checkpoint, config.training.best_metric)
         folder = cached_model(weights, config.model, tokenizers)
-    engine = open_model(folder, tokenizers, config.model.max_positions, device, precision)
-    trained_tokens, share = config.data.filters.max_tokens, from_data_report(run, MULTI_SENTENCE_SHARE)
-    calibration = load_calibration(run.confidence)
-    return Translator(engine, tokenizers, config.decoding, trained_tokens, share, weights, config.data, calibration)
+    return open_model(folder, tokenizers, config.model.max_positions, device, precision), weights
 
 
 def from_data_report(run: RunDir, key: str) -> float | None:
@@ -380,10 +393,8 @@ def override(decoding: DecodingConfig, **values: Any) -> DecodingConfig:
         raise ConfigError(lines[0]) from error
 
 
-def _automaton(phrases: Sequence[str], vocabulary: Sequence[str]) -> Tensor | None:
-    """Return the automaton for `exclude_phrases`, or None if there are no phrases."""
-    if not phrases:
-        return None
+def _automaton(phrases: Sequence[str], vocabulary: Sequence[str]) -> Tensor:
+    """Return the automaton for `exclude_phrases`."""
     pieces = [piece_bytes(piece, number in CONTROL_IDS) for number, piece in enumerate(vocabulary)]
     return torch.from_numpy(over_vocabulary(automaton([phrase.encode() for phrase in phrases]), pieces))
 

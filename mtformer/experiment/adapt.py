@@ -153,7 +153,7 @@ def choose_weights(
     new = read_weights(run.checkpoint(run.steps()[-1]) / WEIGHTS)
     tokenizers, device = TokenizerPair.load(run.tokenizer), pick_device(config.training.device)
     model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size).to(device)
-    share_of_several = from_data_report(run, MULTI_SENTENCE_SHARE)
+    share_of_several = from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0
     translator = Translator(
         [model],
         tokenizers,

@@ -9,7 +9,7 @@ import pytest
 from program import invoke
 from typer.testing import Result
 
-from mtformer.decoding.confidence import GOOD_CHRF, Calibration, fit, load_calibration, save_calibration
+from mtformer.decoding.confidence import GOOD_CHRF, Calibration, fit, load_calibration
 from mtformer.decoding.translation import LOW_CONFIDENCE, NUMBERS, Translation, join
 from mtformer.errors import CheckpointError, DataError
 
@@ -73,7 +73,7 @@ def test_too_few_or_equal_pairs_are_refused() -> None:
 def test_saving_and_loading(calibration: Calibration, tmp_path: Path) -> None:
     path = tmp_path / "confidence.json"
     assert load_calibration(path) is None
-    save_calibration(path, calibration)
+    path.write_text(calibration.model_dump_json())
     assert load_calibration(path) == calibration
     for text in ("{", "[]", '{"good_chrf": 50}'):
         path.write_text(text)
@@ -86,7 +86,7 @@ def test_commands_use_it(run: Path, calibration: Calibration, tmp_path: Path, co
     assert "confidence" not in json.loads(invoke("translate", run, "--json", stdin=text).stdout.splitlines()[0])
     refused = invoke("translate", run, "--only-above", 0.5, stdin=text)
     assert (refused.exit_code, "no fitted confidence" in refused.stderr) == (2, True)
-    save_calibration(run / "confidence.json", calibration)
+    (run / "confidence.json").write_text(calibration.model_dump_json())
     assert invoke("export", run, "--output", tmp_path / "bundle").exit_code == 0
     for path in (run, tmp_path / "bundle"):
         first, blank = map(json.loads, invoke("translate", path, "--json", stdin=text).stdout.splitlines())

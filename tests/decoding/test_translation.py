@@ -6,11 +6,14 @@ import torch
 from mtformer.decoding.translation import (
     Attention,
     Translation,
-    align,
     best_source_words,
     join,
     word_numbers,
 )
+
+
+def align(weights_TS: torch.Tensor, src: list[str], tgt: list[str]) -> list[tuple[int, int]]:
+    return Attention(src, tgt, weights_TS.tolist(), [0] * len(weights_TS)).alignment
 
 
 def part(text: str, pieces: list[str], log_probs: list[float], attention: Attention | None = None) -> Translation:
