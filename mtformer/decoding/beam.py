@@ -135,14 +135,7 @@ def beam_search(
 
 
 class _Beams:
-    """Live beams of all units and the best R finished hypotheses of each; the tensors have one row per unit.
-
-    Args:
-        max_B: maximum length of each translation.
-        G, R, T: number of groups and of beams per group, and maximum number of steps.
-        alpha: exponent of the length penalty.
-        start: first token of the decoder.
-    """
+    """Live beams of all units and the best R finished hypotheses of each; the tensors have one row per unit."""
 
     def __init__(self, max_B: Tensor, G: int, R: int, T: int, alpha: float, start: int) -> None:
         B, U, device = max_B.size(0), max_B.size(0) * G, max_B.device

@@ -24,14 +24,7 @@ from mtformer.files import CHECKSUMS, verify
 from mtformer.run_dir import CT2_VOCABULARY_MAP, CT2_WEIGHTS
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
-COMPUTE_TYPES = {
-    None: "default",
-    "auto": "auto",
-    "fp32": "float32",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "int8": "int8",
-}
+COMPUTE_TYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 BATCHES_AHEAD = 2 * MAX_WORKERS
 """Maximum number of batches queued for the workers."""
 BATCH_TOKENS = 512
@@ -92,15 +85,15 @@ def _pick_device(library: ModuleType, name: str) -> str:
 
 
 def _compute_type(library: ModuleType, precision: str | None, device: str) -> str:
-    if precision not in COMPUTE_TYPES:
-        names = ", ".join(filter(None, COMPUTE_TYPES))
-        raise DeviceError(f"precision '{precision}': unknown precision; use {names}")
-    compute_type = COMPUTE_TYPES[precision]
-    supported = {"default", "auto", *library.get_supported_compute_types(device)}
-    if compute_type not in supported:
-        names = ", ".join(name for name, kind in COMPUTE_TYPES.items() if name and kind in supported)
-        raise DeviceError(f"precision '{precision}': CTranslate2 does not support it on {device}; use {names}")
-    return compute_type
+    if precision is None:
+        return "default"
+    supported = {"auto", *library.get_supported_compute_types(device)}
+    usable = {name: kind for name, kind in COMPUTE_TYPES.items() if kind in supported}
+    if precision not in usable:
+        raise DeviceError(
+            f"precision '{precision}': CTranslate2 does not support it on {device}; use {', '.join(usable)}"
+        )
+    return usable[precision]
 
 
 class CTranslate2Engine(Engine):

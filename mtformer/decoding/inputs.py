@@ -83,16 +83,9 @@ def check_inputs(
     first_line: int,
     glossary: Sequence[tuple[str, str]],
 ) -> list[Line]:
-    """Check the arguments of `Translator.translate`.
+    """Check the arguments of `Translator.translate`; for `glossary` see `required_terms`.
 
-    Args:
-        lines: source lines.
-        prefixes: required beginning of each translation, or None.
-        required: required phrases of each translation, or None.
-        tokenizer: tokenizer of the target language.
-        max_tokens: maximum length of a prefix, and of all phrases of a line together.
-        first_line: number of the first line in the user's input, counted from 0.
-        glossary: see `required_terms`.
+    A prefix, and all phrases of a line together, have at most `max_tokens` tokens of the target `tokenizer`.
 
     Raises:
         DataError: if the number of prefixes or phrase lists is wrong, a phrase is blank, or text exceeds the limit.
@@ -107,15 +100,14 @@ def check_inputs(
     checked = []
     given = zip(texts, check_lines(prefixes or [""] * len(texts)), required or [[]] * len(texts), strict=True)
     for number, (text, prefix, phrases) in enumerate(given, start=first_line + 1):
-        prefix_ids, prefix_pieces = (tokenizer.encode([prefix])[0], tokenizer.pieces(prefix)) if prefix else ([], [])
+        [prefix_ids], prefix_pieces = tokenizer.encode([prefix]), tokenizer.pieces(prefix)
         _check_length(f"the prefix of line {number} has", len(prefix_ids), max_tokens)
         required_ids = tokenizer.encode(check_lines(phrases, f"the required phrases of line {number}"))
         if not all(required_ids):
             raise DataError(f"a required phrase of line {number} is blank; leave it out")
         _check_length(f"the required phrases of line {number} have", sum(map(len, required_ids)), max_tokens)
         known = [tuple(ids) for ids in required_ids if UNK not in ids]
-        prefix = as_written([prefix], tokenizer)[0] if prefix else ""
-        phrases = as_written([*phrases, *required_terms(glossary, text)], tokenizer)
+        prefix, *phrases = as_written([prefix, *phrases, *required_terms(glossary, text)], tokenizer)
         checked.append(Line(text, prefix, prefix_ids, prefix_pieces, phrases, known))
     return checked
 

@@ -107,12 +107,9 @@ class Postprocessor:
         """Return the attention (T, S) for all hypotheses, or only for those with unknown tokens to replace."""
         replaces = self.decoding.replace_unknowns
         chosen = [i for i, (_, one) in enumerate(pairs) if self.attention or (replaces and UNK in one.tokens)]
-        weights: list[Tensor | None] = [None] * len(pairs)
-        if chosen:
-            found = self.engine.attention(*_ids([pairs[number] for number in chosen]))
-            for number, weights_TS in zip(chosen, found, strict=True):
-                weights[number] = weights_TS
-        return weights
+        found = self.engine.attention(*_ids([pairs[number] for number in chosen])) if chosen else []
+        weights = dict(zip(chosen, found, strict=True))
+        return [weights.get(number) for number in range(len(pairs))]
 
     def _translation(self, segment: Segment, one: Hypothesis, weights_TS: Tensor | None, text: str) -> Translation:
         pieces = [self.vocabulary[token] for token in one.tokens]

@@ -44,7 +44,11 @@ def generate(
     input, needed for sampling: draws depend only on (seed, key, sample number, position), not on batching.
     """
     B, C, max_steps, device = src_BS.size(0), settings.num_rows, bounds.max_steps, src_BS.device
-    uniform_NT = _uniform_numbers(settings.seed, keys, C, max_steps).to(device) if settings.draws else None
+    uniform_NT = None
+    if settings.draws:
+        # Each sample has its own generator, so its numbers do not depend on other sentences or on the number of rows.
+        generators = [np.random.default_rng((settings.seed, key, number)) for key in keys for number in range(C)]
+        uniform_NT = torch.from_numpy(np.stack([one.random(max_steps) for one in generators])).to(device)
     cache = model.start(src_BS, src_lengths_B, C, max_steps)
     tokens_NT = torch.full((B * C, max_steps), PAD, device=device)
     raw_NT = torch.zeros(B * C, max_steps, device=device)
@@ -79,17 +83,6 @@ def generate(
             row_M, token_M, done_M = row_M[keep_M], token_M[keep_M], done_M[keep_M]
     hypotheses = to_hypotheses(tokens_NT, raw_NT, settings.length_penalty)
     return [hypotheses[i : i + C] for i in range(0, B * C, C)]
-
-
-def _uniform_numbers(seed: int, keys: Sequence[int], num_samples: int, max_steps: int) -> Tensor:
-    """Return a number in [0, 1) for each sample and step, (N, T) in float64.
-
-    Each sample has its own generator, so its numbers do not depend on other sentences or on the number of samples.
-    """
-    rows = [
-        np.random.default_rng((seed, key, number)).random(max_steps) for key in keys for number in range(num_samples)
-    ]
-    return torch.from_numpy(np.stack(rows))
 
 
 def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:

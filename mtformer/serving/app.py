@@ -26,9 +26,17 @@ from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import MtformerError
 from mtformer.serving.batcher import Batcher, ClosedError, Job
-from mtformer.serving.languages import Languages, detect
 from mtformer.serving.page import line_values, make_page, respond_with
-from mtformer.serving.requests import Limits, Text, TextRequest, TranslationRequest, describe_body, read_request
+from mtformer.serving.requests import (
+    Languages,
+    Limits,
+    Text,
+    TextRequest,
+    TranslationRequest,
+    describe_body,
+    detect,
+    read_request,
+)
 from mtformer.serving.server import explain_loop_error
 from mtformer.templating import render
 

@@ -10,8 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from mtformer.decoding.sentences import UNSPACED
 from mtformer.decoding.translation import Translation
-from mtformer.serving.languages import Languages
-from mtformer.serving.requests import Limits
+from mtformer.serving.requests import Languages, Limits
 from mtformer.templating import render
 from mtformer.text.pieces import SPACE
 from mtformer.text.tokenizer import BYTE_PIECE, piece_bytes

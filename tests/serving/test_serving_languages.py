@@ -7,7 +7,7 @@ import pytest
 from mtformer.config.data import DataConfig
 from mtformer.config.languages import language_name
 from mtformer.data.filters import language
-from mtformer.serving.languages import Languages, detect
+from mtformer.serving.requests import Languages, detect
 
 
 def languages(**data: object) -> Languages:
