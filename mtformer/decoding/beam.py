@@ -13,16 +13,8 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig, Stopping
-from mtformer.decoding.rules import LengthBounds, Rule, Step, Watch, apply
-from mtformer.decoding.search import (
-    Decodable,
-    Hypothesis,
-    correction,
-    log_probs,
-    sentences_to_keep,
-    to_hypotheses,
-    top_candidates,
-)
+from mtformer.decoding.rules import LengthBounds, Rule, Step, Watch, next_step
+from mtformer.decoding.search import Decodable, Hypothesis, sentences_to_keep, to_hypotheses, top_candidates
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 
@@ -109,15 +101,12 @@ def beam_search(
     first_beam_G1 = torch.arange(0, beam_size, R, device=src_BS.device).unsqueeze(1)
     found: list[Ranked] = [{} for _ in range(B)]
     for position in range(max_steps):
-        logits_NV, exact_logits = model.step(beams.last_UR.flatten(), cache)
-        raw_URV = log_probs(logits_NV, R)
-        correct = None if rules else correction(exact_logits, logits_NV, R)
-        step = apply(rules, bounds, Step(raw_URV, raw_URV, beams.tokens_URt, beams.sentence_U, correct))
+        step = next_step(model, beams.last_UR, cache, beams.tokens_URt, beams.sentence_U, rules, bounds)
         if watch is not None:
             watch(step)
         candidates = choose(step, beams.score_UR, 2 * R)
-        index_UK = torch.add(candidates.token_UK, candidates.beam_UK, alpha=raw_URV.size(2))
-        raw_UK = raw_URV.flatten(1).gather(1, index_UK)
+        index_UK = torch.add(candidates.token_UK, candidates.beam_UK, alpha=step.raw_URV.size(2))
+        raw_UK = step.raw_URV.flatten(1).gather(1, index_UK)
         beams.finish(candidates, raw_UK, position)
         parent_UR = beams.extend(candidates, raw_UK)
         beams.update_done(position, settings.early_stopping)

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from mtformer.decoding.beam import Candidates, best_candidates
@@ -84,16 +83,15 @@ class RequiredPhrases:
 
     def choose(self, step: Step, score_UR: Tensor, K: int) -> Candidates:
         """Return the best candidates; for sentences with required phrases, they are selected from the banks."""
-        lists = [part.tolist() for part in best_candidates(step, score_UR, K)]
+        found = best_candidates(step, score_UR, K)
         for unit, sentence in enumerate(step.sentence_U.tolist()):
             if self.phrases[sentence]:
                 chosen = self._choose(step, score_UR, unit, sentence)[:K]
                 # Pad with dead beams. As in standard search, at most R candidates are eos.
                 filled = [one[:3] for one in chosen] + [(-math.inf, 0, PAD)] * (K - len(chosen))
-                for part, values in zip(lists, zip(*filled, strict=True), strict=True):
-                    part[unit] = list(values)
-        score_UK = torch.tensor(lists[0], dtype=score_UR.dtype, device=score_UR.device)
-        return Candidates(score_UK, *(torch.tensor(part, device=score_UR.device) for part in lists[1:]))
+                for part_UK, values in zip(found, zip(*filled, strict=True), strict=True):
+                    part_UK[unit] = part_UK.new_tensor(values)
+        return found
 
     def _choose(self, step: Step, score_UR: Tensor, unit: int, sentence: int) -> list[Continuation]:
         """Return the R chosen continuations of a unit, best first, followed by the others, best first."""

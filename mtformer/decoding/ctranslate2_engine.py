@@ -4,6 +4,7 @@ B sentences, S source length, T target length.
 """
 
 import importlib
+import itertools
 from collections import defaultdict, deque
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -140,12 +141,10 @@ class CTranslate2Engine(Engine):
         self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None = None
     ) -> Generator[NBests, None, None]:
         """Yield the hypotheses of each batch; the library searches later batches while the caller processes one."""
-        started: deque[list[_Search]] = deque()
-        for batch in batches:
-            started.append(self._start(batch, settings))
-            if len(started) > BATCHES_AHEAD:
-                yield self._finish(started.popleft(), settings)
+        remaining = (self._start(batch, settings) for batch in batches)
+        started = deque(itertools.islice(remaining, BATCHES_AHEAD))
         while started:
+            started.extend(itertools.islice(remaining, 1))
             yield self._finish(started.popleft(), settings)
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:

@@ -222,13 +222,10 @@ def _watch(segments: Sequence[Segment]) -> Watch | None:
         return None
 
     def watch(step: Step) -> None:
-        first: dict[int, int] = {}
-        for unit, sentence in enumerate(step.sentence_U.tolist()):
-            first.setdefault(sentence, unit)
-        for sentence, unit in first.items():
-            on_step = segments[sentence].watch
-            if on_step is not None:
-                on_step(step.history_URt[unit, 0].tolist())
+        sentences = step.sentence_U.tolist()
+        for sentence, segment in enumerate(segments):
+            if segment.watch is not None and sentence in sentences:
+                segment.watch(step.history_URt[sentences.index(sentence), 0].tolist())
 
     return watch
 

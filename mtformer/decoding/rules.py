@@ -4,7 +4,7 @@ A rule depends only on the tokens so far, so it needs no update when beams are r
 For required phrases see `mtformer.decoding.constraints`.
 
 B sentences, U units (a sentence, or one group of its beams), R beams per unit, V vocabulary, t tokens so far, S states
-of an automaton.
+of an automaton, N = U x R rows, X selected tokens.
 """
 
 import math
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.search import Correction
+from mtformer.decoding.search import Cache, Correction, Decodable
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 
@@ -25,7 +25,7 @@ class Step:
 
     Attributes:
         log_prob_URV: log-probabilities, which the rules modify in place; -inf excludes a token.
-        raw_URV: unmodified log-probabilities of the model; without rules they may be the same tensor.
+        raw_URV: unmodified log-probabilities of the model, over the whole vocabulary; without rules the same tensor.
         history_URt: tokens so far.
         sentence_U: index of each unit's sentence in the original batch.
         correct: see `top_candidates`; None if there are rules, whose changes it would overwrite.
@@ -87,17 +87,36 @@ class LengthBounds:
             log_prob_URV[..., EOS] = torch.where(ends_U.unsqueeze(1), eos_UR, log_prob_URV[..., EOS])
 
 
-def apply(rules: Sequence[Rule], bounds: LengthBounds, step: Step) -> Step:
-    """Apply all rules, then the bounds, and return the step. A row without any allowed token ends with eos."""
-    if rules:
-        step = Step(step.raw_URV.clone(), step.raw_URV, step.history_URt, step.sentence_U)
-        for rule in rules:
-            rule(step)
+def next_step(
+    model: Decodable,
+    token_UR: Tensor,
+    cache: Cache,
+    history_URt: Tensor,
+    sentence_U: Tensor,
+    rules: Sequence[Rule],
+    bounds: LengthBounds,
+) -> Step:
+    """Run the model for one step, apply the rules, then the bounds. A row without any allowed token ends with eos."""
+    logits_NV, exact_logits = model.step(token_UR.flatten(), cache)
+    U, R = token_UR.shape
+    raw_URV = torch.log_softmax(logits_NV, dim=-1, dtype=torch.float32).view(U, R, -1)
+
+    def correct(beam_UX: Tensor, token_UX: Tensor) -> Tensor:
+        assert exact_logits is not None
+        row_UX = beam_UX + torch.arange(0, U * R, R, device=beam_UX.device).unsqueeze(1)
+        return exact_logits(row_UX, token_UX) - logits_NV[row_UX, token_UX].float()
+
+    if not rules:
+        step = Step(raw_URV, raw_URV, history_URt, sentence_U, None if exact_logits is None else correct)
+        bounds(step)
+        return step
+    step = Step(raw_URV.clone(), raw_URV, history_URt, sentence_U)
+    for rule in rules:
+        rule(step)
     bounds(step)
-    if rules:
-        is_stuck_UR = step.log_prob_URV.amax(dim=2) == -math.inf
-        eos_UR = step.log_prob_URV[..., EOS]
-        eos_UR.copy_(torch.where(is_stuck_UR, step.raw_URV[..., EOS], eos_UR))
+    is_stuck_UR = step.log_prob_URV.amax(dim=2) == -math.inf
+    eos_UR = step.log_prob_URV[..., EOS]
+    eos_UR.copy_(torch.where(is_stuck_UR, step.raw_URV[..., EOS], eos_UR))
     return step
 
 

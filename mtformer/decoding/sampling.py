@@ -11,16 +11,8 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.rules import LengthBounds, Rule, Step, Watch, apply
-from mtformer.decoding.search import (
-    Decodable,
-    Hypothesis,
-    correction,
-    log_probs,
-    sentences_to_keep,
-    to_hypotheses,
-    top_candidates,
-)
+from mtformer.decoding.rules import LengthBounds, Rule, Watch, next_step
+from mtformer.decoding.search import Decodable, Hypothesis, sentences_to_keep, to_hypotheses, top_candidates
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 
@@ -56,21 +48,18 @@ def generate(
     token_M = torch.full((B * C,), start, device=device)
     done_M = torch.zeros(B * C, dtype=torch.bool, device=device)
     for position in range(max_steps):
-        logits_MV, exact_logits = model.step(token_M, cache)
-        raw_M1V = log_probs(logits_MV, 1)
-        correct = None if rules else correction(exact_logits, logits_MV, 1)
-        step = Step(raw_M1V, raw_M1V, tokens_NT[row_M, :position].unsqueeze(1), row_M // C, correct)
+        history_M1t = tokens_NT[row_M, :position].unsqueeze(1)
+        step = next_step(model, token_M.unsqueeze(1), cache, history_M1t, row_M // C, rules, bounds)
         if watch is not None:
             watch(step)
-        step = apply(rules, bounds, step)
         if uniform_NT is None:
-            zero_M1 = raw_M1V.new_zeros(raw_M1V.shape[:2])
+            zero_M1 = raw_NT.new_zeros(len(token_M), 1)
             token_M = top_candidates(step.log_prob_URV, zero_M1, 1, step.correct)[2].squeeze(1)
         else:
             shape = settings.temperature, settings.top_k, settings.top_p
             token_M = draw_tokens(step.log_prob_URV.squeeze(1), uniform_NT[row_M, position], *shape)
         token_M = token_M.masked_fill(done_M, PAD)
-        raw_M = raw_M1V.squeeze(1).gather(1, token_M.unsqueeze(1)).squeeze(1)
+        raw_M = step.raw_URV.squeeze(1).gather(1, token_M.unsqueeze(1)).squeeze(1)
         tokens_NT[row_M, position] = token_M
         raw_NT[row_M, position] = raw_M.masked_fill(done_M, 0.0)
         done_M = done_M | (token_M == EOS)

@@ -80,23 +80,6 @@ def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, alpha: float) -> list[
     return hypotheses
 
 
-def log_probs(logits_NV: Tensor, R: int) -> Tensor:
-    """Return log-probabilities (B, R, V) in float32, computed over the whole vocabulary before any rules."""
-    return torch.log_softmax(logits_NV, dim=-1, dtype=torch.float32).view(-1, R, logits_NV.size(-1))
-
-
-def correction(exact_logits: ExactLogits | None, logits_NV: Tensor, R: int) -> Correction | None:
-    """Return the function that corrects rounded log-probabilities; None if they are not rounded."""
-    if exact_logits is None:
-        return None
-
-    def correct(beam_BX: Tensor, token_BX: Tensor) -> Tensor:
-        row_BX = beam_BX + torch.arange(0, len(beam_BX) * R, R, device=beam_BX.device).unsqueeze(1)
-        return exact_logits(row_BX, token_BX) - logits_NV[row_BX, token_BX].float()
-
-    return correct
-
-
 def sentences_to_keep(done_BX: Tensor, position: int) -> Tensor | None:
     """Return the indices of sentences with an unfinished part if removing the others saves time, else None.
 

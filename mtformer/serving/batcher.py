@@ -4,6 +4,7 @@ import contextlib
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -79,10 +80,9 @@ class Batcher:
 
     def _work(self) -> None:
         while not self._is_closing:
-            jobs = self._gather()
-            groups: dict[tuple[str, bool], list[Job]] = {}
-            for job in jobs:
-                groups.setdefault((job.target, job.attention), []).append(job)
+            groups: dict[tuple[str, bool], list[Job]] = defaultdict(list)
+            for job in self._gather():
+                groups[job.target, job.attention].append(job)
             for group in groups.values():
                 self._translate(group)
 
@@ -107,10 +107,8 @@ class Batcher:
     def _translate(self, group: Sequence[Job]) -> None:
         """Answer jobs with the same settings together; if that fails, answer each job separately."""
         group = [job for job in group if not job.is_abandoned]
-        if not group:
-            return
         try:
-            found = iter(self._found(group))
+            found = iter(self._found(group) if group else [])
         except Exception as error:
             if len(group) > 1:
                 for job in group:

@@ -178,9 +178,8 @@ class TextRequest(BaseModel):
         return [kind(text) for text in ([self.q] if isinstance(self.q, str) else self.q)]
 
 
-def _parse_number(value: object) -> object:
-    """Convert a string of digits, as in a form, to an integer."""
-    return int(value[:9]) if isinstance(value, str) and value.isdecimal() else value
+# A form has strings of digits.
+Number = Annotated[int, BeforeValidator(lambda one: int(one[:9]) if isinstance(one, str) and one.isdecimal() else one)]
 
 
 class TranslationRequest(TextRequest):
@@ -189,9 +188,7 @@ class TranslationRequest(TextRequest):
     source: Annotated[Str, Field(description="Language of the text, or auto.")]
     target: Annotated[Str, Field(description="Language of the translation.")]
     format: Annotated[Literal["text", "html"], Field(description="Format of q: text or html.")] = "text"
-    alternatives: Annotated[
-        int, Field(ge=0, strict=True, description="Number of other translations."), BeforeValidator(_parse_number)
-    ] = 0
+    alternatives: Annotated[Number, Field(ge=0, strict=True, description="Number of other translations.")] = 0
 
     @model_validator(mode="after")
     def _check_values(self, info: ValidationInfo) -> "TranslationRequest":

@@ -60,7 +60,13 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server(address, family=family, dualstack_ipv6=is_dual)
     except OSError as error:
-        raise ConfigError(_describe(error, host, port)) from None
+        where = f"port {port} of {host}"
+        known = {
+            errno.EADDRINUSE: f"{where} is in use; choose another with --port, or 0 for any free port",
+            errno.EACCES: f"{where} requires administrator rights; choose port 1024 or higher with --port",
+            errno.EADDRNOTAVAIL: f"--host {host}: not an address of this machine",
+        }
+        raise ConfigError(known.get(error.errno or 0, f"{host} port {port}: {error.strerror}")) from None
 
 
 def is_local(sock: socket.socket) -> bool:
@@ -95,12 +101,3 @@ def make_server(app: Any, is_verbose: bool) -> uvicorn.Server:
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     return uvicorn.Server(config)
-
-
-def _describe(error: OSError, host: str, port: int) -> str:
-    known = {
-        errno.EADDRINUSE: f"port {port} of {host} is in use; choose another with --port, or 0 for any free port",
-        errno.EACCES: f"port {port} of {host} requires administrator rights; choose port 1024 or higher with --port",
-        errno.EADDRNOTAVAIL: f"--host {host}: not an address of this machine",
-    }
-    return known.get(error.errno or 0, f"{host} port {port}: {error.strerror}")
