@@ -114,8 +114,7 @@ def write_card(
     for file, lines in texts.items():
         write_text(folder / file, "".join(f"{line}\n" for line in lines))
     sources, hypotheses_hash, *references = (file_sha256(folder / file) for file in texts)
-    both = (translator.tokenizers.src, translator.tokenizers.tgt)
-    tokenizers = {tokenizer.name: tokenizer.sha256 for tokenizer in both}
+    tokenizers = {one.name: one.sha256 for one in (translator.tokenizers.src, translator.tokenizers.tgt)}
     packages = {package: version(package) for package in ("torch", "sentencepiece", "sacrebleu")}
     card = ScoreCard(
         name=test.name,

@@ -159,27 +159,22 @@ def config_differences(systems: Sequence[System]) -> list[tuple[str, list[Any]]]
 
 
 def _table(systems: Sequence[System], measure: Measure, progress: Callable[[], object]) -> MetricTable:
+    """Return the scores of the systems, and their differences from the first one, the baseline."""
     rows: list[SystemScore] = []
     for system in systems:
-        rows.append(_score(system, measure, rows[0] if rows else None, systems[0]))
+        runs = [RunScore(run.name, run.seed, measure.score(measure.counts[run.path])) for run in system.runs]
+        scores = [run.score for run in runs]
+        deviation = statistics.stdev(scores) if len(scores) > 1 else None
+        whole = estimate(measure, _pooled(system, measure))
+        row = SystemScore(system.name, runs, statistics.fmean(scores), deviation, whole)
+        if rows:
+            num_pairs = min(len(rows[0].runs), len(runs))
+            tests = paired_tests(measure, *(_pooled(one, measure, num_pairs) for one in (systems[0], system)))
+            interval = welch_interval([run.score for run in rows[0].runs], scores) if num_pairs > 1 else None
+            row = replace(row, difference=row.mean - rows[0].mean, tests=tests, seeds_interval=interval)
+        rows.append(row)
         progress()
     return MetricTable(measure.name, measure.label, measure.signature, describe_tests(), rows)
-
-
-def _score(system: System, measure: Measure, base_row: SystemScore | None, base: System) -> SystemScore:
-    """Return the scores of a system and, unless it is the baseline, its differences from the baseline."""
-    runs = [RunScore(run.name, run.seed, measure.score(measure.counts[run.path])) for run in system.runs]
-    scores = [run.score for run in runs]
-    deviation = statistics.stdev(scores) if len(scores) > 1 else None
-    row = SystemScore(
-        system.name, runs, statistics.fmean(scores), deviation, estimate(measure, _pooled(system, measure))
-    )
-    if base_row is None:
-        return row
-    num_pairs = min(len(base.runs), len(runs))
-    tests = paired_tests(measure, _pooled(base, measure, num_pairs), _pooled(system, measure, num_pairs))
-    interval = welch_interval([run.score for run in base_row.runs], scores) if num_pairs > 1 else None
-    return replace(row, difference=row.mean - base_row.mean, tests=tests, seeds_interval=interval)
 
 
 def _pooled(system: System, measure: Measure, num_runs: int | None = None) -> Counts:

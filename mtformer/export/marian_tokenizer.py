@@ -16,7 +16,7 @@ that SentencePiece adds before it.
 """
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,7 +65,7 @@ def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
         CheckpointError: if source.spm is not a SentencePiece model of type unigram.
     """
     known = _known(path, spm)
-    entries = [Piece(text, known.scores[number], kind) for text, number, kind in _pieces(known)]
+    entries = _pieces(known)
     taken = {entry.text for entry in entries}
     words = {text: row for text, row in vocabulary.items() if row not in special}
     foreign = _foreign(words, known) if not known.bytes else []
@@ -83,17 +83,15 @@ def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
     Unknown pieces are decoded to empty text, as by `MarianTokenizer` if it skips special tokens.
     """
     known = _known(path, spm)
-    kinds = {text: (known.scores[number], kind) for text, number, kind in _pieces(known)}
-    if known.bytes and not all(text in vocabulary for text, (_, kind) in kinds.items() if kind == BYTE):
+    pieces = {piece.text: piece for piece in _pieces(known)}
+    if known.bytes and not all(text in vocabulary for text, piece in pieces.items() if piece.kind == BYTE):
         raise CheckpointError(f"{path}: uses byte fallback, but vocab.json does not contain all byte pieces")
     processor = sentencepiece.SentencePieceProcessor(model_proto=spm)
     controls = {text for text in vocabulary if processor.IsControl(processor.PieceToId(text))}
     rows = [row for row in sorted(vocabulary.values()) if row not in special]
     text_of = {row: text for text, row in vocabulary.items()}
-    entries = []
-    for row in rows:
-        score, kind = kinds.get(text_of[row], (0.0, CONTROL if text_of[row] in controls else UNUSED))
-        entries.append(Piece(text_of[row], score, kind))
+    texts = [text_of[row] for row in rows]
+    entries = [pieces.get(text, Piece(text, 0.0, CONTROL if text in controls else UNUSED)) for text in texts]
     return Side(_build(path, spm, entries, vocabulary, special, unk_surface=""), [*special, *rows])
 
 
@@ -110,12 +108,12 @@ def _known(path: Path, spm: bytes) -> Pieces:
     return known
 
 
-def _pieces(known: Pieces) -> Iterator[tuple[str, int, int]]:
-    """Yield (text, id, type) of all pieces except special ones, sorted by id."""
+def _pieces(known: Pieces) -> list[Piece]:
+    """Return all pieces except special ones, sorted by id."""
     found = [(number, text, NORMAL) for text, number in known.normal.items()]
     found += [(number, text, USER_DEFINED) for text, number in known.user.items()]
     found += [(number, f"<0x{byte:02X}>", BYTE) for byte, number in known.bytes.items()]
-    yield from ((text, number, kind) for number, text, kind in sorted(found))
+    return [Piece(text, known.scores[number], kind) for number, text, kind in sorted(found)]
 
 
 def _foreign(vocabulary: Mapping[str, int], known: Pieces) -> list[str]:
