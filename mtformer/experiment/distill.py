@@ -7,7 +7,7 @@ NEW/corpus/distilled.tsv      all sources and their translations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from itertools import chain, count, islice
 from pathlib import Path
@@ -36,9 +36,7 @@ log = logging.getLogger("mtformer")
 def load_teachers(runs: Sequence[Path], student: Config) -> Translator:
     """Load the teachers: one with CTranslate2 if it is installed and can run the model, several as an ensemble.
 
-    Raises:
-        ConfigError: if a teacher does not translate the language pair of the student.
-        CheckpointError, DeviceError: if a teacher cannot be loaded.
+    Raise ConfigError if a teacher does not translate the language pair of the student.
     """
     data, device = student.data, student.training.device
     if len(data.directions) > 1 or data.tgt_langs:
@@ -68,20 +66,14 @@ def distilled_config(
 
     Of the n best translations of a line, the one with the highest chrF2++ against the reference is used, or the first
     if there is no reference. Copies of the source, flagged translations and low scores are left out. Finished shards
-    are used again after an interruption.
-
-    Args:
-        teacher: model or ensemble.
-        student: config of the student.
-        monolingual: text files in the source language.
-        run: run directory of the student, which does not exist or was interrupted.
-        progress: function called with the number of lines finished since the last call.
+    are used again after an interruption. `progress` is called with the number of lines finished since the last call.
 
     Raises:
         DataError: if a corpus cannot be read, or no translation is left.
         ConfigError: if the run directory contains translations by other teachers or of other text.
     """
     folder, data = run.corpus, student.data
+    path = folder / DISTILLED
     made_with = {
         "teachers": [file_sha256(path) for path in teacher.weights],
         "corpora": [source_fingerprint(source, data) for source in data.sources],
@@ -93,14 +85,18 @@ def distilled_config(
                 f"{folder}: made with other teachers or corpora; delete {run.path}, or choose another folder"
             )
         write_text(folder / "teacher.json", json.dumps(made_with, indent=2) + "\n")
-        if not (folder / DISTILLED).exists():
+        if not path.exists():
             pairs = chain.from_iterable(read_pairs(source, data) for source in data.sources)
             lines = chain(pairs, ((line, None) for path in monolingual for line in read_lines(path)))
             shards = list(_translate(teacher, lines, folder, progress))
-            _join(shards, folder / DISTILLED)
-            if not (folder / DISTILLED).stat().st_size:
+            with atomic_file(path) as temporary, temporary.open("wb") as file:
+                for shard in shards:
+                    file.write(shard.read_bytes())
+            for shard in shards:
+                shard.unlink()
+            if not path.stat().st_size:
                 raise DataError(f"{folder}: no translation of the teacher is good enough; check the teacher with eval")
-    distilled = CorpusConfig(sources=[TsvFile(tsv=str((folder / DISTILLED).resolve()))])
+    distilled = CorpusConfig(sources=[TsvFile(tsv=str(path.resolve()))])
     corpora = {**data.corpora, "distilled": distilled}
     return student.model_copy(update={"data": data.model_copy(update={"corpora": corpora})})
 
@@ -138,11 +134,3 @@ def best_text(src: str, n_best: Translation, reference: str | None) -> str | Non
         return texts[0] if texts else None
     scores = sentence_chrf(texts, [reference] * len(texts))
     return texts[scores.index(max(scores))] if max(scores) >= MIN_CHRF else None
-
-
-def _join(shards: Iterable[Path], path: Path) -> None:
-    with atomic_file(path) as temporary, temporary.open("wb") as file:
-        for shard in shards:
-            file.write(shard.read_bytes())
-    for shard in shards:
-        shard.unlink()

@@ -80,8 +80,7 @@ def make_step(
 ) -> TrainingStep:
     """Return a new model with its optimizer: the same weights on every process, but different dropout masks.
 
-    Raises:
-        DeviceError: if the model is to be compiled for a CPU.
+    Raise DeviceError if the model is to be compiled for a CPU.
     """
     if config.training.compile == "always" and device.type == "cpu":
         raise DeviceError(
@@ -98,10 +97,8 @@ def make_step(
 def try_config(config: Config, run: RunDir) -> tuple[Config, Prepared, TrainingStep, MemoryCheck]:
     """Prepare tokenizer, data and model in this process, and check the memory; the config returned is that of the run.
 
-    Tokenizer and data are stored in the cache, so training with this config does not prepare them again.
-
-    Raises:
-        MtformerError: on any error that would also occur in training.
+    Tokenizer and data are stored in the cache, so training with this config does not prepare them again. Raise
+    MtformerError on any error that would also occur in training.
     """
     config = resolve_paths(config)
     device = pick_device(config.training.device)
@@ -140,13 +137,8 @@ def choose_batches(
 ) -> tuple[Config, Prepared]:
     """Choose `batch_tokens` (if `auto`) and `accumulation_steps` for `step_tokens`; all processes call this together.
 
-    Returns the config with numbers, and the data with batches of this size.
-
-    Args:
-        config: config of the experiment.
-        prepared: its tokenizers and data.
-        step: the model on its device.
-        earlier: for a resumed run with `auto`, the micro-batch size chosen when the run started; None: choose now.
+    Returns the config with numbers, and the data with batches of this size. `earlier` is the micro-batch size chosen
+    when a resumed run with `auto` started; None: choose now.
     """
     training, num_processes = config.training, step.ranks.size
     if training.step_tokens is None:
@@ -168,25 +160,21 @@ def check_memory(
 ) -> MemoryCheck:
     """Try the largest training and dev batches without changing the model; all processes must call it together.
 
-    Args:
-        config: config of the experiment.
-        prepared: its tokenizers and data.
-        step: the model. With `training.compile: auto` on CUDA it is compiled if training takes long enough.
-        run: run directory in which checkpoints will be saved.
-        compiled: for a resumed run with `auto`, the decision made when the run started; None: decide now.
+    With `training.compile: auto` on CUDA, the model is compiled if training takes long enough; `compiled` is the
+    decision made when a resumed run started (None: decide now).
 
     Raises:
         DeviceError: if a single pair does not fit in memory, or two checkpoints do not fit on the disk.
     """
+    training, sizes = config.training, prepared.batches.sizes()
     disk_bytes, free_bytes = _disk(config, step, run)
-    sizes = prepared.batches.sizes()
     largest = sizes.largest
     for batch in (largest, sizes.longest):
         step.check_memory(batch)  # allocates memory and initializes kernels; only the next call is timed
     seconds = step.check_memory(largest)
-    batches = config.training.max_steps * config.training.accumulation_steps
+    batches = training.max_steps * training.accumulation_steps
     mean_batches = batches * sizes.mean_padded_tokens / largest.num_padded_tokens
-    if config.training.compile == "auto" and step.device.type == COMPILES_ON:
+    if training.compile == "auto" and step.device.type == COMPILES_ON:
         seconds = _compile(step, largest, seconds, seconds * mean_batches, compiled)
     limits = [limit for limit in step.ranks.gather(step.max_padded_tokens) if limit is not None]
     if limits:
@@ -197,8 +185,7 @@ def check_memory(
             step.max_padded_tokens,
         )
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
-    training, mean_step_seconds = config.training, seconds * mean_batches / config.training.max_steps
-    num_steps = training.max_steps
+    mean_step_seconds, num_steps = seconds * mean_batches / training.max_steps, training.max_steps
     if training.max_minutes is not None:
         fitting = fitting_steps(60 * training.max_minutes, mean_step_seconds, validation_seconds, training)
         num_steps = min(num_steps, fitting)

@@ -1,4 +1,7 @@
-"""Preparation of an experiment: train or load the tokenizers, and tokenize the data or read them from the cache."""
+"""Preparation of an experiment: train or load the tokenizers, and tokenize the data or read them from the cache.
+
+With `training.init_from`, the tokenizers and the initial weights are those of another run.
+"""
 
 import hashlib
 import itertools
@@ -13,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from mtformer.config.data import CorpusConfig, DataConfig, Source
-from mtformer.config.schema import Config, TokenizerConfig
+from mtformer.config.fields import key_metadata
+from mtformer.config.loading import config_diff, load_config
+from mtformer.config.schema import Config
 from mtformer.data.batching.augment import Augmentation
 from mtformer.data.batching.batches import Batch, TrainingBatches, ordered_batches
 from mtformer.data.batching.mixture import WINDOW_PAIRS, Corpus, Mixture
@@ -29,15 +34,16 @@ from mtformer.data.data_report import DataReport
 from mtformer.data.store.prepare import Advance, log_progress, prepare
 from mtformer.decoding.sentences import split_sentences
 from mtformer.decoding.translator import Translator
+from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors
 from mtformer.evaluation.evaluate import source_set
-from mtformer.experiment.pretrained import pretrained_tokenizers
 from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, verify, write_checksums
 from mtformer.model.transformer import Transformer
-from mtformer.run_dir import MULTI_SENTENCE_SHARE
+from mtformer.run_dir import MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.tags import require_tags, tag_id, tags_by_side, target
-from mtformer.text.tokenizer import JOINT, SRC, TGT, Tokenizer, TokenizerPair
+from mtformer.text.tokenizer import JOINT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
+from mtformer.training.step import TrainingStep
 
 SAMPLED_BLOCKS = 40
 """Number of blocks (10,240 lines in total) in which lines with several sentences are counted."""
@@ -205,37 +211,26 @@ def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
         ConfigError: if existing models do not match the config.
     """
     section = config.tokenizer
+    if config.training.init_from is not None:
+        pair = _pretrained_tokenizers(config)
+    else:
+        src = _tokenizer(config, section.src_model, (0, 1) if section.joint else (0,))
+        pair = TokenizerPair(src, src if section.joint else _tokenizer(config, section.tgt_model, (1,)))
+    for tags, tokenizer in zip(tags_by_side(config.data), (pair.src, pair.tgt), strict=True):
+        require_tags(tags, tokenizer)
     with explain_write_errors(f"{folder}: the tokenizer", "choose another folder"):
-        if config.training.init_from is not None:
-            tokenizers = pretrained_tokenizers(config)
-            for tags, tokenizer in zip(tags_by_side(config.data), (tokenizers.src, tokenizers.tgt), strict=True):
-                require_tags(tags, tokenizer)
-            tokenizers.save(folder)
-            return tokenizers
-        with atomic_folder(folder) as temporary:
-            if section.joint:
-                _make_one(config, section.src_model, (0, 1), temporary / JOINT)
-            else:
-                _make_one(config, section.src_model, (0,), temporary / SRC)
-                _make_one(config, section.tgt_model, (1,), temporary / TGT)
-    return TokenizerPair.load(folder)
+        pair.save(folder)
+    return pair
 
 
-def _make_one(config: Config, existing: str | None, sides: tuple[int, ...], path: Path) -> None:
-    tags = tags_by_side(config.data)
-    if existing is not None:
-        tokenizer = Tokenizer.load(existing)
-        for side in sides:
-            require_tags(tags[side], tokenizer)
-        path.write_bytes(tokenizer.model)
-        return
-    symbols = [*config.tokenizer.user_symbols, *tags[0], *tags[1]]
-    section = config.tokenizer.model_copy(update={"user_symbols": list(dict.fromkeys(symbols))})
-    path.write_bytes(_trained(config, section, sides).read_bytes())
+def _tokenizer(config: Config, existing: str | None, sides: tuple[int, ...]) -> Tokenizer:
+    return Tokenizer.load(existing if existing is not None else _trained(config, sides))
 
 
-def _trained(config: Config, section: TokenizerConfig, sides: tuple[int, ...]) -> Path:
+def _trained(config: Config, sides: tuple[int, ...]) -> Path:
     """Return the path of a tokenizer model trained on these sides of the training data; it is kept in the cache."""
+    symbols = itertools.chain(config.tokenizer.user_symbols, *tags_by_side(config.data))
+    section = config.tokenizer.model_copy(update={"user_symbols": list(dict.fromkeys(symbols))})
     data, states = config.data, file_states(config.data.sources)
     settings = {
         "sentencepiece": version("sentencepiece"),
@@ -260,3 +255,50 @@ def _text(data: DataConfig, sides: tuple[int, ...], states: dict[str, tuple[int,
     for pair in itertools.chain.from_iterable(read_pairs(source, data) for source in data.sources):
         yield from (pair[side] for side in sides)
     require_unchanged(data.sources, states)
+
+
+# ---- training.init_from ---------------------------------------------------------------------------------------------
+
+
+def _pretrained_tokenizers(config: Config) -> TokenizerPair:
+    """Return the tokenizers of the run given by `training.init_from`, which must have the same settings."""
+    base, its = _pretrained_run(config)
+    ignored = {"tokenizer.src_model", "tokenizer.tgt_model"}  # the model is copied, so its path does not matter
+    if config.model.positions != "learned":  # other positions have no weights
+        ignored.add("model.max_positions")
+    different = [
+        f"{key} {before!r} (here {after!r})"
+        for key, before, after in sorted(config_diff(its, config))  # model before tokenizer
+        if key.startswith(("model.", "tokenizer.")) and key not in ignored and key_metadata(key).on_resume == "refuse"
+    ]
+    if different:
+        raise ConfigError(f"training.init_from: {base.path} has {', '.join(different)}; leave these keys out")
+    return TokenizerPair.load(base.tokenizer)
+
+
+def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingStep) -> None:
+    """Load the weights of the run given by `training.init_from` into a new model.
+
+    Raises:
+        ConfigError: if the run does not exist, or its tokenizer differs from the current one.
+        CheckpointError: if its weights are missing, damaged, or have different shapes.
+    """
+    base, its = _pretrained_run(config)
+    theirs = TokenizerPair.load(base.tokenizer)
+    if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
+        raise ConfigError(
+            f"training.init_from: the tokenizer of {base.path} differs from the tokenizer of this run; start over with "
+            "--overwrite"
+        )
+    [path] = find_weights(base, None, its.training.best_metric)
+    step.load_weights(path)
+    log.info("initializing the weights from %s", path)
+
+
+def _pretrained_run(config: Config) -> tuple[RunDir, Config]:
+    assert config.training.init_from is not None
+    try:
+        base = RunDir.open(config.training.init_from)
+    except CheckpointError as error:
+        raise ConfigError(f"training.init_from: {error}") from error
+    return base, load_config(base.config).config

@@ -21,8 +21,7 @@ from mtformer.errors import CheckpointError, DeviceError
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.open_run import Resume, compare_environments, describe_environment, open_run
 from mtformer.experiment.preflight import MemoryCheck, check_memory, choose_batches, make_step
-from mtformer.experiment.prepare import DevSet, Prepared, prepare_experiment
-from mtformer.experiment.pretrained import load_pretrained
+from mtformer.experiment.prepare import DevSet, Prepared, load_pretrained, prepare_experiment
 from mtformer.experiment.run_state import lock_run, record_state
 from mtformer.files import read_meta, verify, write_text
 from mtformer.model.transformer import count_parameters

@@ -242,7 +242,7 @@ def test_the_average_is_validated_and_used_only_if_it_is_better(
     assert checkpoints[best] < average["loss"] < max(checkpoints.values())
     assert find_weights(run, None, "loss") == [run.checkpoint(best) / WEIGHTS]
     # The scores are those of the averaged weights: they equal those of a run that starts from them and does not learn.
-    monkeypatch.setattr("mtformer.experiment.pretrained.find_weights", lambda *_: [run.averaged / WEIGHTS])
+    monkeypatch.setattr("mtformer.experiment.prepare.find_weights", lambda *_: [run.averaged / WEIGHTS])
     again = RunDir(tmp_path / "again")
     train(config(folder, learning_rate=1e-30, init_from=str(run.path)), again)
     assert read_meta(again.checkpoint(4))["metrics"] == pytest.approx(average, rel=1e-6)
