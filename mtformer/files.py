@@ -1,4 +1,4 @@
-"""Atomic writes, checksums, and cleanup of the leftovers of killed processes.
+"""Atomic writes, locks, checksums, and cleanup of the leftovers of killed processes.
 
 A file or folder is first written next to its destination as `.NAME@HOST.PID.tmp`; a folder that is replaced is briefly
 renamed to `.NAME@HOST.PID.old`. The next process that writes there deletes leftovers of killed processes, or
@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from filelock import FileLock, Timeout
 from pydantic import ConfigDict, create_model
 
 from mtformer.errors import CheckpointError, ConfigError, MtformerError
@@ -144,6 +145,18 @@ def cache_folder(chosen: str | None = None) -> Path:
     shared = os.environ.get("XDG_CACHE_HOME", "")  # relative paths are ignored, as the XDG specification requires
     default = Path(shared if os.path.isabs(shared) else "~/.cache", "mtformer")
     return expand_user(chosen or os.environ.get("MTFORMER_CACHE") or default)
+
+
+@contextmanager
+def locked(path: Path, refusal: MtformerError, timeout: float = 0.0) -> Iterator[None]:
+    """Hold a lock file, which the system releases when a process dies; raise `refusal` if another process holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = FileLock(path).acquire(timeout=timeout)
+    except Timeout as error:
+        raise refusal from error
+    with lock:
+        yield
 
 
 @contextmanager

@@ -13,12 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from filelock import FileLock, Timeout
-
 from mtformer.data.corpus.compressed import SUFFIXES, create_bytes, open_bytes, read_line
 from mtformer.data.corpus.readers import reading
 from mtformer.errors import DataError
-from mtformer.files import atomic_file, file_sha256, read_json, sync, write_text
+from mtformer.files import atomic_file, file_sha256, locked, read_json, sync, write_text
 
 log = logging.getLogger("mtformer")
 LINES_AT_ONCE = 2000
@@ -40,7 +38,7 @@ class ParallelLines:
         self.num_lines = 0
         self._digests = [hashlib.sha256() for _ in files]
         self._num_bad = 0
-        self._ahead = b""  # next line of the first file, if `has_more` has read it
+        self._rows = itertools.zip_longest(*(_lines_of(name, file) for name, file in files))
 
     @property
     def sha256(self) -> list[str]:
@@ -53,10 +51,10 @@ class ParallelLines:
             num_lines -= len(block[0])
 
     def has_more(self) -> bool:
-        """Return True if the first file has another line."""
-        with reading(self.files[0][0]):
-            self._ahead = self._readline()
-        return bool(self._ahead)
+        """Return True if there is another line."""
+        row = next(self._rows, None)
+        self._rows = itertools.chain([row] if row is not None else [], self._rows)
+        return row is not None
 
     def blocks(self) -> Iterator[list[list[str]]]:
         """Yield blocks of up to LINES_AT_ONCE lines or about BYTES_AT_ONCE bytes, with a list of lines for each file.
@@ -71,41 +69,35 @@ class ParallelLines:
 
     def _block(self, most: int) -> list[list[bytes]]:
         """Return up to `most` lines of each file, or an empty list at the end of the files."""
-        lines, num_bytes = list[bytes](), 0
-        with reading(self.files[0][0]):
-            while len(lines) < most and num_bytes < BYTES_AT_ONCE and (line := self._readline()):
-                lines.append(line)
-                num_bytes += len(line)
-        is_end = len(lines) < most and num_bytes < BYTES_AT_ONCE
-        # The other files must end where the first one ends.
-        others = []
-        for name, file in self.files[1:]:
-            with reading(name):
-                others.append(list(itertools.islice(iter(partial(read_line, file, name), b""), len(lines) + is_end)))
-        block = [lines, *others]
-        if any(len(other) != len(lines) for other in others):
-            self._refuse(block)
-        for digest, some in zip(self._digests, block, strict=True):
-            digest.update(b"".join(some))
-        self.num_lines += len(lines)
-        return block if lines else []
+        rows, num_bytes = list[tuple[bytes, ...]](), 0
+        while len(rows) < most and num_bytes < BYTES_AT_ONCE and (row := next(self._rows, None)):
+            if None in row:
+                self._refuse(self.num_lines + len(rows), row)
+            rows.append(row)
+            num_bytes += len(row[0])
+        block = [list(lines) for lines in zip(*rows, strict=True)]
+        for digest, lines in zip(self._digests, block, strict=False):
+            digest.update(b"".join(lines))
+        self.num_lines += len(rows)
+        return block
 
-    def _readline(self) -> bytes:
-        line, self._ahead = self._ahead, b""
-        name, file = self.files[0]
-        return line or read_line(file, name)
-
-    def _refuse(self, block: list[list[bytes]]) -> None:
+    def _refuse(self, num_lines: int, row: Sequence[bytes | None]) -> None:
+        """Raise DataError with the numbers of lines, after `num_lines` lines of each file and one more of some."""
         totals = []
-        for (name, file), lines in zip(self.files, block, strict=True):
+        for (name, file), line in zip(self.files, row, strict=True):
             with reading(name):
-                totals.append((name, self.num_lines + len(lines) + sum(1 for _ in file)))
+                totals.append((name, num_lines + (line is not None) + sum(1 for _ in file)))
         _refuse_unequal(totals)
 
     def _text(self, line: bytes) -> str:
         text = line.rstrip(b"\n").decode("utf-8", "replace")
         self._num_bad += "\ufffd" in text and b"\xef\xbf\xbd" not in line
         return text
+
+
+def _lines_of(name: str, file: IO[bytes]) -> Iterator[bytes]:
+    with reading(name):
+        yield from iter(partial(read_line, file, name), b"")
 
 
 @contextmanager
@@ -168,17 +160,12 @@ class ResumableOutput:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Prevent other processes from writing the same file; raise DataError if one is writing it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.lock)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            raise DataError(f"{self.name}: another process is writing this file; wait, or change --output") from error
-        try:
-            yield
-        finally:
-            self.lock.unlink(missing_ok=True)
-            lock.release()
+        refusal = DataError(f"{self.name}: another process is writing this file; wait, or change --output")
+        with locked(self.lock, refusal):
+            try:
+                yield
+            finally:
+                self.lock.unlink(missing_ok=True)
 
     def open(self, lines: ParallelLines, settings: dict[str, Any], continues: bool) -> IO[bytes] | None:
         """Return the partial file, positioned where writing continues, or None if the output is already complete.

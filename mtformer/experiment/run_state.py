@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 
 from mtformer.errors import CheckpointError, InterruptedRunError
-from mtformer.files import read_json, require_text, write_text
+from mtformer.files import locked, read_json, require_text, write_text
 from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
@@ -44,20 +44,13 @@ class RunState:
 def lock_run(run: RunDir) -> Iterator[None]:
     """Prevent other processes from training in this run directory; raise CheckpointError if one already does."""
     require_text(run.path)
-    run.lock.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(run.lock)
-    try:
-        lock.acquire(timeout=LOCK_SECONDS)
-    except Timeout as error:
-        raise CheckpointError(
-            f"{run.path}: another process is training here; wait for it or stop it, or use another --run-dir"
-        ) from error
-    try:
-        yield
-    finally:
-        if not run.path.exists():  # after a failed start
-            run.lock.unlink(missing_ok=True)
-        lock.release()
+    refusal = f"{run.path}: another process is training here; wait for it or stop it, or use another --run-dir"
+    with locked(run.lock, CheckpointError(refusal), LOCK_SECONDS):
+        try:
+            yield
+        finally:
+            if not run.path.exists():  # after a failed start
+                run.lock.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -70,8 +63,9 @@ def record_state(run: RunDir) -> Iterator[None]:
         yield
     except BaseException as error:
         is_requested = isinstance(error, InterruptedRunError | KeyboardInterrupt)
+        line = " ".join((str(error) or type(error).__name__).split())
         with contextlib.suppress(OSError):  # if the disk is full, the original error says so
-            _write(run, "interrupted" if is_requested else "failed", starts, None if is_requested else _line(error))
+            _write(run, "interrupted" if is_requested else "failed", starts, None if is_requested else line)
         raise
     _write(run, "finished", starts)
 
@@ -110,10 +104,6 @@ def _is_held(path: Path) -> bool:
 def _write(run: RunDir, state: StateName, starts: dict[str, str | None], error: str | None = None) -> None:
     values = {"state": state, **starts, "ended": None if state == "running" else _now(), "error": error}
     write_text(run.state, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
-
-
-def _line(error: BaseException) -> str:
-    return " ".join((str(error) or type(error).__name__).split())
 
 
 def _now() -> str:

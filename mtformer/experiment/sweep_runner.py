@@ -16,15 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from filelock import FileLock, Timeout
-
 from mtformer.config.loading import config_diff, dump_config, load_config, resolve_paths
-from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError, ConfigError, MtformerError
 from mtformer.experiment.run_state import read_state
 from mtformer.experiment.runs import RunContents, summarize
 from mtformer.experiment.sweep import PlannedRun, Sweep
-from mtformer.files import write_text
+from mtformer.files import locked, write_text
 from mtformer.run_dir import SCORES, SWEEP, SWEEP_LOCK
 from mtformer.training.signals import StopSignal
 
@@ -65,15 +62,15 @@ def run_sweep(
     Raises:
         CheckpointError: if another sweep runs in this folder, or this sweep was already started and `resume` is False.
     """
-    sweep.folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(sweep.folder / SWEEP_LOCK, timeout=0):
-            _check_free(sweep, resume)
-            return _Runner(sweep, jobs, advance).run()
-    except Timeout as error:
-        raise CheckpointError(
-            f"{sweep.folder}: another sweep is running here; wait for it, or set another run_dir in {sweep.path}"
-        ) from error
+    refusal = f"{sweep.folder}: another sweep is running here; wait for it, or set another run_dir in {sweep.path}"
+    with locked(sweep.folder / SWEEP_LOCK, CheckpointError(refusal)):
+        begun = [run.name for run in sweep.runs if run.run.path.exists()]
+        if (begun or (sweep.folder / SWEEP).exists()) and not resume:
+            what = f"{len(begun)} of the {len(sweep.runs)} runs already exist" if begun else "a sweep already exists"
+            raise CheckpointError(
+                f"{sweep.folder}: {what}; continue with --resume, or set another run_dir in {sweep.path}"
+            )
+        return _Runner(sweep, jobs, advance).run()
 
 
 def devices(sweep: Sweep) -> list[str]:
@@ -223,13 +220,6 @@ def is_done(run: PlannedRun) -> bool:
     return not differences and all(scored)
 
 
-def _check_free(sweep: Sweep, resume: bool) -> None:
-    begun = [run.name for run in sweep.runs if run.run.path.exists()]
-    if (begun or (sweep.folder / SWEEP).exists()) and not resume:
-        what = f"{len(begun)} of the {len(sweep.runs)} runs already exist" if begun else "a sweep already exists"
-        raise CheckpointError(f"{sweep.folder}: {what}; continue with --resume, or set another run_dir in {sweep.path}")
-
-
 @contextlib.contextmanager
 def _treat_hangup_as_terminate() -> Iterator[None]:
     """Treat SIGHUP (a closed terminal) as SIGTERM, unless it is ignored (`nohup`)."""
@@ -267,26 +257,27 @@ def _error(path: Path, start: int, code: int) -> str:
 
 
 def estimate(sweep: Sweep, num_threads: int, advance: Callable[[], object] = lambda: None) -> list["MemoryCheck"]:
-    """Check the memory needed by each run; runs that differ only in their seed are checked once.
+    """Check the memory needed by each run, which uses `num_threads`; runs that differ only in their seed share a check.
 
-    Args:
-        sweep: plan of the sweep.
-        num_threads: number of threads per run.
-        advance: function called after each run is checked.
-
-    Raises:
-        MtformerError: on an error that would also occur in training; the message names the run.
+    `advance` is called after each run. Raise MtformerError, with the name of the run, on an error that would also occur
+    in training.
     """
     from mtformer.device import use_threads
+    from mtformer.experiment.preflight import try_config
 
     checks: dict[str, MemoryCheck] = {}
+    found = []
     with use_threads(num_threads):
         for run in sweep.runs:
-            key = _without_seed(run.config)
-            if key not in checks:
-                checks[key] = _check_memory(run)
+            training = run.config.training.model_copy(update={"seed": 0})
+            key = dump_config(run.config.model_copy(update={"training": training}))
+            try:
+                checks[key] = checks.get(key) or try_config(run.config, run.run)[-1]
+            except MtformerError as error:
+                raise type(error)(f"run {run.name}: {error}") from error
+            found.append(checks[key])
             advance()
-    return [checks[_without_seed(run.config)] for run in sweep.runs]
+    return found
 
 
 def finishing_time(seconds: Sequence[float], jobs: int) -> float:
@@ -295,17 +286,3 @@ def finishing_time(seconds: Sequence[float], jobs: int) -> float:
     for one in seconds:
         ends[ends.index(min(ends))] += one
     return max(ends)
-
-
-def _check_memory(run: PlannedRun) -> "MemoryCheck":
-    from mtformer.experiment.preflight import try_config
-
-    try:
-        return try_config(run.config, run.run)[-1]
-    except MtformerError as error:
-        raise type(error)(f"run {run.name}: {error}") from error
-
-
-def _without_seed(config: Config) -> str:
-    training = config.training.model_copy(update={"seed": 0})
-    return dump_config(config.model_copy(update={"training": training}))
