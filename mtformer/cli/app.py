@@ -40,7 +40,7 @@ COMMANDS = {
     "serve": ("serve:serve", "Serve a model: a web page and an API compatible with LibreTranslate."),
     "score": ("eval:score", "Print the log-probability of given translations."),
     "eval": ("eval:evaluate", "Score a model: BLEU, chrF2++ and TER on test sets."),
-    "exam": ("exam:exam", "Test a model's behavior on perturbed test lines: capitals, URLs, loops."),
+    "exam": ("eval:exam", "Test a model's behavior on perturbed test lines: capitals, URLs, loops."),
     "compare": ("compare:compare", "Compare runs or hypothesis files: scores, significance, sentences."),
     "sweep": ("sweep:sweep", "Train many runs: a base config with combinations of values."),
     "runs": ("runs:runs", "List the runs in a folder: state, scores, speed, differences."),

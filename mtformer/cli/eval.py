@@ -1,4 +1,4 @@
-"""`mtformer eval`, which also runs at the end of training, and `mtformer score`."""
+"""`mtformer eval`, which also runs at the end of training, `mtformer score` and `mtformer exam`."""
 
 import json
 import logging
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
 from tqdm import tqdm
 
 from mtformer.cli.decoding_options import Load
@@ -25,16 +26,19 @@ from mtformer.cli.options import (
 from mtformer.cli.output import echo, for_terminal, printable, table_lines
 from mtformer.config.data import TextFiles
 from mtformer.config.loading import load_config
-from mtformer.errors import ConfigError
+from mtformer.errors import ConfigError, explain_write_errors
 from mtformer.evaluation.comet import Comet
-from mtformer.files import write_text
+from mtformer.files import FORMAT, write_text
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
     from mtformer.decoding.translation import Scored, Translation
     from mtformer.decoding.translator import Translator
     from mtformer.evaluation.card import EvalSet
+    from mtformer.evaluation.exam import Row
 
+BROKEN = 1
+"""Exit code of `exam` if a limit is broken."""
 log = logging.getLogger("mtformer")
 
 
@@ -54,17 +58,16 @@ def evaluate(
 
     Decoding options default to the values in the run's config; see docs/decoding.md.
     """
-    require_both_files(src, ref)
     require_at_most_one({"--testset": testset, "--src": src})
-    translator = load(runs, to)
+    if calibrate and len(runs) > 1:
+        raise ConfigError("--calibrate is for one model, not for an ensemble; give one run")
+    if calibrate and not src and not testset:
+        raise ConfigError("--calibrate needs a dev set; give --src and --ref")
+    sets, translator = _find_sets(runs[0], src, ref, testset, to), load(runs, to)
     if calibrate:
-        if len(runs) > 1:
-            raise ConfigError("--calibrate is for one model, not for an ensemble; give one run")
-        if not src and not testset:
-            raise ConfigError("--calibrate needs a dev set; give --src and --ref")
-        calibrate_run(RunDir.open(runs[0]), translator, find_sets(runs[0], src, ref, testset, to))
-        return
-    evaluate_sets(runs[0], find_sets(runs[0], src, ref, testset, to), translator, output, comet)
+        calibrate_run(RunDir.open(runs[0]), translator, sets)
+    else:
+        evaluate_sets(runs[0], sets, translator, output, comet)
 
 
 def calibrate_run(run: RunDir, translator: "Translator", sets: "list[EvalSet]") -> None:
@@ -111,18 +114,14 @@ def evaluate_sets(
     echo(*(f"hypotheses and scores: {folder}" for folder in cards), err=True)
 
 
-def require_both_files(src: Path | None, ref: Path | None) -> None:
-    """Raise ConfigError if only one of --src and --ref is given."""
-    if (src is None) != (ref is None):
-        raise ConfigError("--src and --ref require each other; give both")
-
-
-def find_sets(
+def _find_sets(
     run: Path, src: Path | None, ref: Path | None, testset: str | None, to: str | None, or_dev: bool = False
 ) -> "list[EvalSet]":
     """Return the test sets that the options name, or those of the config; without any, the dev set if `or_dev`."""
     from mtformer.evaluation.evaluate import config_sets, sacrebleu_set, source_set
 
+    if (src is None) != (ref is None):
+        raise ConfigError("--src and --ref require each other; give both")
     data = load_config(RunDir.open(run).config).config.data
     if testset is not None:
         return [sacrebleu_set(testset, f"{data.src_lang}-{to or data.tgt_lang}")]
@@ -178,9 +177,71 @@ def _score_line(one: "Scored | None", tokens: bool, as_json: bool) -> str:
         return json.dumps({"log_probability": None}) if as_json else "nan"
     if as_json:
         scores = [round(value, 6) for value in one.token_log_probabilities]
-        return json.dumps(
-            {"log_probability": one.log_probability, "pieces": one.pieces, "token_log_probabilities": scores},
-            ensure_ascii=False,
-        )
+        values = {"log_probability": one.log_probability, "pieces": one.pieces, "token_log_probabilities": scores}
+        return json.dumps(values, ensure_ascii=False)
     pieces = "".join(f" {p}:{v:.4f}" for p, v in zip(one.pieces, one.token_log_probabilities, strict=True))
     return f"{one.log_probability:.6f}" + (f"\t{pieces[1:]}" if tokens else "")
+
+
+def exam(
+    runs: Annotated[list[Path], argument("Run directory or bundle; several are compared.")],
+    src: Annotated[Path | None, optional("Source file; requires --ref.")] = None,
+    ref: Annotated[Path | None, optional("Reference file; requires --src.")] = None,
+    to: ToOption = None,
+    lines: Annotated[int, typer.Option(min=1, help="Number of lines of the test set, from the first.")] = 200,
+    limits: Annotated[Path | None, optional("YAML file with limits of the values.")] = None,
+    json_file: Annotated[Path | None, optional("File for the card as JSON.", "--json")] = None,
+    *,
+    load: Load,
+) -> None:
+    """Test the behavior of a model on perturbed lines: capitals, typos, URLs, long lines and others.
+
+    The lines come from --src and --ref, the first test set of the config, or its dev set. The exit code is 1 if a limit
+    is broken and 0 otherwise; see docs/experiments.md.
+    """
+    from mtformer.evaluation.exam import ROWS, broken_limits, read_limits, take_exam
+
+    if json_file is not None and json_file.is_dir():
+        raise ConfigError(f"{json_file}: is a folder; name a file")
+    accepted = read_limits(limits) if limits is not None else []
+    sets = _find_sets(runs[0], src, ref, None, to, or_dev=True)
+    test = next((one for one in sets if to in (None, one.tgt_lang)), None)
+    if test is None:
+        raise ConfigError(f"{runs[0]}: its config has no test set with target language {to}; give --src and --ref")
+    translators = [load([run], test.tgt_lang) for run in runs]
+    cards = dict[str, dict[str, "Row"]]()
+    for run, translator in zip(runs, translators, strict=True):
+        of_run = take_exam(translator, test, lines)
+        with tqdm(of_run, printable(str(run)), len(ROWS), unit="row", disable=None, leave=False) as bar:
+            cards[str(run)] = dict(bar)
+    echo(*_table(cards))
+    broken = {name: broken_limits(accepted, rows) for name, rows in cards.items()}
+    for name, rows in cards.items():
+        if not any(row["unaligned"] is not None for row in rows.values()):
+            log.warning("%s: the translator returned no attention, so the column unaligned is blank", name)
+        for row, column, _ in accepted:
+            if rows[row][column] is None:
+                log.warning("%s: the limit %s.%s is not checked, because the cell is blank", name, row, column)
+        for one in broken[name]:
+            echo(f"{name}: {one.row}.{one.column} is {one.value:g}, but its limit is {one.limit:g}", err=True)
+    if json_file is not None:
+        limits_of = {name: [one._asdict() for one in some] for name, some in broken.items()}
+        exams = [{"run": name, "rows": rows, "broken": limits_of[name]} for name, rows in cards.items()]
+        values = {"format": FORMAT, "test_set": test.name, "exams": exams}
+        with explain_write_errors(f"{json_file}:", "name another file"):
+            write_text(json_file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    if any(broken.values()):
+        raise typer.Exit(BROKEN)
+
+
+def _table(cards: "dict[str, dict[str, Row]]") -> list[str]:
+    """Return the cards as one table; with several runs, each row has one line per run."""
+    from mtformer.evaluation.exam import COLUMNS, ROWS
+
+    table = [["row", "run", *COLUMNS]]
+    for name in ROWS:
+        for run, rows in cards.items():
+            values = ["-" if value is None else f"{round(value, 1) + 0.0:.1f}" for value in rows[name].values()]
+            table.append([name, run, f"{rows[name]['lines']:.0f}", *values[1:]])
+    shown = table if len(cards) > 1 else [[name, *values] for name, _, *values in table]
+    return table_lines(shown, right=range(len(shown[0]) - len(COLUMNS), len(shown[0])))

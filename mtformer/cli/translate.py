@@ -81,7 +81,8 @@ def translate(
     output = ResumableOutput(target) if target is not None and is_resumable else None
     files = {"prefixes": prefixes, "required": required, "targets": targets}
     beside = {name: path for name, path in files.items() if path is not None}
-    arguments = {"forbidden": _phrases(forbidden), "attention": json_attention or alignment, "token_scores": as_json}
+    phrases = [line.strip() for line in _lines(forbidden) if line.strip()] if forbidden is not None else []
+    arguments = {"forbidden": phrases, "attention": json_attention or alignment, "token_scores": as_json}
     arguments["glossary"] = terms = None if glossary is None else _terms(glossary)
     if html:
         require_extra("--html", "html", "bs4")
@@ -94,29 +95,20 @@ def translate(
     # Missing files, and an output that another process is writing, are reported before a model is loaded.
     with parallel_lines([source, *beside.values()]) as lines, output.locked() if output else nullcontext():
         translator = load(run, to)
-        n_best = translator.decoding.n_best
-        if html and (n_best > 1 or translator.decoding.draws):
+        if html and (translator.decoding.n_best > 1 or translator.decoding.draws):
             raise ConfigError("--html needs a search for one translation; remove --n-best, sampling and MBR")
         if only_above is not None and translator.calibration is None:
             raise ConfigError(f"--only-above: {run[0]} has no fitted confidence; run `mtformer eval --calibrate` first")
-        write = partial(
-            _format,
-            n_best=n_best,
-            as_json=as_json,
-            attention=json_attention,
-            alignment=alignment,
-            only_above=only_above,
-        )
         translate_lines = partial(translate_html, translator) if html else translator.translate
-        work = _Work(translator, translate_lines, write, arguments, list(beside), lines, attention_file)
+        formats = as_json, json_attention, alignment, only_above
+        work = _Work(translator, translate_lines, *formats, arguments, list(beside), lines, attention_file)
         if source is None and target is None and not beside and sys.stdin.isatty():
             work.converse()
         elif output is not None:
             layout = {"json": as_json, "attention": json_attention, "alignment": alignment, "files": list(beside)}
-            made_with = {**_made_by(translator), **layout, "forbidden": arguments["forbidden"]}
-            made_with |= {
-                key: value for key, value in (("glossary", terms), ("html", html), ("only_above", only_above)) if value
-            }
+            made_with = {**_made_by(translator), **layout, "forbidden": phrases}
+            newer = {"glossary": terms, "html": html, "only_above": only_above}  # left out where they have no effect
+            made_with |= {key: value for key, value in newer.items() if value}
             with naming_file(output.name):
                 work.run_to_file(output, made_with, continues)
         elif target is not None:
@@ -145,8 +137,10 @@ def _made_by(translator: "Translator") -> dict[str, Any]:
 class _Work:
     translator: "Translator"
     translate: "Callable[..., list[Translation]]"
-    write: Callable[[int, "Translation"], str]
-    """Returns the output lines of a translation, given its line number."""
+    as_json: bool
+    json_attention: bool
+    alignment: bool
+    only_above: float | None
     arguments: dict[str, Any]
     """Keyword arguments for `Translator.translate`."""
     given: list[str]
@@ -215,7 +209,19 @@ class _Work:
             self.attention_file.add(self.translator, number + 1, source, analyzed)
         self.flags.update({flag.split(":")[0] for flag in translation.flags})
         self.num_lines += 1
-        return self.write(number, translation)
+        if self.only_above is not None and (translation.confidence or 0.0) < self.only_above:
+            translation = replace(translation, text="", alternatives=())
+        if self.as_json:
+            return json.dumps(_describe(translation, self.json_attention, self.alignment), ensure_ascii=False) + "\n"
+        lines = ""
+        for one in (translation, *translation.alternatives):
+            is_single = self.translator.decoding.n_best == 1
+            lines += one.text if is_single else f"{number} ||| {one.text} ||| {one.score:.6f}"
+            if self.alignment:
+                pairs = one.attention.alignment if one.attention else []
+                lines += " ||| " + " ".join(f"{src}-{tgt}" for src, tgt in pairs)
+            lines += "\n"
+        return lines
 
 
 def _typed_lines() -> Iterator[str]:
@@ -234,49 +240,22 @@ def _typed_lines() -> Iterator[str]:
     typer.echo(err=True)
 
 
-def _phrases(path: Path | None) -> list[str]:
-    """Return the phrases in a file, one per line; blank lines are ignored."""
-    if path is None:
-        return []
+def _lines(path: Path) -> list[str]:
     with parallel_lines([path]) as lines:
-        return [line.strip() for block in lines.blocks() for line in block[0] if line.strip()]
+        return [line for block in lines.blocks() for line in block[0]]
 
 
 def _terms(path: Path) -> dict[str, str]:
     """Return the terms in a file; raise DataError if a line does not have a source and a target term."""
     terms: dict[str, str] = {}
-    with parallel_lines([path]) as lines:
-        for number, line in enumerate((line for block in lines.blocks() for line in block[0]), start=1):
-            cells = [" ".join(cell.split()) for cell in line.split("\t")]
-            if len(cells) != 2 or not all(cells) or terms.setdefault(*cells) != cells[1]:
-                raise DataError(f"{path}:{number}: give a new source term, a tab and a target term, not {line!r:.80}")
+    for number, line in enumerate(_lines(path), start=1):
+        cells = [" ".join(cell.split()) for cell in line.split("\t")]
+        if len(cells) != 2 or not all(cells) or terms.setdefault(*cells) != cells[1]:
+            raise DataError(f"{path}:{number}: give a new source term, a tab and a target term, not {line!r:.80}")
     return terms
 
 
-def _format(
-    number: int,
-    best: "Translation",
-    n_best: int,
-    as_json: bool,
-    attention: bool,
-    alignment: bool,
-    only_above: float | None,
-) -> str:
-    if only_above is not None and (best.confidence or 0.0) < only_above:
-        best = replace(best, text="", alternatives=())
-    if as_json:
-        return json.dumps(describe(best, attention, alignment), ensure_ascii=False) + "\n"
-    lines = ""
-    for one in (best, *best.alternatives):
-        lines += one.text if n_best == 1 else f"{number} ||| {one.text} ||| {one.score:.6f}"
-        if alignment:
-            pairs = one.attention.alignment if one.attention else []
-            lines += " ||| " + " ".join(f"{src}-{tgt}" for src, tgt in pairs)
-        lines += "\n"
-    return lines
-
-
-def describe(one: "Translation", attention: bool = False, alignment: bool = False) -> dict[str, Any]:
+def _describe(one: "Translation", attention: bool, alignment: bool) -> dict[str, Any]:
     """Return a translation as a JSON object."""
     found: dict[str, Any] = {
         "text": one.text,
@@ -300,5 +279,5 @@ def describe(one: "Translation", attention: bool = False, alignment: bool = Fals
             **({"src_starts": weights.src_starts} if any(weights.src_starts) else {}),
         }
     if one.alternatives:
-        found["alternatives"] = [describe(other, attention, alignment) for other in one.alternatives]
+        found["alternatives"] = [_describe(other, attention, alignment) for other in one.alternatives]
     return found
