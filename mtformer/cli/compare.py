@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -52,6 +52,7 @@ def compare(
     distinguishes the systems: two of the 2^n ways to swap translations give exactly the observed difference, and
     sacreBLEU counts only larger ones. The effect is visible only for n below 10.
     """
+    from mtformer.evaluation.compare import config_differences
     from mtformer.evaluation.systems import common_sets, group_runs, open_runs, read_files, read_material
 
     if len(paths) < 2:
@@ -69,13 +70,14 @@ def compare(
         runs = open_runs(paths)
         systems = group_runs(runs, group)
         materials = [read_material(name, runs, force) for name in common_sets(runs, sets or [])]
-    comparisons = _compare_all(systems, materials, sentences, comet)
+    comparisons, different = _compare_all(systems, materials, sentences, comet), dict(config_differences(systems))
     if as_json:
-        echo(_json(systems, comparisons))
+        echo(_json(systems, different, comparisons))
         return
-    echo(*_lines(systems, comparisons, shutil.get_terminal_size((100, 24)).columns))
-    differences = ((one.name, line) for one in comparisons for line in [*one.ignored, *one.notes])
-    echo(*(f"differences on {name}: {line}" for name, line in differences), err=True)
+    echo(*_lines(systems, different, comparisons, shutil.get_terminal_size((100, 24)).columns))
+    echo(
+        *(f"differences on {one.name}: {line}" for one in comparisons for line in [*one.ignored, *one.notes]), err=True
+    )
 
 
 def _evaluation(bleu_tokenizer: str) -> EvaluationConfig:
@@ -101,34 +103,25 @@ def _compare_all(
         return [compare_one(systems, material, num_sentences, comet, bar.update) for material in materials]
 
 
-def _json(systems: "list[System]", comparisons: "list[Comparison]") -> str:
-    from mtformer.evaluation.compare import config_differences
-
+def _json(systems: "list[System]", different: dict[str, list[Any]], comparisons: "list[Comparison]") -> str:
+    runs = [[{"name": run.name, "path": str(run.path), "seed": run.seed} for run in one.runs] for one in systems]
     values = {
-        "systems": [
-            {
-                "name": system.name,
-                "runs": [{"name": run.name, "path": str(run.path), "seed": run.seed} for run in system.runs],
-            }
-            for system in systems
-        ],
-        "config_differences": [{"key": key, "values": each} for key, each in config_differences(systems)],
+        "systems": [{"name": one.name, "runs": some} for one, some in zip(systems, runs, strict=True)],
+        "config_differences": [{"key": key, "values": each} for key, each in different.items()],
         "sets": [asdict(comparison) for comparison in comparisons],
     }
     return json.dumps(values, indent=2, ensure_ascii=False)
 
 
-def _lines(systems: "list[System]", comparisons: "list[Comparison]", width: int) -> Iterator[str]:
+def _lines(
+    systems: "list[System]", different: dict[str, list[Any]], comparisons: "list[Comparison]", width: int
+) -> Iterator[str]:
     """Yield lines of at most `width` characters: the systems, then each comparison."""
-    from mtformer.evaluation.compare import config_differences
-
     grouped = [[f"{system.name}:", "; ".join(run.name for run in system.runs)] for system in systems if system.runs[1:]]
     if grouped:
         yield from ("systems with several seeds", *table_lines(grouped, width, indent=INDENT), "")
-    rows = []
-    found = dict(config_differences(systems))
-    labels = short_keys(found)
-    for key, values in found.items():
+    rows, labels = [], short_keys(different)
+    for key, values in different.items():
         names: dict[str, list[str]] = {}
         for system, value in zip(systems, values, strict=True):
             names.setdefault(json.dumps(value, ensure_ascii=False), []).append(system.name)

@@ -56,7 +56,12 @@ def runs(
         echo(f"{folder}: contains no runs", err=True)
     else:
         is_whole = show_all or not sys.stdout.isatty()
-        _print_table(rows, keys, None if is_whole else shutil.get_terminal_size().columns)
+        lines, left_out = table(rows, keys, None if is_whole else shutil.get_terminal_size().columns)
+        echo(*lines)
+        echo(*(f"{row.name}: {row.problem}" for row in rows if row.problem is not None), err=True)
+        if left_out:
+            more = f" and {len(left_out) - MOST_NAMED} more" if len(left_out) > MOST_NAMED else ""
+            echo(f"columns left out: {', '.join(left_out[:MOST_NAMED])}{more}; --all shows them", err=True)
 
 
 def table(rows: Sequence[RunRow], keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
@@ -80,15 +85,6 @@ def table(rows: Sequence[RunRow], keys: Sequence[str], width: int | None) -> tup
     return table_lines(cells, width), left_out
 
 
-def _print_table(rows: Sequence[RunRow], keys: Sequence[str], width: int | None) -> None:
-    lines, left_out = table(rows, keys, width)
-    echo(*lines)
-    echo(*(f"{row.name}: {row.problem}" for row in rows if row.problem is not None), err=True)
-    if left_out:
-        more = f" and {len(left_out) - MOST_NAMED} more" if len(left_out) > MOST_NAMED else ""
-        echo(f"columns left out: {', '.join(left_out[:MOST_NAMED])}{more}; --all shows them", err=True)
-
-
 def _print_csv(rows: Sequence[RunRow], keys: Sequence[str]) -> None:
     plain = [row.to_dict(keys) for row in rows]
     fields = [name for name in plain[0] if name != "config"] if plain else ["name"]
@@ -107,10 +103,10 @@ def _cells(row: RunRow) -> list[str]:
         row.state if row.note is None else f"{row.state}, {row.note}",
         "" if row.step is None else f"{row.step}{of}",
         "" if row.best is None else f"{row.metric} {row.best:.2f}",
-        _number(row.best_step),
+        "" if row.best_step is None else f"{row.best_step}",
         "" if row.test is None else f"{row.test_set} {row.test:.2f}",
         row.weights or "",
-        _number(row.tokens_per_second),
+        "" if row.tokens_per_second is None else f"{row.tokens_per_second:.0f}",
         "" if row.seconds is None else format_duration(row.seconds),
     ]
 
@@ -123,10 +119,6 @@ def _wrapped(name: str, width: int) -> str:
             lines.append("")
         lines[-1] += part
     return "\n".join(lines)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.0f}"
 
 
 def report(

@@ -95,11 +95,8 @@ def map_values(label: str, one: AttentionMaps) -> dict[str, Any]:
 class AttentionFile:
     """A file of attention weights: numbers (.json), a page of heat maps (.html), or a picture (.png).
 
-    A picture shows a decoder layer, counted from 1 (None: the last one), and a head, counted from 1 (None: all).
-
-    Raises:
-        MtformerError: if the suffix is unknown, `layer` or `head` is given for a format other than .png, or .png is
-            chosen and matplotlib is not installed.
+    A picture shows a decoder layer, counted from 1 (None: the last one), and a head, counted from 1 (None: all). Raise
+    MtformerError if the suffix is unknown, `layer` or `head` is given for another format, or matplotlib is missing.
     """
 
     path: Path
@@ -130,11 +127,7 @@ class AttentionFile:
         self.maps.append((number, attention_maps(translator, source, translation)))
 
     def write(self) -> None:
-        """Write the maps of all lines.
-
-        Raises:
-            ConfigError: if all lines are blank, the layer or head does not exist, or the picture would be too large.
-        """
+        """Write the maps of all lines; raise ConfigError if all are blank, or the picture cannot be drawn."""
         if not self.maps:
             raise ConfigError(f"--attention {self.path}: every line is blank")
         if self.path.suffix == ".json":

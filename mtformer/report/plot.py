@@ -38,9 +38,7 @@ def plot(paths: Sequence[Path], out: Path, metrics: Sequence[str] = DEFAULT_METR
     """Draw the curves of runs for a paper as .pdf, .png or .svg, one column wide, with a panel for each metric.
 
     Metrics are keys in the dev lines of metrics.jsonl, or else in the train lines; `train.loss` is the loss on train.
-
-    Raises:
-        MtformerError: if the format or a metric is unknown, a path is not a run, or matplotlib is not installed.
+    Raise MtformerError if the format or a metric is unknown, a path is not a run, or matplotlib is not installed.
     """
     suffix, metrics = out.suffix.lower(), list(dict.fromkeys(metrics))
     if suffix not in DATES:
@@ -63,10 +61,8 @@ def _check_metric(metric: str, runs: Sequence[RunContents]) -> None:
             log.warning("%s has no %s yet and is omitted from the plot of this metric", name, metric)
         return
     keys = {key for run in runs for record in run.records for key in record if key != "step"} | {"perplexity"}
-    kinds = {"dev": "", "train": "train."}
-    known = {
-        prefix + key for run in runs for kind, prefix in kinds.items() for key in keys if points_of(run, kind, key)
-    }
+    known = {key for key in keys for run in runs if points_of(run, "dev", key)}
+    known |= {f"train.{key}" for key in keys for run in runs if points_of(run, "train", key)}
     if not known:
         raise ConfigError(f"{', '.join(run.name for run in runs)}: nothing is logged yet, so there is nothing to plot")
     raise ConfigError(f"--metric {metric}: no run has this metric; available metrics: {', '.join(sorted(known))}")

@@ -27,11 +27,6 @@ MAX_CHANGE = 60  # changes with more characters, such as those of data checksums
 Systems = Sequence[tuple[str, Sequence[RunContents]]]  # (label, runs that differ only in their seeds)
 
 
-def format_number(value: Any, form: str = ".2f") -> str:
-    """Return a number as text; a dash for anything else."""
-    return format(value, form) if is_number(value) else NOTHING
-
-
 def format_plain(value: Any) -> str:
     """Return a value of a config or score card as text without JSON syntax."""
     if isinstance(value, dict):
@@ -158,7 +153,7 @@ def _data_rows(reports: Sequence[DataReport]) -> list[tuple[str, ...]]:
 
     def add(name: str, values: Sequence[float | None], form: str = ",") -> None:
         if any(value is not None for value in values):
-            rows.append((name, *(format_number(value, form) for value in values)))
+            rows.append((name, *(format(value, form) if is_number(value) else NOTHING for value in values)))
 
     add("pairs read", [one.read for one in reports])
     add("pairs kept", [one.kept for one in reports])
