@@ -36,8 +36,7 @@ def pick_device(name: str) -> torch.device:
 def pick_precision(name: str, device: torch.device) -> str:
     """Return the precision, with `auto` replaced by the fastest one: `bf16`, `fp16` (older GPUs) or `fp32` (CPUs).
 
-    Raises:
-        DeviceError: if the device does not support this precision.
+    Raise DeviceError if the device does not support this precision.
     """
     if name == "int8":
         raise DeviceError(

@@ -94,9 +94,7 @@ def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
 def verify(folder: Path, *names: str, listing: str = META) -> dict[str, Any]:
     """Compare files with the checksums in meta.json (or `listing`) and return its contents.
 
-    Raises:
-        DamagedError: if a file is missing, truncated or changed.
-        CheckpointError: if a file cannot be read for another reason.
+    Raise DamagedError if a file is missing, truncated or changed, CheckpointError if it cannot be read.
     """
     meta = read_meta(folder, listing)
     for name in names:
@@ -276,12 +274,8 @@ def require_file(path: str | Path, or_pipe: bool = False) -> None:
     """Raise OSError for a missing file, a pipe or a device; the null device counts as an empty file."""
     status = os.stat(path)
     is_null = stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev
-    if not (
-        is_null
-        or stat.S_ISREG(status.st_mode)
-        or stat.S_ISDIR(status.st_mode)
-        or (or_pipe and stat.S_ISFIFO(status.st_mode))
-    ):
+    kinds = (stat.S_IFREG, stat.S_IFDIR, *([stat.S_IFIFO] if or_pipe else []))
+    if not is_null and stat.S_IFMT(status.st_mode) not in kinds:
         raise OSError(errno.EINVAL, "a pipe or device, not a file", str(path))
 
 

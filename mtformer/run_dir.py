@@ -61,9 +61,7 @@ class RunDir:
         """Return an existing run, bundle or CTranslate2 export.
 
         If `verified`, files are compared with checksums.json, except weights, which are verified when they are loaded.
-
-        Raises:
-            CheckpointError: if the folder is none of these, or a file is missing or changed.
+        Raise CheckpointError if the folder is none of these, or a file is missing or changed.
         """
         require_text(path)
         run = cls(path)
@@ -109,11 +107,9 @@ class RunDir:
 
     def best_steps(self, metric: str) -> list[int]:
         """Return the steps of all checkpoints that have this dev metric, best first; ties in ascending order."""
-        values = {step: meta["metrics"].get(metric) for step, meta in self._metas().items()}
         sign = 1 if lower_is_better(metric) else -1
-        return sorted(
-            (step for step, value in values.items() if value is not None), key=lambda s: (sign * values[s], s)
-        )
+        values = {step: meta["metrics"][metric] for step, meta in self._metas().items() if metric in meta["metrics"]}
+        return sorted(values, key=lambda step: (sign * values[step], step))
 
     def _metas(self) -> dict[int, dict[str, Any]]:
         metas = {}

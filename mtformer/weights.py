@@ -32,8 +32,7 @@ def require_finite(path: Path, weights: Mapping[str, Tensor]) -> None:
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name.
 
-    Raises:
-        CheckpointError: if the file is missing, damaged, or not in safetensors format, or a tensor is not finite.
+    Raise CheckpointError if the file is missing, damaged, or not in safetensors format, or a tensor is not finite.
     """
     try:
         weights = load_file(path)
@@ -64,10 +63,8 @@ def load_weights(
 ) -> None:
     """Load the mean of the weights in safetensors files into the model.
 
-    If the model is sharded, `place` takes a full weight and its parameter, and returns the local shard.
-
-    Raises:
-        CheckpointError: if a tensor does not fit the model; the message names the first one.
+    If the model is sharded, `place` takes a full weight and its parameter, and returns the local shard. Raise
+    CheckpointError if a tensor does not fit the model; the message names the first one.
     """
     path = ", ".join(map(str, paths))
     weights, parameters = average_weights(paths), dict(model.named_parameters())

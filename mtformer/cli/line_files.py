@@ -38,7 +38,7 @@ class ParallelLines:
         self.num_lines = 0
         self._digests = [hashlib.sha256() for _ in files]
         self._num_bad = 0
-        self._rows = itertools.zip_longest(*(_lines_of(name, file) for name, file in files))
+        self._rows: Iterator[tuple[bytes, ...]] = itertools.zip_longest(*(_lines(name, file) for name, file in files))
 
     @property
     def sha256(self) -> list[str]:
@@ -59,8 +59,7 @@ class ParallelLines:
     def blocks(self) -> Iterator[list[list[str]]]:
         """Yield blocks of up to LINES_AT_ONCE lines or about BYTES_AT_ONCE bytes, with a list of lines for each file.
 
-        Raises:
-            DataError: A file has more lines than another, or compressed data is damaged.
+        Raise DataError if a file has more lines than another, or compressed data is damaged.
         """
         while block := self._block(LINES_AT_ONCE):
             yield [[self._text(line) for line in lines] for lines in block]
@@ -95,7 +94,7 @@ class ParallelLines:
         return text
 
 
-def _lines_of(name: str, file: IO[bytes]) -> Iterator[bytes]:
+def _lines(name: str, file: IO[bytes]) -> Iterator[bytes]:
     with reading(name):
         yield from iter(partial(read_line, file, name), b"")
 
@@ -104,10 +103,8 @@ def _lines_of(name: str, file: IO[bytes]) -> Iterator[bytes]:
 def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
     """Open plain or compressed files; None is stdin.
 
-    Lines are counted in advance, except for a single compressed file, to avoid decompressing it twice.
-
-    Raises:
-        DataError: A file is missing or damaged, or has more lines than another (raised at the end for pipes).
+    Lines are counted in advance, except for a single compressed file, to avoid decompressing it twice. Raise DataError
+    if a file is missing or damaged, or has more lines than another (raised at the end for pipes).
     """
     for path in paths:
         if path is not None and (path.is_dir() or not path.exists()):
@@ -172,9 +169,7 @@ class ResumableOutput:
 
         The settings are all values that affect the output, except the input. If `continues`, resume an interrupted
         output, or extend a complete one if lines were added to the input; finished lines of the input are skipped.
-
-        Raises:
-            DataError: The output was not written from this input with these settings, or has changed since.
+        Raise DataError if the output was not written from this input with these settings, or has changed since.
         """
         self.settings = json.loads(json.dumps(settings))  # so that they equal settings read from the record
         done = self._read_record() if continues else None
@@ -186,9 +181,8 @@ class ResumableOutput:
             self.save(out, lines)
             return out
         if done is None:
-            raise DataError(
-                f"{self.name}: there is no record of how this file was written; remove --continue to replace it"
-            )
+            what = "there is no record of how this file was written"
+            raise DataError(f"{self.name}: {what}; remove --continue to replace it")
         self._check(done, lines)
         if not is_partial:
             if file_sha256(self.path) != done.get("output_sha256"):
