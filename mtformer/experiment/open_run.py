@@ -21,7 +21,6 @@ from mtformer import __version__
 from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff, dump_config, load_config
 from mtformer.config.schema import Config
-from mtformer.data.corpus.sources import languages
 from mtformer.errors import CheckpointError
 from mtformer.evaluation.scores import for_language
 from mtformer.experiment.prepare import Prepared
@@ -43,12 +42,8 @@ def open_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -> It
 
     Call it while holding `lock_run`, so that no other process overwrites the run at the same time.
 
-    Yields:
-        True if an existing run is resumed.
-
-    Raises:
-        CheckpointError: if the run exists and neither flag is given, it cannot be resumed with this config, or the
-            directory contains something other than a run, which is never modified.
+    Yield True if an existing run is resumed. Raise CheckpointError if the run exists and neither flag is given, it
+    cannot be resumed with this config, or the directory contains something other than a run, which is never modified.
     """
     path = Path(os.path.realpath(run.path))  # renaming a folder must not replace a symbolic link
     _restore_replaced(path)
@@ -147,13 +142,6 @@ def compare_configs(run: RunDir, old: Config, new: Config) -> None:
         log.warning("resuming with %s %r -> %r%s", key, before, after, "" if is_harmless else INEXACT)
 
 
-def _dev_tokenizers(config: Config) -> dict[str, str]:
-    """Return the BLEU tokenizer of the dev data by target language, with `auto` resolved; empty without dev data."""
-    pairs = [languages(source, config.data) for source in config.data.dev_sources]
-    targets = [language for src, tgt in pairs for language in ((tgt, src) if config.data.both_directions else (tgt,))]
-    return {language: for_language(config.evaluation, language).bleu_tokenizer for language in targets}
-
-
 def describe_environment(
     config: Config, prepared: Prepared, device: torch.device, precision: str, num_processes: int
 ) -> dict[str, Any]:
@@ -161,7 +149,7 @@ def describe_environment(
 
     The keys are the names used in messages. Checkpoints contain the returned dict.
     """
-    tokenizers = prepared.tokenizers
+    tokenizers, targets = prepared.tokenizers, [one.tgt_lang for one in prepared.dev]
     device_text = f"cpu, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
     if device.type == "cuda":
         device_text = f"cuda, {torch.cuda.get_device_name(device)}"
@@ -172,7 +160,7 @@ def describe_environment(
         "processes": num_processes,
         "device": device_text,
         "precision": precision,
-        DEV_TOKENIZERS: _dev_tokenizers(config),
+        DEV_TOKENIZERS: {one: for_language(config.evaluation, one).bleu_tokenizer for one in targets},
         "mtformer": __version__,
         "torch": str(torch.__version__),
         "sentencepiece": version("sentencepiece"),
@@ -182,9 +170,8 @@ def describe_environment(
 def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any], best_metric: str) -> None:
     """Log differences from the environment that the checkpoint records.
 
-    Raises:
-        CheckpointError: if the tokenizer differs, or the best checkpoint is selected by BLEU and the BLEU tokenizer
-            for dev data differs.
+    Raise CheckpointError if the tokenizer differs, or the best checkpoint is selected by BLEU and the BLEU tokenizer
+    for dev data differs.
     """
     for name, after in new.items():
         before = old.get(name)

@@ -125,9 +125,8 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
             log.info("%s: %s", name, line)
     augmentation, window_pairs = None, WINDOW_PAIRS
     if needs_text:
-        augmentation = Augmentation(
-            tokenizers, config.tokenizer.sampling_alpha, config.data.noise, config.data.filters.max_tokens
-        )
+        alpha, noise = config.tokenizer.sampling_alpha, config.data.noise
+        augmentation = Augmentation(tokenizers, alpha, noise, config.data.filters.max_tokens)
         window_pairs = AUGMENTED_WINDOW_PAIRS
     mixture = Mixture(corpora, config.training.seed, config.data.temperature, window_pairs)
     batches = TrainingBatches(mixture, config.training.micro_batch_tokens, augmentation)

@@ -34,8 +34,6 @@ class RunState:
     """Error of a failed run, in one line."""
     started: str | None = None
     """Start time of the first process, in ISO 8601 format."""
-    resumed: str | None = None
-    """Start time of the latest process, if it is not the first one."""
     ended: str | None = None
     """End time of the latest process."""
 
@@ -78,7 +76,7 @@ def read_state(run: RunDir) -> RunState:
         state = "running"
     elif state == "running":
         state = "killed"
-    return RunState(state, **{name: saved.get(name) for name in ("error", "started", "resumed", "ended")})
+    return RunState(state, **{name: saved.get(name) for name in ("error", "started", "ended")})
 
 
 def _saved(run: RunDir) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Read run directories, including damaged and incomplete ones, and list the runs below a folder."""
 
-import contextlib
 import json
 import math
 import os
@@ -47,12 +46,7 @@ Record = dict[str, Any]
 
 
 class RunContents:
-    """Contents of a run directory or bundle; each part is read on first use.
-
-    Args:
-        path: The run directory.
-        name: Name that distinguishes it from other runs; default: the name of the folder.
-    """
+    """Contents of a run directory or bundle; each part is read on first use. The default name is that of the folder."""
 
     def __init__(self, path: Path, name: str | None = None) -> None:
         self.run = RunDir(path)
@@ -113,8 +107,18 @@ class RunContents:
 
     @cached_property
     def data_report(self) -> dict[str, Any] | None:
-        """Report on the training data."""
-        return self._json(self.run.data_report)
+        """Report on the training data; None if it is missing or invalid."""
+        path = self.run.data_report
+        try:
+            value = read_json(path)
+            if isinstance(value, dict):
+                return value
+            self.unread.append(f"{path}: not a JSON object")
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            self.unread.append(f"{path}: cannot be read ({error})")
+        return None
 
     @cached_property
     def scores(self) -> "dict[str, ScoreCard]":
@@ -131,12 +135,9 @@ class RunContents:
 
     @cached_property
     def made_with(self) -> dict[str, Any]:
-        """Device, precision and package versions recorded in the latest readable checkpoint."""
-        for step in reversed(self.run.steps()):
-            with contextlib.suppress(CheckpointError):
-                made_with: dict[str, Any] = read_meta(self.run.checkpoint(step))["made_with"]
-                return made_with
-        return {}
+        """Device, precision and package versions recorded in the latest checkpoint; empty without checkpoints."""
+        steps = self.run.steps()
+        return dict(read_meta(self.run.checkpoint(steps[-1]))["made_with"]) if steps else {}
 
     @property
     def training_seconds(self) -> float:
@@ -153,19 +154,6 @@ class RunContents:
         """Return (step, value) of the best validation by this metric, the earliest if tied; None if there is none."""
         sign = 1 if lower_is_better(key) else -1
         return min(self.points("dev", key), key=lambda point: (sign * point[1], point[0]), default=None)
-
-    def _json(self, path: Path) -> dict[str, Any] | None:
-        """Return the JSON object in a file, or None if it is missing or invalid; note invalid files in `unread`."""
-        try:
-            value = read_json(path)
-            if isinstance(value, dict):
-                return value
-            self.unread.append(f"{path}: not a JSON object")
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError) as error:
-            self.unread.append(f"{path}: cannot be read ({error})")
-        return None
 
 
 def read_run(path: Path, name: str | None = None) -> RunContents:
@@ -303,8 +291,7 @@ def differing_keys(rows: Sequence[RunRow]) -> list[str]:
 def sort_runs(rows: Sequence[RunRow], by: str, keys: Sequence[str]) -> list[RunRow]:
     """Return the rows sorted by a column or by a config key (dotted or short), best, furthest or fastest first.
 
-    Raises:
-        ConfigError: if there is no such column or key.
+    Raise ConfigError if there is no such column or key.
     """
     column, short = COLUMNS.get(by, by), short_keys([*keys, *COLUMNS])
     key = next((key for key in keys if by in (key, short[key])), None)
@@ -355,22 +342,13 @@ def _walk(folder: Path) -> Iterator[RunRow]:
 def _of_sweep(folder: Path, started: Sequence[str]) -> Iterator[RunRow]:
     """Yield rows of the runs in sweep.json that have no folder yet."""
     try:
-        runs = read_json(folder / SWEEP)["runs"]
-        planned = [
-            RunRow(
-                name=one["name"],
-                path=folder / one["name"],
-                state="failed" if one["error"] else "waiting",
-                problem=one["error"],
-                config=dict(one["values"]),
-                is_planned=True,
-            )
-            for one in runs
-        ]
+        for one in read_json(folder / SWEEP)["runs"]:
+            name, problem, values = one["name"], one["error"], dict(one["values"])
+            if name not in started:
+                state = "failed" if problem else "waiting"
+                yield RunRow(name, folder / name, state, problem=problem, config=values, is_planned=True)
     except (OSError, ValueError, TypeError, KeyError) as error:
         yield RunRow(SWEEP, folder / SWEEP, "unreadable", f"{folder / SWEEP}: {error}")
-        return
-    yield from (row for row in planned if row.name not in started)
 
 
 def _test_score(contents: RunContents) -> tuple[str | None, float | None]:

@@ -27,7 +27,6 @@ import os
 import random
 import re
 import shlex
-import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +52,6 @@ ATTEMPTS_PER_DRAW = 100
 DIGITS = 4
 """Significant digits of a drawn number; the name of a run shows all of them."""
 SEED = "training.seed"
-PLAIN = frozenset(string.ascii_letters + string.digits + "._+-")
 NAME = "name"
 """The only key in a variant that is not a config key."""
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
@@ -201,12 +199,8 @@ Locate = Callable[[KeyPath], str]
 def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     """Read a sweep file, expand its axes and validate the config of each run.
 
-    Args:
-        path: The sweep file.
-        overrides: Overrides `section.key=value` for all runs; they replace values under `set`.
-
-    Raises:
-        ConfigError: The sweep file or the config of a run is invalid; the message gives the line in the file.
+    `overrides` (`section.key=value`) apply to all runs and replace values under `set`. Raise ConfigError if the sweep
+    file or the config of a run is invalid; the message gives the line in the file.
     """
     file, origins = _read(path)
 
@@ -306,7 +300,7 @@ def _label(key: str, value: Any, where: str) -> str:
         raise ConfigError(f"{where}: {key}: a nested value needs a name; make it a variant under list")
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if isinstance(value, str | list):
-        text = re.sub("-+", "-", "".join(one if one in PLAIN else "-" for one in text)).strip("-.")
+        text = re.sub(r"[^A-Za-z0-9._+]+", "-", text).strip("-.")
     return f"{key}={text}"
 
 

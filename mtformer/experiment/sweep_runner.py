@@ -51,16 +51,11 @@ class SweepOutcome:
 def run_sweep(
     sweep: Sweep, jobs: int | None = None, resume: bool = False, advance: Callable[[], object] = lambda: None
 ) -> SweepOutcome:
-    """Train the runs of a sweep; a failed run does not stop the others.
+    """Train the runs of a sweep, `jobs` at once (default: one per CUDA device, or one on the CPU).
 
-    Args:
-        sweep: plan of the sweep.
-        jobs: number of runs to train at once; default: one per CUDA device, or one on the CPU.
-        resume: skip finished runs, and resume or start the others.
-        advance: function called when a run finishes or fails.
-
-    Raises:
-        CheckpointError: if another sweep runs in this folder, or this sweep was already started and `resume` is False.
+    A failed run does not stop the others. If `resume`, finished runs are skipped, and the others resumed or started.
+    `advance` is called when a run finishes or fails. Raise CheckpointError if another sweep runs in this folder, or
+    this sweep was already started and `resume` is False.
     """
     refusal = f"{sweep.folder}: another sweep is running here; wait for it, or set another run_dir in {sweep.path}"
     with locked(sweep.folder / SWEEP_LOCK, CheckpointError(refusal)):

@@ -95,18 +95,17 @@ def _prepare(
             )
         prepared = prepare_experiment(config, run.tokenizer, progress.prepared)
     is_resumed, checkpoint = ranks.gather((is_resumed, checkpoint))[0]
-    earlier = read_meta(checkpoint)["made_with"] if checkpoint is not None else None
+    earlier = read_meta(checkpoint)["made_with"] if checkpoint is not None else {}
     precision = ranks.gather(_pick_precision(config, device, earlier))[0]
     made_with = describe_environment(config, prepared, device, precision, ranks.size)
-    made_with["compiled"] = earlier is not None and bool(earlier.get("compiled"))  # decided by `check_memory`
-    if earlier is not None:
+    made_with["compiled"] = bool(earlier.get("compiled"))  # decided by `check_memory`
+    if checkpoint is not None:
         compare_environments(run, earlier, made_with, config.training.best_metric)
     if ranks.is_main:
         write_text(run.data_report, json.dumps(prepared.report(), indent=2, ensure_ascii=False) + "\n")
     step = make_step(config, prepared, device, precision, ranks)
     is_auto = config.training.batch_tokens == "auto"
-    earlier_size = earlier.get("batch_tokens") if earlier is not None and is_auto else None
-    resolved, prepared = choose_batches(config, prepared, step, earlier_size)
+    resolved, prepared = choose_batches(config, prepared, step, earlier.get("batch_tokens") if is_auto else None)
     if is_auto:
         made_with["batch_tokens"] = resolved.training.batch_tokens
     parts = ", ".join(f"{name} {count:,}" for name, count in count_parameters(step.model).items())
@@ -119,15 +118,15 @@ def _prepare(
         trainer.resume(checkpoint, {key: [before, after] for key, before, after in changes})
     checked = None
     if not trainer.is_done():
-        checked = check_memory(resolved, prepared, step, run, earlier.get("compiled") if earlier is not None else None)
+        checked = check_memory(resolved, prepared, step, run, earlier.get("compiled"))
         made_with["compiled"] = step.is_compiled
         log.info("memory check:%s", "".join(f"\n  {what:<15} {value}" for what, value in checked.lines()))
     return trainer, is_resumed, checked
 
 
-def _pick_precision(config: Config, device: torch.device, earlier: dict[str, Any] | None) -> str:
+def _pick_precision(config: Config, device: torch.device, earlier: dict[str, Any]) -> str:
     """Return the precision; `auto` keeps its first result when resuming, because it depends on measured times."""
-    if config.training.precision == "auto" and earlier is not None:
+    if config.training.precision == "auto":
         with contextlib.suppress(DeviceError):  # this device may not support it
             return pick_precision(str(earlier.get("precision", "auto")), device)
     return pick_precision(config.training.precision, device)
@@ -149,9 +148,8 @@ def _average(trainer: Trainer) -> None:
     if metrics:
         save_averaged(run, steps, read_weights(run.averaged / WEIGHTS), metrics)
     figures = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-    log.info(
-        "averaged the checkpoints of steps %s%s", ", ".join(map(str, steps)), f": dev {figures}" if figures else ""
-    )
+    shown = f": dev {figures}" if figures else ""
+    log.info("averaged the checkpoints of steps %s%s", ", ".join(map(str, steps)), shown)
 
 
 def _is_averaged(run: RunDir, has_dev: bool) -> bool:
@@ -164,12 +162,7 @@ def _is_averaged(run: RunDir, has_dev: bool) -> bool:
 
 
 def make_trainer(
-    config: Config,
-    run: RunDir,
-    step: TrainingStep,
-    prepared: Prepared,
-    progress: Progress,
-    made_with: dict[str, Any],
+    config: Config, run: RunDir, step: TrainingStep, prepared: Prepared, progress: Progress, made_with: dict[str, Any]
 ) -> Trainer:
     """Return the training loop, with the training data, the dev data and a function that decodes the dev data."""
     ranks = step.ranks

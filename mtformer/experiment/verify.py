@@ -9,9 +9,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +21,7 @@ from mtformer.config.schema import Config
 from mtformer.device import pick_device, pick_precision, use_threads
 from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError
 from mtformer.experiment.train import train_experiment
-from mtformer.files import read_meta
+from mtformer.files import read_meta, write_text
 from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.training.checkpoint import load_trainer_state
 from mtformer.training.figures import TIMINGS
@@ -46,7 +44,7 @@ Records = dict[tuple[int, str], dict[str, Any]]
 
 
 class Difference(NamedTuple):
-    """Tensor or value that differs between two runs."""
+    """Tensor or value that differs between two runs, or between the environments of a run then and now."""
 
     name: str
     then: Any
@@ -64,8 +62,7 @@ class Compared(NamedTuple):
     """First difference, if any."""
 
 
-@dataclass(frozen=True)
-class Reproduced:
+class Reproduced(NamedTuple):
     """Comparison of the metrics of a run with those of a repeated run."""
 
     num_records: int
@@ -74,8 +71,8 @@ class Reproduced:
     """Number of values in these records."""
     first: Difference | None
     """First difference; None if all values are equal to the last digit."""
-    environment: list[tuple[str, Any, Any]] | None
-    """(name, then, now) for differing data, versions and device; None if no checkpoint of the run records them."""
+    environment: list[Difference] | None
+    """Differing data, versions and device; None if no checkpoint of the run records them."""
     is_deterministic: bool
     """True if the device and config produce the same numbers every time."""
 
@@ -83,12 +80,8 @@ class Reproduced:
 def verify_resume(config: Config, part: Part | None = None) -> list[Compared]:
     """Train `NUM_STEPS` steps twice in a temporary folder, stopping and resuming the second time, and compare.
 
-    Args:
-        config: config of the experiment; only lengths and intervals are changed.
-        part: function that each process runs; default: `train_part`.
-
-    Raises:
-        MtformerError: on an error in training.
+    Only lengths and intervals of the config are changed. `part` is the function that each process runs (default:
+    `train_part`). Raise MtformerError on an error in training.
     """
     _refuse_torchrun("--verify-resume starts its own processes")
     part, config = part or partial(train_part, plans={STOP_AT // 2: NUM_STEPS}), _shortened(resolve_paths(config))
@@ -110,9 +103,7 @@ def verify_resume(config: Config, part: Part | None = None) -> list[Compared]:
 def steps_to_reproduce(run: RunDir, requested: int | None) -> int:
     """Return the number of steps to reproduce: `requested` (default `REPRODUCED_STEPS`), limited to those of the run.
 
-    Raises:
-        CheckpointError: if the run has no training metrics.
-        ConfigError: if it has no metrics up to the requested step.
+    Raise CheckpointError if the run has no training metrics, ConfigError if it has none up to the requested step.
     """
     steps = [step for step, kind in _records(run) if kind == "train"]
     if not steps:
@@ -132,16 +123,7 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
 
     Everything is repeated, including tokenizer training; tokenized data is read from the cache if text and tokenizer
     are unchanged. The config, including `max_steps`, is that of the run; the number of threads, and the precision that
-    `auto` selected, are taken from its oldest checkpoint.
-
-    Args:
-        run: run to reproduce, finished or not, resumed or not.
-        num_steps: number of steps, from `steps_to_reproduce`.
-        progress: displays the training progress.
-
-    Raises:
-        MtformerError: on an error in training.
-        InterruptedRunError: after a signal; temporary files are deleted.
+    `auto` selected, are taken from its oldest checkpoint. `num_steps` is from `steps_to_reproduce`.
     """
     _refuse_torchrun("`mtformer reproduce` trains in one process")
     made_with = _made_with(run)
@@ -164,7 +146,7 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
         plans = {step: record["max_steps"] for (step, kind), record in _records(run).items() if kind == "plan"}
         train_part(config, again.path, num_steps + 1, progress, plans)
         now = _made_with(again)
-        changed = [(what, then, now.get(what)) for what, then in made_with.items() if then != now.get(what)]
+        changed = [Difference(what, then, now.get(what)) for what, then in made_with.items() if then != now.get(what)]
         old, new = _records(run), _records(again)
     common = [key for key in old if key in new and key[0] <= num_steps]
     if not common:
@@ -242,32 +224,28 @@ def _shortened(config: Config) -> Config:
 
 def _in_new_process(part: Part, config: Config, folder: Path, stop_at: int | None) -> None:
     """Run one part of the training in a new process, and raise its user errors in this process."""
+    message = folder.with_suffix(".error")
     context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_run_part, args=(sender, part, config, folder, stop_at))
+    process = context.Process(target=_run_part, args=(part, config, folder, stop_at, message))
     process.start()
-    sender.close()
     try:
-        message = receiver.recv()
-    except EOFError:
         process.join()
-        if process.exitcode == -signal.SIGKILL:
-            raise MtformerError("the system killed the training process, possibly for lack of memory") from None
-        raise RuntimeError(f"the verification run exited with code {process.exitcode}") from None
     finally:
-        process.kill()  # also when this process is interrupted
+        process.kill()  # if this process is interrupted
         process.join()
-    if message is not None:
-        raise MtformerError(message)
+    if message.exists():
+        raise MtformerError(message.read_text(encoding="utf-8"))
+    if process.exitcode == -signal.SIGKILL:
+        raise MtformerError("the system killed the training process, possibly for lack of memory")
+    if process.exitcode != 0:
+        raise RuntimeError(f"the verification run exited with code {process.exitcode}")
 
 
-def _run_part(sender: Connection, part: Part, config: Config, folder: Path, stop_at: int | None) -> None:
+def _run_part(part: Part, config: Config, folder: Path, stop_at: int | None, message: Path) -> None:
     try:
         part(config, folder, stop_at)
     except (MtformerError, OSError) as error:
-        sender.send(str(error))
-    else:
-        sender.send(None)
+        write_text(message, str(error))
 
 
 def _made_with(run: RunDir) -> dict[str, Any]:
