@@ -20,7 +20,7 @@ from mtformer.cli.decoding_options import Load
 from mtformer.cli.line_files import ParallelLines, ResumableOutput, parallel_lines
 from mtformer.cli.options import EnsembleArgument, ToOption, optional
 from mtformer.cli.output import for_terminal
-from mtformer.data.corpus.compressed import create_bytes
+from mtformer.data.corpus.readers import create_bytes
 from mtformer.errors import ConfigError, DataError, require_extra
 from mtformer.files import cache_folder, file_sha256, naming_file
 from mtformer.text.tags import Target

@@ -19,7 +19,7 @@ from program import invoke
 from typer.testing import Result
 
 from mtformer.cli import line_files
-from mtformer.data.corpus.compressed import SUFFIXES, create_bytes, open_bytes
+from mtformer.data.corpus.readers import SUFFIXES, create_bytes, open_bytes
 from mtformer.decoding.attention_maps import attention_maps
 from mtformer.decoding.translator import Translator
 

@@ -21,8 +21,7 @@ from typing import NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from mtformer.data.corpus.compressed import create_bytes
-from mtformer.data.corpus.readers import Faults, RawRecords
+from mtformer.data.corpus.readers import Faults, RawRecords, create_bytes
 from mtformer.data.data_report import Columns, DataReport
 from mtformer.data.filters.duplicates import Keys, SeenKeys
 from mtformer.data.filters.filters import DUPLICATE, INVALID, KEPT, LOW_SCORE, REASONS, code, count_reasons, in_order
@@ -120,7 +119,7 @@ def _filter(pipeline: Pipeline, records: RawRecords, num_threads: int) -> _Filte
     texts = records.parse(faults)
     report.count_unusual(*texts)
     filtered = pipeline.run(texts, num_threads)
-    filtered.codes[faults.unusable] = code(INVALID)
+    filtered.codes[list(faults.errors)] = code(INVALID)
     kept = take(texts, np.flatnonzero(filtered.codes == KEPT))
     chunk = _Chunk(texts, filtered.codes, filtered.counts, np.empty((records.size, 0)))
     return chunk, pipeline.keys(kept), report

@@ -197,7 +197,7 @@ class _Job:
 
     def _filter(self, records: RawRecords, report: DataReport, num_threads: int) -> tuple[Pairs, np.ndarray]:
         """Return the kept pairs with a `ROW` each, and add counts to the report."""
-        texts = records.parse()
+        texts = records.texts()
         report.read += records.size
         report.count_unusual(*texts)
         filtered = self.pipeline.run(texts, num_threads)
