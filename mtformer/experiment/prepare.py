@@ -26,6 +26,7 @@ from mtformer.data.corpus.sources import (
     source_fingerprint,
 )
 from mtformer.data.data_report import DataReport
+from mtformer.data.store.pairs import swap, text_of
 from mtformer.data.store.prepare import Advance, log_progress, prepare
 from mtformer.decoding.sentences import split_sentences
 from mtformer.decoding.translator import Translator
@@ -151,7 +152,7 @@ def _dev_sets(config: Config, tokenizers: TokenizerPair) -> list[DevSet]:
     for name, sources in config.data.dev_sets.items():
         for corpus, tgt_lang in _in_each_direction(name, sources, config, tokenizers, is_training=False):
             pairs = corpus.store.read_all()
-            found.append(DevSet(corpus, tgt_lang, *(pairs.swapped() if corpus.is_swapped else pairs).text()))
+            found.append(DevSet(corpus, tgt_lang, *text_of(swap(pairs) if corpus.is_swapped else pairs)))
     return found
 
 
@@ -183,7 +184,7 @@ def multi_sentence_share(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> flo
     for block in np.linspace(0, ends[-1], min(SAMPLED_BLOCKS, ends[-1]), endpoint=False, dtype=np.int64):
         corpus = corpora[np.searchsorted(ends, block, side="right")]
         pairs = corpus.read(np.array([block % corpus.store.num_blocks]))
-        lines = tokenizer.decode([row.tolist() for row in pairs.src.rows()])
+        lines = tokenizer.decode(pairs["src"].to_pylist())
         num_lines += len(lines)
         num_found += sum(len(split_sentences(line)) > 1 for line in lines)
     return num_found / num_lines

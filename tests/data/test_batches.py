@@ -17,8 +17,8 @@ from mtformer.data.batching.batches import Batch, TrainingBatches, make_batch, o
 from mtformer.data.batching.mixture import Corpus as Mixed
 from mtformer.data.batching.mixture import Mixture, SamplerState
 from mtformer.data.corpus.sources import read_pairs
+from mtformer.data.store.pairs import Ints, lengths
 from mtformer.data.store.prepare import prepare
-from mtformer.data.store.ragged import Ints
 from mtformer.data.store.store import Store
 from mtformer.text.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
@@ -295,7 +295,7 @@ def test_dev_batches_are_sorted_largest_first(store: Store, pairs: Pairs, tokeni
 def test_long_dev_lines_are_cut_with_a_warning(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     plain, cut = (list(ordered_batches(Mixed("dev", store), 10**9, limit)) for limit in (None, 9))
     everything = store.read_all()
-    num_long = int((np.maximum(everything.src.lengths_B, everything.tgt.lengths_B) > 9).sum())
+    num_long = int((np.maximum(lengths(everything["src"]), lengths(everything["tgt"])) > 9).sum())
     assert f"{num_long} of {len(store)} pairs were cut to 9 tokens per side" in caplog.text
     assert cut[0].src_BS.shape[1] == cut[0].tgt_in_BT.shape[1] == 10
     assert (cut[0].src_BS == EOS).sum(1).eq(1).all()

@@ -12,6 +12,7 @@ from mtformer.config.data import DataConfig
 from mtformer.data.batching.batches import Batch, TrainingBatches
 from mtformer.data.batching.mixture import Corpus, Mixture
 from mtformer.data.store import store as store_module
+from mtformer.data.store.pairs import text_of
 from mtformer.data.store.prepare import prepare
 from mtformer.data.store.store import Store
 from mtformer.errors import DataError
@@ -153,7 +154,7 @@ def test_tags_directions_and_start_tokens(stores: list[Store], tokenizers: Token
             lines = (tokenizers.src.decode([src[len(tags) :]])[0], tokenizers.tgt.decode([tgt_out])[0])
             found[tgt_in[0]].append(lines)
         assert sum(batch.pairs_of.values()) == batch.num_pairs
-    text = list(zip(*stores[1].read_all().text(), strict=True))
+    text = list(zip(*text_of(stores[1].read_all()), strict=True))
     assert sorted(found[BOS]) == sorted(text)
     assert sorted(found[6]) == sorted((tgt, src) for src, tgt in text)
     assert corpora[1].longest() == (stores[1].longest[1] + 2, stores[1].longest[0])

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mtformer.data.store.ragged import Ints
-from mtformer.data.store.store import Pairs, Store
+from mtformer.data.store.pairs import Ints, Pairs, swap
+from mtformer.data.store.store import Store
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import BOS
 
@@ -42,7 +42,7 @@ class Corpus:
     def read(self, numbers: Ints) -> Pairs:
         """Return the pairs of these blocks, sorted by block number, without tags."""
         pairs = self.store.read(sorted(numbers.tolist()))
-        return pairs.swapped() if self.is_swapped else pairs
+        return swap(pairs) if self.is_swapped else pairs
 
     def longest(self) -> tuple[int, int]:
         """Return the number of tokens of the longest source, including tags, and of the longest target."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from filelock import Timeout
 
 from mtformer.config.data import DataConfig, FilterConfig, HubDataset, Source
@@ -39,9 +40,9 @@ from mtformer.data.data_report import DataReport
 from mtformer.data.filters.duplicates import Mask, repeated
 from mtformer.data.filters.filters import DUPLICATE, count_reasons, in_order
 from mtformer.data.store.cache import BUILDING, STORE, delete_unused, make_lock
+from mtformer.data.store.pairs import Pairs, join, make_pairs
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
-from mtformer.data.store.ragged import bytes_of
-from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, Pairs, Shard, Store, write_shard
+from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, Shard, Store, write_shard
 from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, explain_write_errors
 from mtformer.files import FORMAT, atomic_file, cache_folder, read_json, sync, write_text
@@ -184,7 +185,7 @@ class _Job:
         try:
             report = DataReport()
             parts = [self._filter(records, report, num_threads) for records in shard.records]
-            pairs = Pairs.joined(part for part, _ in parts)
+            pairs = join(part for part, _ in parts)
             with atomic_file(self.path(shard.number, ".npy")) as file, open(file, "wb") as opened:
                 np.save(opened, np.concatenate([rows for _, rows in parts]))
             if len(pairs):
@@ -209,7 +210,8 @@ class _Job:
         rows = np.empty(len(counts), dtype=ROW)
         keys = self.pipeline.keys(texts)
         rows["key"], rows["counts"] = keys if keys is not None else 0, counts
-        return Pairs(*tokens, *(map(bytes_of, texts) if self.keep_text else ())), rows
+        columns = [pa.array(lines, pa.string()) for lines in texts] if self.keep_text else []
+        return make_pairs(*tokens, *columns), rows
 
 
 def _make(
