@@ -286,21 +286,12 @@ def without_side_outputs(config: Config, **training: Any) -> Config:
     return config.model_copy(update=changes)
 
 
-def leaves(section: Section, prefix: KeyPath = ()) -> dict[KeyPath, Any]:
-    """Return all values by path; a list of scalars is one value."""
-    found: dict[KeyPath, Any] = {}
-    for key in type(section).model_fields:
-        path = (*prefix, key)
-        value = getattr(section, key)
-        if isinstance(value, Section):
-            found |= leaves(value, path)
-        elif isinstance(value, dict | list) and _holds_sections(value):
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            for name, item in items:
-                found |= leaves(item, (*path, name))
-        else:
-            found[path] = value
-    return found
+def leaves(value: Any, path: KeyPath = ()) -> dict[KeyPath, Any]:
+    """Return all values of a section by path; a list of scalars is one value."""
+    if not isinstance(value, Section) and not (isinstance(value, dict | list) and _holds_sections(value)):
+        return {path: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else value
+    return {leaf: one for name, item in items for leaf, one in leaves(item, (*path, name)).items()}
 
 
 def _holds_sections(value: dict[str, Any] | list[Any]) -> bool:

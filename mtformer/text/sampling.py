@@ -49,7 +49,8 @@ class Sampler(ABC):
         crosses_words = any(SPACE in piece[1:] for piece in pieces.normal)
         self.word = re.compile("(?s:.+)" if crosses_words else f"{SPACE}?[^{SPACE}]+|{SPACE}")
         longest_first = sorted(pieces.user, key=len, reverse=True)
-        self.user_symbols = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
+        # Without symbols, the pattern never matches.
+        self.user_symbols = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
     @abstractmethod
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
@@ -61,8 +62,6 @@ class Sampler(ABC):
         return list(chain.from_iterable(found)), np.array([len(words) for words in found], dtype=np.int64)
 
     def _cut_one(self, line: str) -> list[str]:
-        if self.user_symbols is None:
-            return self.word.findall(line)
         words: list[str] = []
         for number, part in enumerate(self.user_symbols.split(line)):
             words.extend([part] if number % 2 else self.word.findall(part))

@@ -165,7 +165,7 @@ def write_dataset(folder: Path, rows: list[dict[str, Any]], ending: str) -> None
     ("line", "message"),
     [
         ('{"en": "a", "de": ', "x.jsonl:2: not JSON (Expecting value: column 19); each line must be one JSON object"),
-        ("[" * 100_000, "x.jsonl:2: unsupported JSON (maximum recursion depth"),
+        ("[" * 100_000, "x.jsonl:2: unsupported JSON (nested too deeply)"),
         ("", "x.jsonl:2: not JSON"),
         ('["a", "b"]', "x.jsonl:2: not a JSON object"),
         ('{"en": "a", "fr": "b"}', "x.jsonl:2: no field 'de' (found: en, fr); set the field with tgt_field"),

@@ -142,16 +142,15 @@ def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = 
     The corpus is loaded into memory. Lines of more than `max_tokens` tokens, excluding eos, are cut, with a warning.
     """
     pairs = corpus.read(np.arange(corpus.store.num_blocks))
-    sides = [prefix(pairs["src"], corpus.tags), pairs["tgt"]]
-    longest = np.maximum(*map(lengths, sides))
+    pairs = make_pairs(prefix(pairs["src"], corpus.tags), pairs["tgt"])
+    longest = np.maximum(*map(lengths, pairs.columns))
     if max_tokens is not None and (num_long := int((longest > max_tokens).sum())):
         log.warning("%d of %d pairs were cut to %d tokens per side", num_long, len(pairs), max_tokens)
-        sides = [pc.list_slice(side, 0, max_tokens) for side in sides]
-    src_lengths, tgt_lengths = map(lengths, sides)
-    longest = np.maximum(src_lengths, tgt_lengths)
-    order = np.lexsort((np.arange(len(pairs)), src_lengths, longest))[::-1]
+        pairs = make_pairs(*(pc.list_slice(side, 0, max_tokens) for side in pairs.columns))
+        longest = np.minimum(longest, max_tokens)
+    order = np.lexsort((np.arange(len(pairs)), lengths(pairs["src"]), longest))[::-1]
     for indices in _cut(order, longest[order], batch_tokens, batch_tokens):
-        yield _batch(make_pairs(*sides).take(indices), corpus.start)
+        yield _batch(pairs.take(indices), corpus.start)
 
 
 @dataclass(frozen=True)
@@ -269,7 +268,7 @@ class TrainingBatches:
             numbers.append(np.full(len(pairs), number))
         joined = join(parts)
         random = np.random.Generator(np.random.PCG64([self.mixture.seed, epoch, blocks.number]))
-        plan = plan_window(*map(lengths, joined.columns), self.batch_tokens, random)
+        plan = plan_window(lengths(joined["src"]), lengths(joined["tgt"]), self.batch_tokens, random)
         return _LoadedWindow(joined, corpora, np.concatenate(numbers), plan)
 
 

@@ -23,7 +23,7 @@ from typing import IO, Any
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, TextFiles, TsvFile
 from mtformer.data.data_report import Columns
 from mtformer.errors import DataError
-from mtformer.files import require_file
+from mtformer.files import parse_json, require_file
 
 BLOCK_BYTES = 1 << 17
 LONGEST_LINE = 1 << 26
@@ -299,14 +299,15 @@ class RowError(Exception):
 def parse_row(line: str) -> dict[str, Any]:
     """Parse a line with a JSON object; raise RowError if it is something else."""
     try:
-        row = json.loads(line)
+        row = parse_json(line)
+        if isinstance(row, dict):
+            return row
+        what = f"not a JSON object but {line[:40]!r}"
     except json.JSONDecodeError as error:
-        raise RowError(f"not JSON ({error.msg}: column {error.colno}); each line must be one JSON object") from error
-    except (ValueError, RecursionError) as error:  # a number with too many digits, or too deeply nested brackets
-        raise RowError(f"unsupported JSON ({error}); each line must be one JSON object") from error
-    if not isinstance(row, dict):
-        raise RowError(f"not a JSON object but {line[:40]!r}; each line must be one JSON object")
-    return row
+        what = f"not JSON ({error.msg}: column {error.colno})"
+    except ValueError as error:  # a number with too many digits, or too deeply nested brackets
+        what = f"unsupported JSON ({error})"
+    raise RowError(f"{what}; each line must be one JSON object")
 
 
 @dataclass(frozen=True)

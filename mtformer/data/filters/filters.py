@@ -163,18 +163,12 @@ def code(reason: str) -> int:
 
 def count_reasons(codes: Codes) -> dict[str, int]:
     """Return the number of pairs by reason, without zeros, in the order of `REASONS`."""
-    counts = np.bincount(codes, minlength=1 + len(REASONS))[1:].tolist()
-    return {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
+    return in_order(dict(zip(REASONS, np.bincount(codes, minlength=1 + len(REASONS))[1:].tolist(), strict=True)))
 
 
 def in_order(counts: Mapping[str, int]) -> dict[str, int]:
     """Return counts by reason, without zeros, in the order of `REASONS`."""
     return {reason: counts[reason] for reason in REASONS if counts.get(reason)}
-
-
-def is_blank(line: str) -> bool:
-    """Return True for an empty line or a line of whitespace."""
-    return not line or line.isspace()
 
 
 def _repeats_words(line: str, most: int) -> bool:

@@ -5,7 +5,7 @@ Array dimensions: B rows, with N ids or bytes in total.
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +15,8 @@ from mtformer.data.data_report import Columns
 
 Ints = NDArray[np.int64]
 Lengths = NDArray[np.int32]
-Pairs = pa.RecordBatch
-Column = pa.Array
+Pairs: TypeAlias = pa.RecordBatch
+Column: TypeAlias = pa.Array
 NAMES = ["src", "tgt", "src_text", "tgt_text"]
 SMALL_VOCABULARY = 1 << 16
 """Maximum vocabulary size for which ids are stored in two bytes."""

@@ -117,11 +117,10 @@ def prepare(
 
 def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: TokenizerPair, keep_text: bool) -> str:
     """Return the name of a corpus in the cache; disabled filters do not affect it."""
-    filters = None
-    if pipeline.filters is not None:
-        keys = {name: key_of(FilterConfig, name) for name in FilterConfig.model_fields}
-        values = {name: getattr(pipeline.filters, name) for name, key in keys.items() if key.in_fingerprint}
-        filters = {name: value for name, value in values.items() if value != keys[name].off}
+    keys = {name: key_of(FilterConfig, name) for name in FilterConfig.model_fields}
+    filters = pipeline.filters and {
+        name: value for name, value in pipeline.filters if keys[name].in_fingerprint and value != keys[name].off
+    }
     settings = {
         "version": [PREPARATION, SHARD_PAIRS],
         "sources": sources,
@@ -180,7 +179,6 @@ class _Job:
 
     def make_shard(self, shard: _RawShard, num_threads: int) -> None:
         """Filter, tokenize and write the records of a shard."""
-        was_enabled = gc.isenabled()
         gc.disable()  # searching a million small lists for cycles would take a tenth of the time
         try:
             report = DataReport()
@@ -193,8 +191,7 @@ class _Job:
                     write_shard(file, pairs)
             write_text(self.path(shard.number, ".json"), json.dumps(report.to_dict()))
         finally:
-            if was_enabled:
-                gc.enable()
+            gc.enable()
 
     def _filter(self, records: RawRecords, report: DataReport, num_threads: int) -> tuple[Pairs, np.ndarray]:
         """Return the kept pairs with a `ROW` each, and add counts to the report."""
