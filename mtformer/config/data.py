@@ -1,5 +1,6 @@
 """Schema of the `data` section: sources, corpora, filters, limits and noise."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -187,10 +188,6 @@ class CorpusConfig(Section):
         """Return pairs (first step, weight) in ascending order of step."""
         return [(0, self.weight), *((change.step, change.weight) for change in self.weight_changes)]
 
-    def weight_at(self, step: int) -> float:
-        """Return the weight at a step."""
-        return [weight for since, weight in self.weights if since <= step][-1]
-
     @model_validator(mode="after")
     def _fits(self) -> "CorpusConfig":
         if not self.sources:
@@ -277,21 +274,19 @@ class DataConfig(Section):
         """Return the names in dev metrics (`bleu NAME`): dev sets and, if a set has several, directions (`en-de`)."""
         found = []
         for name, sources in self.dev_sets.items():
-            pairs = dict.fromkeys((one.src_lang or self.src_lang, one.tgt_lang or self.tgt_lang) for one in sources)
-            if self.both_directions:
-                pairs.update(dict.fromkeys((tgt, src) for src, tgt in list(pairs)))
+            pairs = self._directions(sources)
             found += [name, *(f"{name}.{src}-{tgt}" for src, tgt in pairs if len(pairs) > 1)]
         return [name.removeprefix("dev.") for name in found if name != "dev"]
 
     @property
     def directions(self) -> list[tuple[str, str]]:
         """Return all pairs (source language, target language), starting with the languages of this section."""
-        found = {(self.src_lang, self.tgt_lang): None}
-        for source in (*self.sources, *self.dev_sources, *self.test.values()):
-            found[source.src_lang or self.src_lang, source.tgt_lang or self.tgt_lang] = None
-        if self.both_directions:
-            found.update(dict.fromkeys((tgt, src) for src, tgt in list(found)))
-        return list(found)
+        return self._directions([self, *self.sources, *self.dev_sources, *self.test.values()])
+
+    def _directions(self, sources: Iterable[Any]) -> list[tuple[str, str]]:
+        """Return the distinct language pairs of sources, in both directions if `both_directions` is set."""
+        pairs = [(one.src_lang or self.src_lang, one.tgt_lang or self.tgt_lang) for one in sources]
+        return list(dict.fromkeys([*pairs, *((tgt, src) for src, tgt in pairs if self.both_directions)]))
 
     @property
     def target_languages(self) -> list[str]:
@@ -301,9 +296,9 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _fits(self) -> "DataConfig":
         targets = self.target_languages
-        changes = {0, *(change.step for corpus in self.corpora.values() for change in corpus.weight_changes)}
-        for step in sorted(changes):
-            if self.corpora and not self.train and not any(one.weight_at(step) for one in self.corpora.values()):
+        weights = [] if self.train else [corpus.weights for corpus in self.corpora.values()]
+        for step in sorted({step for changes in weights for step, _ in changes}):
+            if not any([weight for since, weight in changes if since <= step][-1] for changes in weights):
                 raise ValueError(f"from step {step} on, all corpora have weight 0; set at least one weight above 0")
         if len(targets) > 1 and self.language_tags == "none":
             raise ValueError(

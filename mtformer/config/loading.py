@@ -8,8 +8,8 @@ from typing import Any, TypeVar, get_origin
 
 from pydantic import ValidationError
 
-from mtformer.config.data import SOURCES, DataConfig, source_kind
-from mtformer.config.fields import child, describe_errors, fields, is_section, is_source, key_metadata, narrow, plain
+from mtformer.config.data import SOURCES, DataConfig, Source, source_kind
+from mtformer.config.fields import child, describe_errors, fields, is_section, key_metadata, narrow, plain
 from mtformer.config.schema import Config
 from mtformer.config.section import Key, Section, key_of
 from mtformer.config.yaml_text import DEFAULT, REQUIRED, KeyPath, Origin, Origins, dotted, read_yaml, write_yaml
@@ -161,7 +161,7 @@ def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
             container = container[position]
     value, own = read_yaml(text, lambda line: origin, path)
     own[path] = origin
-    if is_source(around):
+    if around == Source:
         _remove_other_kind(container, {path[-1]: value}, path[:-1], origins)
     if isinstance(container, list):
         own[path[:-1]] = origin
@@ -205,7 +205,7 @@ def _put(container: Any, key: str | int, value: Any, around: Any, path: KeyPath,
         if not isinstance(old, dict):
             _forget(path, origins)
             old = container[key] = {}
-        if is_source(annotation):
+        if annotation == Source:
             _remove_other_kind(old, value, path, origins)
         for name, below in value.items():
             _put(old, name, below, annotation, (*path, name), origins)
