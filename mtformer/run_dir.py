@@ -47,7 +47,6 @@ class RunDir:
         self.log = self.path / "train.log"  # the log that is shown on the terminal
         self.state = self.path / "state.json"  # running, or how the run ended
         self.tensorboard = self.path / "tensorboard"
-        self.wandb_id = self.path / "wandb" / "run_id.txt"
         # step-00001000/: model.safetensors, trainer.pt, meta.json; damaged-step-.../: skipped on resuming, never read
         self.checkpoints = self.path / "checkpoints"
         self.averaged = self.checkpoints / "averaged"  # model.safetensors, meta.json

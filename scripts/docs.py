@@ -15,8 +15,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 import yaml
 
 from mtformer.cli.app import COMMANDS, load_command
-from mtformer.config.data import SOURCES
-from mtformer.config.fields import fields, is_section, is_source, key_metadata, limits, plain
+from mtformer.config.data import SOURCES, Source
+from mtformer.config.fields import fields, is_section, key_metadata, limits, plain
 from mtformer.config.schema import Config
 from mtformer.config.section import Section
 
@@ -79,7 +79,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 def type_of(annotation: Any, item: str) -> str:
     """Return the type of a value in words; `item` is a link to the section of the items of a list or mapping."""
     kind, origin, arguments = plain(annotation), get_origin(plain(annotation)), get_args(plain(annotation))
-    if is_source(annotation):
+    if annotation == Source:
         return "[source](#sources)"
     if origin in (Union, UnionType):
         return " or ".join(type_of(one, item) for one in arguments)

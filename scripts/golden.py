@@ -36,7 +36,7 @@ SEARCHES = {
     "greedy": ["--beam-size", "1"],
     "beam5": ["--beam-size", "5"],
     "nbest": ["--beam-size", "4", "--n-best", "3"],
-    "constraints": ["--beam-size", "4", "--require", "require.txt", "--forbid", "forbid.txt"],
+    "constraints": ["--beam-size", "4", "--require", "require.txt"],
     "sampling": ["--sampling", "--top-k", "20", "--seed", "7"],
 }
 EXPORTS = {"bundle": [*MODELS], "ctranslate2": [*MODELS], "huggingface": ["default", "postnorm"]}
@@ -59,7 +59,6 @@ def make(out: Path, data: Path, python: str) -> None:
             lines = gzip.decompress((data / f"multi30k/{name}.{language}.gz").read_bytes()).splitlines(keepends=True)
             (out / f"{name}.{language}").write_bytes(b"".join(lines[:count]))
     (out / "require.txt").write_text("ein\n\n" * 150)
-    (out / "forbid.txt").write_text("und\nMann\n")
     sets = "{src_lang: en, tgt_lang: de, train: [{src: train.en, tgt: train.de}], dev: [{src: val.en, tgt: val.de}]}"
     (out / "small.yaml").write_text(f"data: {sets}\n{SMALL}")
     for name, overrides in MODELS.items():

@@ -120,7 +120,7 @@ def test_the_regularization_study_screens_each_option(sources: list[str]) -> Non
     for name in ("rdrop", "simcut"):
         assert changed.pop(name) == {f"training.{key}" for key in ("consistency", "consistency_weight", "max_steps")}
     noise = {f"data.noise.{kind}" for kind in ("case", "final_stop", "typos", "copies")}
-    options = {"training.token_dropout", "model.layer_drop", "tokenizer.sampling_alpha"}
+    options = {"training.token_dropout", "model.layer_drop"}
     assert set().union(*changed.values()) == noise | options
 
 

@@ -44,7 +44,7 @@ COMMANDS = {
     "compare": ("compare:compare", "Compare runs or hypothesis files: scores, significance, sentences."),
     "sweep": ("sweep:sweep", "Train many runs: a base config with combinations of values."),
     "runs": ("runs:runs", "List the runs in a folder: state, scores, speed, differences."),
-    "report": ("runs:report", "Write an HTML report about runs, or plot their curves."),
+    "report": ("runs:report", "Write an HTML report about runs."),
     "reproduce": ("train:reproduce", "Repeat the first steps of a run and compare the losses exactly."),
     "export": ("export:export", "Export a run: bundle, CTranslate2, Hugging Face, Argos Translate."),
     "import": ("export:import_model", "Convert a Marian model from Hugging Face to a bundle."),

@@ -8,24 +8,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import numpy as np
 import typer
 from tqdm import tqdm
 
 from mtformer.cli.help import Command, Group
-from mtformer.cli.options import PRECISION_HELP, argument, optional
+from mtformer.cli.options import argument, optional
 from mtformer.cli.output import echo, error_lines, printable, table_lines
 from mtformer.config.data import JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config
 from mtformer.data.check.check import check_corpora, num_bytes
-from mtformer.data.check.clean import Rows, Scoring, dual_scores
 from mtformer.data.check.clean import clean as clean_corpus
 from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
 from mtformer.data.corpus.sources import describe, languages, read_records, require_files
-from mtformer.data.data_report import Columns
 from mtformer.data.demo import write_demo
 from mtformer.data.store.cache import delete_unused, entries
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
@@ -33,9 +30,6 @@ from mtformer.errors import ConfigError, explain_write_errors
 from mtformer.files import cache_folder, write_text
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
-
-if TYPE_CHECKING:
-    from mtformer.decoding.translator import Translator
 
 log = logging.getLogger("mtformer")
 app = typer.Typer(cls=Group, help="Inspect, clean and generate corpora; manage the cache.", no_args_is_help=True)
@@ -93,20 +87,8 @@ def clean(
     tgt_lang: TgtLang = None,
     tokenizer: TokenizerFolder = None,
     gz: Annotated[bool, optional("Compress the written text files with gzip.", "--gz")] = False,
-    score_with: Annotated[
-        list[Path] | None,
-        optional("Score the kept pairs with this model; a second model is for the reverse direction.", "--score-with"),
-    ] = None,
-    keep_share: Annotated[float | None, optional("Share of pairs to keep, best scores first.", "--keep-share")] = None,
-    min_score: Annotated[float | None, optional("Keep only pairs with at least this score.", "--min-score")] = None,
-    device: Annotated[str, typer.Option(help="Device for scoring: auto, cpu or cuda.")] = "auto",
-    precision: Annotated[str, typer.Option(help="Precision for scoring: " + PRECISION_HELP)] = "fp32",
 ) -> None:
-    """Write the training pairs that the filters keep, the removed pairs with their reasons, and a report.
-
-    The score of a pair is its log-probability per token. With two models it is exp(-(|H1 - H2| + (H1 + H2) / 2)), where
-    H1 and H2 are the negative log-probabilities per token.
-    """
+    """Write the training pairs that the filters keep, the removed pairs with their reasons, and a report."""
     plain = [word for word in words_and_folder if not _is_override(word)]
     if len(plain) < 2:
         raise ConfigError("give a config or files, then the output folder")
@@ -116,7 +98,6 @@ def clean(
     _require_one_direction(config)
     require_files(data.train)
     direction = languages(data.train[0], data)
-    scoring = _scoring(score_with or [], direction, keep_share, min_score, device, precision)
     if tokenizers is None:
         log.info("max_tokens and max_length_ratio are not applied without a tokenizer; name one with --tokenizer")
     with tqdm(desc="clean", unit="pair", unit_scale=True, disable=None, leave=False) as bar:
@@ -124,7 +105,6 @@ def clean(
             chain.from_iterable(read_records(source, data, PAIRS_AT_ONCE) for source in data.train),
             Pipeline(data.filters, direction, tokenizers),
             folder,
-            scoring=scoring,
             is_compressed=gz,
             num_workers=data.num_workers,
             progress=bar.update,
@@ -233,45 +213,3 @@ def _require_one_direction(config: Config) -> None:
             raise ConfigError(f"{describe(source)}: is {direction}, not {first}; clean one direction at a time")
     if data.corpora:
         log.info("only data.train is cleaned; clean the files of data.corpora (%s) too", ", ".join(data.corpora))
-
-
-def _scoring(
-    runs: Sequence[Path],
-    direction: tuple[str, str],
-    keep_share: float | None,
-    min_score: float | None,
-    device: str,
-    precision: str,
-) -> Scoring | None:
-    if not runs:
-        if keep_share is not None or min_score is not None:
-            raise ConfigError("--keep-share and --min-score require scores; name a model with --score-with")
-        return None
-    if len(runs) > 2:
-        raise ConfigError("--score-with: give one run, or two for both directions")
-    if keep_share is not None and not 0 < keep_share <= 1:
-        raise ConfigError(f"--keep-share {keep_share:g}: must be above 0 and at most 1")
-    from mtformer.decoding.translator import Translator
-
-    translators = []
-    for run, (src, tgt) in zip(runs, (direction, direction[::-1]), strict=False):
-        translator = Translator.load(run, None, device, precision)
-        data = translator.data
-        assert data is not None
-        if len(data.target_languages) == 1 and (data.src_lang, data.tgt_lang) != (src, tgt):
-            raise ConfigError(f"{run}: translates {data.src_lang}-{data.tgt_lang}, not {src}-{tgt}")
-        translators.append(translator.into(tgt))
-    return Scoring(lambda texts: _scores(translators, texts), keep_share, min_score)
-
-
-def _scores(translators: "Sequence[Translator]", texts: Columns) -> Rows:
-    """Return the score of each pair and, with two models, the log-probability per token of each model."""
-    found = []
-    for translator, (sources, targets) in zip(translators, (texts, texts[::-1]), strict=False):
-        scored = translator.score(sources, targets)
-        found.append([one.log_probability / len(one.pieces) if one is not None else np.nan for one in scored])
-    columns = np.array(found)
-    if len(columns) == 2:
-        columns = np.stack([dual_scores(columns[0], columns[1]), *columns])
-    rows: Rows = columns.T
-    return rows

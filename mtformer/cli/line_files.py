@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from mtformer.data.corpus.compressed import SUFFIXES, create_bytes, open_bytes, read_line
-from mtformer.data.corpus.readers import reading
+from mtformer.data.corpus.readers import SUFFIXES, create_bytes, open_bytes, read_line, reading
 from mtformer.errors import DataError
 from mtformer.files import atomic_file, file_sha256, locked, read_json, sync, write_text
 

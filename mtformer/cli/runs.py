@@ -13,7 +13,6 @@ import typer
 
 from mtformer.cli.options import argument, optional, require_at_most_one
 from mtformer.cli.output import echo, for_terminal, table_lines
-from mtformer.errors import ConfigError
 from mtformer.experiment.runs import (
     COLUMNS,
     RunRow,
@@ -27,7 +26,6 @@ from mtformer.experiment.runs import (
 from mtformer.experiment.sweep import short_keys
 from mtformer.run_dir import RunDir
 
-METRIC_HELP = "With --plot: metric, such as bleu, perplexity or train.loss; repeat for more (default: loss and bleu)."
 MOST_NAMED = 5
 DETAILS = ("at", "weights")  # columns that only `--all` shows
 
@@ -126,22 +124,8 @@ def report(
     out: Annotated[
         Path | None, optional("HTML file to write (default: RUN/report.html, or report.html for several runs).")
     ] = None,
-    plot: Annotated[
-        Path | None, optional("Instead of a report, plot the curves to this file, one column wide: .pdf, .svg or .png.")
-    ] = None,
-    metric: Annotated[list[str] | None, optional(METRIC_HELP)] = None,
 ) -> None:
     """Write a self-contained HTML report about runs: curves, scores, sentences, attention and config."""
-    require_at_most_one({"--plot": plot, "--out": out})
-    if plot is not None:
-        from mtformer.report.plot import DEFAULT_METRICS
-        from mtformer.report.plot import plot as plot_runs
-
-        plot_runs(runs, plot, metric or DEFAULT_METRICS)
-        echo(f"plot: {plot}", err=True)
-        return
-    if metric:
-        raise ConfigError("--metric requires --plot FILE; add it")
     from mtformer.report.run_report import write_report
 
     file = out or (RunDir(runs[0]).report if len(runs) == 1 else Path("report.html"))

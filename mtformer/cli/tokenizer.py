@@ -13,8 +13,7 @@ from mtformer.cli.help import Command, Group
 from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, optional
 from mtformer.cli.output import echo, for_terminal
 from mtformer.config.loading import load_config
-from mtformer.data.corpus import readers
-from mtformer.data.corpus.compressed import read_line
+from mtformer.data.corpus.readers import decode_valid, read_line
 from mtformer.errors import ConfigError, DataError
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
@@ -104,7 +103,7 @@ def _convert_lines(convert: Callable[[str, str], str]) -> None:
     """Write the converted lines of stdin to stdout; `convert` takes a line and its location for messages."""
     first = 0
     while block := list(islice(iter(partial(read_line, sys.stdin.buffer, "stdin"), b""), LINES_AT_ONCE)):
-        lines = readers.decode("stdin", first, b"".join(block))
+        lines = decode_valid("stdin", first, block)
         # With byte fallback, a model can generate a line break, which would split the line.
         converted = [convert(line, f"stdin:{first + n}").replace("\n", " ") for n, line in enumerate(lines, start=1)]
         sys.stdout.buffer.write("".join(f"{for_terminal(line, sys.stdout)}\n" for line in converted).encode("utf-8"))

@@ -1,6 +1,5 @@
 """`mtformer translate`: read lines and write one translation per line."""
 
-import atexit
 import json
 import logging
 import os
@@ -20,9 +19,9 @@ from mtformer.cli.decoding_options import Load
 from mtformer.cli.line_files import ParallelLines, ResumableOutput, parallel_lines
 from mtformer.cli.options import EnsembleArgument, ToOption, optional
 from mtformer.cli.output import for_terminal
-from mtformer.data.corpus.compressed import create_bytes
+from mtformer.data.corpus.readers import create_bytes
 from mtformer.errors import ConfigError, DataError, require_extra
-from mtformer.files import cache_folder, file_sha256, naming_file
+from mtformer.files import file_sha256, naming_file
 from mtformer.text.tags import Target
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from mtformer.report.attention import AttentionFile
 
 log = logging.getLogger("mtformer")
-MAX_HISTORY = 1000
 
 
 def translate(
@@ -42,7 +40,6 @@ def translate(
     to: ToOption = None,
     prefixes: Annotated[Path | None, optional("File with a target prefix for each line.")] = None,
     required: Annotated[Path | None, optional("Required phrases for each line, tab-separated.", "--require")] = None,
-    forbidden: Annotated[Path | None, optional("Forbidden phrases, one per line.", "--forbid")] = None,
     glossary: Annotated[Path | None, optional("Terms and their translations, tab-separated.", "--glossary")] = None,
     only_above: Annotated[
         float | None, optional("Leave translations with a lower confidence blank.", "--only-above", min=0.0, max=1.0)
@@ -81,9 +78,8 @@ def translate(
     output = ResumableOutput(target) if target is not None and is_resumable else None
     files = {"prefixes": prefixes, "required": required, "targets": targets}
     beside = {name: path for name, path in files.items() if path is not None}
-    phrases = [line.strip() for line in _lines(forbidden) if line.strip()] if forbidden is not None else []
-    arguments = {"forbidden": phrases, "attention": json_attention or alignment, "token_scores": as_json}
-    arguments["glossary"] = terms = None if glossary is None else _terms(glossary)
+    terms = None if glossary is None else _terms(glossary)
+    arguments = {"attention": json_attention or alignment, "token_scores": as_json, "glossary": terms}
     if html:
         require_extra("--html", "html", "bs4")
         from mtformer.decoding.html import translate_html
@@ -106,7 +102,7 @@ def translate(
             work.converse()
         elif output is not None:
             layout = {"json": as_json, "attention": json_attention, "alignment": alignment, "files": list(beside)}
-            made_with = {**_made_by(translator), **layout, "forbidden": phrases}
+            made_with = {**_made_by(translator), **layout}
             newer = {"glossary": terms, "html": html, "only_above": only_above}  # left out where they have no effect
             made_with |= {key: value for key, value in newer.items() if value}
             with naming_file(output.name):
@@ -225,15 +221,9 @@ class _Work:
 
 
 def _typed_lines() -> Iterator[str]:
-    """Yield the lines that the user types, with the history of earlier calls if readline is available."""
-    history = cache_folder() / "history"
-    with suppress(ImportError, OSError):  # OSError: no history exists yet
-        import readline
-
-        history.parent.mkdir(parents=True, exist_ok=True)
-        readline.set_history_length(MAX_HISTORY)
-        atexit.register(readline.write_history_file, history)
-        readline.read_history_file(history)
+    """Yield the lines that the user types."""
+    with suppress(ImportError):
+        import readline  # noqa: F401  # lets `input` edit and repeat lines
     with suppress(EOFError):
         while True:
             yield input("> ")

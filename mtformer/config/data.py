@@ -1,5 +1,6 @@
 """Schema of the `data` section: sources, corpora, filters, limits and noise."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -161,43 +162,22 @@ class CheckConfig(Section):
     """Maximum share of the pairs in dev or a test set that also occur in train."""
 
 
-class WeightChange(Section):
-    """A change to the weight of a corpus during training."""
-
-    step: Positive
-    """First step with the new weight."""
-    weight: Annotated[float, Field(ge=0.0)]
-    """New weight; 0: the corpus is not used."""
-
-
 class CorpusConfig(Section):
     """A corpus with its own weight and tag."""
+
+    removed = {"weight_changes": []}
 
     sources: list[Source]
     """Sources, concatenated in this order."""
     weight: Annotated[float, Field(gt=0.0)] = 1.0
     """Number of times that each pair occurs in an epoch; 2: twice, 0.5: every other pair."""
-    weight_changes: list[WeightChange] = []
-    """Changes to the weight during training, in ascending order of step; each change starts a new epoch."""
     tag: TagPiece | None = None
     """Tag to insert before each source sentence, such as `<bt>` for back-translations (Caswell et al. 2019)."""
-
-    @property
-    def weights(self) -> list[tuple[int, float]]:
-        """Return pairs (first step, weight) in ascending order of step."""
-        return [(0, self.weight), *((change.step, change.weight) for change in self.weight_changes)]
-
-    def weight_at(self, step: int) -> float:
-        """Return the weight at a step."""
-        return [weight for since, weight in self.weights if since <= step][-1]
 
     @model_validator(mode="after")
     def _fits(self) -> "CorpusConfig":
         if not self.sources:
             raise ValueError("sources is empty; add at least one source")
-        steps = [change.step for change in self.weight_changes]
-        if steps != sorted(set(steps)):
-            raise ValueError(f"weight_changes are not in ascending order of step: {', '.join(map(str, steps))}")
         return self
 
 
@@ -277,21 +257,19 @@ class DataConfig(Section):
         """Return the names in dev metrics (`bleu NAME`): dev sets and, if a set has several, directions (`en-de`)."""
         found = []
         for name, sources in self.dev_sets.items():
-            pairs = dict.fromkeys((one.src_lang or self.src_lang, one.tgt_lang or self.tgt_lang) for one in sources)
-            if self.both_directions:
-                pairs.update(dict.fromkeys((tgt, src) for src, tgt in list(pairs)))
+            pairs = self._directions(sources)
             found += [name, *(f"{name}.{src}-{tgt}" for src, tgt in pairs if len(pairs) > 1)]
         return [name.removeprefix("dev.") for name in found if name != "dev"]
 
     @property
     def directions(self) -> list[tuple[str, str]]:
         """Return all pairs (source language, target language), starting with the languages of this section."""
-        found = {(self.src_lang, self.tgt_lang): None}
-        for source in (*self.sources, *self.dev_sources, *self.test.values()):
-            found[source.src_lang or self.src_lang, source.tgt_lang or self.tgt_lang] = None
-        if self.both_directions:
-            found.update(dict.fromkeys((tgt, src) for src, tgt in list(found)))
-        return list(found)
+        return self._directions([self, *self.sources, *self.dev_sources, *self.test.values()])
+
+    def _directions(self, sources: Iterable[Any]) -> list[tuple[str, str]]:
+        """Return the distinct language pairs of sources, in both directions if `both_directions` is set."""
+        pairs = [(one.src_lang or self.src_lang, one.tgt_lang or self.tgt_lang) for one in sources]
+        return list(dict.fromkeys([*pairs, *((tgt, src) for src, tgt in pairs if self.both_directions)]))
 
     @property
     def target_languages(self) -> list[str]:
@@ -301,10 +279,6 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _fits(self) -> "DataConfig":
         targets = self.target_languages
-        changes = {0, *(change.step for corpus in self.corpora.values() for change in corpus.weight_changes)}
-        for step in sorted(changes):
-            if self.corpora and not self.train and not any(one.weight_at(step) for one in self.corpora.values()):
-                raise ValueError(f"from step {step} on, all corpora have weight 0; set at least one weight above 0")
         if len(targets) > 1 and self.language_tags == "none":
             raise ValueError(
                 f"there are several target languages ({', '.join(targets)}); set language_tags to source or target"

@@ -41,11 +41,6 @@ def fields(section: type[Section]) -> dict[str, Any]:
     return {field.alias or name: hints[name] for name, field in section.model_fields.items()}
 
 
-def is_source(annotation: Any) -> bool:
-    """Return True if the annotation is the union of all types of sources."""
-    return annotation == Source
-
-
 def plain(annotation: Any) -> Any:
     """Return the annotation without ranges."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
@@ -101,7 +96,7 @@ def _sections_on(path: KeyPath) -> Iterator[tuple[type[Section] | None, str, Any
     """Yield each key of a path with its section (None for list items and mapping keys) and its annotation."""
     annotation: Any = Config
     for name in path:
-        candidates = SOURCES.values() if is_source(annotation) else [plain(annotation)]
+        candidates = SOURCES.values() if annotation == Source else [plain(annotation)]
         section = next((kind for kind in candidates if is_section(kind) and name in kind.model_fields), None)
         annotation = child(section or annotation, name)
         yield section, str(name), annotation

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, get_origin
 
 from pydantic import ValidationError
 
-from mtformer.config.data import SOURCES, DataConfig, source_kind
-from mtformer.config.fields import child, describe_errors, fields, is_section, is_source, key_metadata, narrow, plain
+from mtformer.config.data import SOURCES, DataConfig, Source, source_kind
+from mtformer.config.fields import child, describe_errors, fields, is_section, key_metadata, narrow, plain
 from mtformer.config.schema import Config
 from mtformer.config.section import Key, Section, key_of
 from mtformer.config.yaml_text import DEFAULT, REQUIRED, KeyPath, Origin, Origins, dotted, read_yaml, write_yaml
@@ -161,7 +161,7 @@ def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
             container = container[position]
     value, own = read_yaml(text, lambda line: origin, path)
     own[path] = origin
-    if is_source(around):
+    if around == Source:
         _remove_other_kind(container, {path[-1]: value}, path[:-1], origins)
     if isinstance(container, list):
         own[path[:-1]] = origin
@@ -205,7 +205,7 @@ def _put(container: Any, key: str | int, value: Any, around: Any, path: KeyPath,
         if not isinstance(old, dict):
             _forget(path, origins)
             old = container[key] = {}
-        if is_source(annotation):
+        if annotation == Source:
             _remove_other_kind(old, value, path, origins)
         for name, below in value.items():
             _put(old, name, below, annotation, (*path, name), origins)
@@ -286,21 +286,12 @@ def without_side_outputs(config: Config, **training: Any) -> Config:
     return config.model_copy(update=changes)
 
 
-def leaves(section: Section, prefix: KeyPath = ()) -> dict[KeyPath, Any]:
-    """Return all values by path; a list of scalars is one value."""
-    found: dict[KeyPath, Any] = {}
-    for key in type(section).model_fields:
-        path = (*prefix, key)
-        value = getattr(section, key)
-        if isinstance(value, Section):
-            found |= leaves(value, path)
-        elif isinstance(value, dict | list) and _holds_sections(value):
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            for name, item in items:
-                found |= leaves(item, (*path, name))
-        else:
-            found[path] = value
-    return found
+def leaves(value: Any, path: KeyPath = ()) -> dict[KeyPath, Any]:
+    """Return all values of a section by path; a list of scalars is one value."""
+    if not isinstance(value, Section) and not (isinstance(value, dict | list) and _holds_sections(value)):
+        return {path: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else value
+    return {leaf: one for name, item in items for leaf, one in leaves(item, (*path, name)).items()}
 
 
 def _holds_sections(value: dict[str, Any] | list[Any]) -> bool:

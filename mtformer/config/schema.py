@@ -12,6 +12,7 @@ class TokenizerConfig(Section):
     """SentencePiece tokenizer. Special ids are always pad 0, unk 1, bos 2, eos 3."""
 
     on_resume = "refuse"
+    removed = {"sampling_alpha": 0.0}
 
     src_model: Annotated[str | None, Key(path="file")] = None
     """Existing SentencePiece model to use instead of training one (for both sides if joint)."""
@@ -34,9 +35,6 @@ class TokenizerConfig(Section):
     train_sentences: Positive = 2_000_000
     """Maximum number of lines (of both languages in total) for training the tokenizer, sampled uniformly. For languages
     without spaces, a million lines take 10 minutes and 3 GB of memory."""
-    sampling_alpha: Annotated[Fraction, Key(on_resume="warn")] = 0.0
-    """Subword sampling in training; 0: off. unigram: smoothing parameter (typically 0.1 to 0.5); bpe: share of merges
-    that are dropped (BPE-dropout, typically 0.1)."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TokenizerConfig":
@@ -106,8 +104,10 @@ CPU_BATCH_TOKENS = 4096
 class TrainingConfig(Section):
     """Optimization, checkpoints and logging."""
 
+    removed = {"wandb": None}
+
     seed: Count = 1
-    """Random seed for the initial weights, dropout, subword sampling and the order of the data."""
+    """Random seed for the initial weights, dropout, noise and the order of the data."""
     init_from: Annotated[str | None, Key(on_resume="refuse", path="file")] = None
     """Run or bundle to fine-tune: provides the initial weights (those that `translate` uses by default), the tokenizer,
     and all model and tokenizer settings that the config does not set. Incompatible settings are an error."""
@@ -191,8 +191,6 @@ class TrainingConfig(Section):
     """Write TensorBoard events to RUN/tensorboard (extra `tensorboard`)."""
     report: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False
     """Write RUN/report.html at the end, as `mtformer report` does (extra `report`)."""
-    wandb: Annotated[str | None, Key(on_resume="same", has_effect=False, side_output=True)] = None
-    """Weights & Biases project to log metrics to (extra `wandb`); with WANDB_MODE=offline they stay on this machine."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainingConfig":
@@ -228,6 +226,10 @@ class DecodingConfig(Section):
     """Search and sampling in `translate`, `eval`, `serve` and validation."""
 
     on_resume = "same"
+    removed = {
+        "coverage_penalty": 0.0, "beam_groups": 1, "diversity_penalty": 0.0, "mbr_metric": "chrf",
+        "replace_unknowns": False,
+    }  # fmt: skip
 
     beam_size: NumHypotheses = 5
     """Beam size; 1: greedy search."""
@@ -235,9 +237,6 @@ class DecodingConfig(Section):
     """Number of translations per source sentence."""
     length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
     """Exponent alpha in score = log-probability / length^alpha."""
-    coverage_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
-    """Weight beta of the coverage penalty: finished hypotheses are ranked by score + beta x sum of
-    log(min(1, attention)) over the source tokens."""
     early_stopping: Annotated[Stopping, Key(in_validation=False)] = "ended"
     """Stop when `beam_size` hypotheses are finished (`ended`), no unfinished hypothesis scores higher (`estimate`),
     or none can still win (`certain`)."""
@@ -253,10 +252,6 @@ class DecodingConfig(Section):
     """Forbid repeated n-grams of this length; 0: off."""
     repetition_penalty: Annotated[float, Field(ge=1.0)] = 1.0
     """Factor applied to the log-probabilities of tokens already generated; 1: no penalty."""
-    beam_groups: Annotated[Positive, Key(in_validation=False)] = 1
-    """Number of groups in diverse beam search."""
-    diversity_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
-    """With beam groups: penalty for tokens that earlier groups chose at the same step."""
     sampling: Annotated[bool, Key(in_validation=False)] = False
     """Draw translations at random instead of searching."""
     temperature: Annotated[float, Field(gt=0.0), Key(in_validation=False)] = 1.0
@@ -268,15 +263,11 @@ class DecodingConfig(Section):
     seed: Annotated[Count, Key(in_validation=False)] = 1
     """Sampling seed; results do not depend on batching."""
     mbr_samples: Annotated[int, Field(ge=0, le=MAX_HYPOTHESES), Key(in_validation=False)] = 0
-    """Minimum Bayes risk (MBR): draw this many samples and return the one most similar to the others; 0: off."""
-    mbr_metric: Annotated[Literal["chrf", "bleu"], Key(in_validation=False)] = "chrf"
-    """Similarity metric for MBR: chrf or bleu."""
+    """Minimum Bayes risk (MBR): draw this many samples and return the one with the highest mean chrF; 0: off."""
     split: Literal["auto", "always", "never"] = "auto"
     """Translate each sentence of a line separately: auto, always or never. See docs/decoding.md."""
     keep: Annotated[Literal["numbers"] | None, Key(in_validation=False)] = None
     """numbers: return the first hypothesis that keeps the numbers, URLs and e-mail addresses of the source."""
-    replace_unknowns: bool = False
-    """Replace unknown tokens with the most-attended source word."""
     batch_tokens: Annotated[Positive | None, Key(has_effect=False)] = None
     """Batch size in tokens: sentences x beam size x length of the longest source; null: 8,192, or 65,536 on CUDA."""
     validation_beam_size: Annotated[NumHypotheses, Key(is_option=False)] = 1
@@ -317,19 +308,11 @@ class DecodingConfig(Section):
         if self.n_best > self.num_rows:
             what = "mbr_samples" if self.mbr_samples else "beam_size"
             raise ValueError(f"n_best {self.n_best} is above {what} {self.num_rows}; set {what} to at least n_best")
-        if self.beam_size % self.beam_groups:
-            raise ValueError(f"beam_groups {self.beam_groups} does not divide beam_size {self.beam_size}")
-        if (self.beam_groups > 1) != (self.diversity_penalty > 0):
-            raise ValueError("beam_groups above 1 and diversity_penalty above 0 require each other; set both")
-        if self.beam_groups > 1 and self.draws:
-            raise ValueError("beam_groups is for beam search; remove beam_groups or sampling")
         for name, neutral in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("seed", 1)):
             if getattr(self, name) != neutral and not self.draws:
                 raise ValueError(f"{name} is for sampling; also set sampling: true")
         if self.keep and self.num_rows == 1:
             raise ValueError("keep chooses among several hypotheses; set beam_size (with sampling: n_best) above 1")
-        if self.mbr_metric != "chrf" and not self.mbr_samples:
-            raise ValueError(f"mbr_metric {self.mbr_metric} requires mbr_samples; set mbr_samples too")
         return self
 
 

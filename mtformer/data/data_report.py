@@ -77,8 +77,7 @@ class DataReport:
             # A single search over all lines is fast, and usually finds nothing.
             together = " ".join(lines)
             for name, characters in UNUSUAL.items():
-                present = [character for character in characters if character in together]
-                if present:
+                if present := [character for character in characters if character in together]:
                     found = sum(any(character in line for character in present) for line in lines)
                     self.unusual[side][name] = self.unusual[side].get(name, 0) + found
 

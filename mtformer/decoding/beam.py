@@ -1,25 +1,24 @@
-"""Beam search, standard or diverse (Vijayakumar et al. 2016).
+"""Beam search.
 
-B sentences, S source length, U units (a sentence, or one group of its beams), R beams per unit, N = U x R rows,
-T target length, t tokens so far, V vocabulary, K = 2R candidates, G groups, M remaining sentences.
+B sentences, S source length, U sentences that are not finished, R beams per sentence, N = U x R rows, T target length,
+t tokens so far, V vocabulary, K = 2R candidates, M remaining sentences.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig, Stopping
-from mtformer.decoding.rules import LengthBounds, Rule, Step, Watch, next_step
+from mtformer.decoding.rules import LengthBounds, Rule, Step, next_step
 from mtformer.decoding.search import Decodable, Hypothesis, sentences_to_keep, to_hypotheses, top_candidates
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 
 class Candidates(NamedTuple):
-    """Possible continuations of each unit, best first."""
+    """Possible continuations of each sentence, best first."""
 
     score_UK: Tensor
     """Sum of the log-probabilities as modified by the rules."""
@@ -28,31 +27,12 @@ class Candidates(NamedTuple):
 
 
 Chooser = Callable[[Step, Tensor, int], Candidates]
-"""Function (step, score_UR, K) -> candidates that chooses the continuations of each unit."""
-Ranked = dict[tuple[int, ...], tuple[float, Hypothesis]]
-"""Finished hypotheses of a sentence with their ranking scores, keyed by tokens to merge duplicates across groups."""
+"""Function (step, score_UR, K) -> candidates that chooses the continuations of each sentence."""
 
 
 def best_candidates(step: Step, score_UR: Tensor, K: int) -> Candidates:
     """Return the K continuations with the highest scores, best first."""
     return Candidates(*top_candidates(step.log_prob_URV, score_UR, K, step.correct))
-
-
-def diverse_candidates(num_groups: int, penalty: float, step: Step, score_UR: Tensor, K: int) -> Candidates:
-    """Choose continuations group by group: each use of a token by an earlier group lowers its score by `penalty`."""
-    U, R, V = step.log_prob_URV.shape
-    log_prob_BGRV, score_BGR = step.log_prob_URV.view(-1, num_groups, R, V), score_UR.view(-1, num_groups, R)
-    cost_BV = score_UR.new_zeros(U // num_groups, V)
-    chosen = []
-    for group in range(num_groups):
-        log_prob_BRV = log_prob_BGRV[:, group] - cost_BV.unsqueeze(1)
-        penalized_BK, beam_BK, token_BK = top_candidates(log_prob_BRV, score_BGR[:, group], K)
-        # The penalty affects only the choice of candidates; their scores do not include it.
-        chosen.append((penalized_BK + cost_BV.gather(1, token_BK), beam_BK, token_BK))
-        is_dead_BR = penalized_BK[:, :R] == -math.inf
-        new_cost_BR = torch.full_like(penalized_BK[:, :R], penalty).masked_fill(is_dead_BR, 0.0)
-        cost_BV.scatter_add_(1, token_BK[:, :R], new_cost_BR)
-    return Candidates(*(torch.stack(parts, dim=1).view(U, K) for parts in zip(*chosen, strict=True)))
 
 
 @torch.inference_mode()
@@ -64,9 +44,8 @@ def beam_search(
     bounds: LengthBounds,
     *,
     rules: Sequence[Rule] = (),
-    choose: Chooser | None = None,
+    choose: Chooser = best_candidates,
     start: int = BOS,
-    watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """Run beam search and return up to `beam_size` translations of each sentence, best first.
 
@@ -77,60 +56,52 @@ def beam_search(
     `certain` rarely stops before the maximum length, because the score of a beam may still improve as it grows.
 
     Finished hypotheses are ranked by a score that includes the repetition penalty; the returned scores do not include
-    it. A translation found by several groups is returned once.
+    it.
 
     Args:
         model: model in evaluation mode.
         src_BS: source ids, int64; each row ends with eos and is padded on the right.
         src_lengths_B: source lengths including eos, int64.
-        settings: uses `beam_size` (R times the number of groups), `length_penalty`, `early_stopping`, `beam_groups` and
-            `diversity_penalty`; each group is a separate search.
+        settings: uses `beam_size` (R), `length_penalty` and `early_stopping`.
         bounds: minimum and maximum lengths.
         rules: rules to apply at each step.
-        choose: function that chooses the continuations; None: the best ones, or diverse ones if there are groups.
+        choose: function that chooses the continuations.
         start: first token of the decoder.
-        watch: function called at each step; the live beams of each unit are sorted, best first.
     """
-    B, beam_size, num_groups, max_steps = src_BS.size(0), settings.beam_size, settings.beam_groups, bounds.max_steps
-    R = beam_size // num_groups
-    if choose is None:
-        diverse = partial(diverse_candidates, num_groups, settings.diversity_penalty)
-        choose = best_candidates if num_groups == 1 else diverse
-    cache = model.start(src_BS, src_lengths_B, beam_size, max_steps)
-    beams = _Beams(bounds.max_B, num_groups, R, max_steps, settings.length_penalty, start)
-    first_beam_G1 = torch.arange(0, beam_size, R, device=src_BS.device).unsqueeze(1)
-    found: list[Ranked] = [{} for _ in range(B)]
+    R, max_steps = settings.beam_size, bounds.max_steps
+    cache = model.start(src_BS, src_lengths_B, R, max_steps)
+    beams = _Beams(bounds.max_B, R, max_steps, settings.length_penalty, start)
+    found: list[list[Hypothesis]] = [[] for _ in src_BS]
     for position in range(max_steps):
         step = next_step(model, beams.last_UR, cache, beams.tokens_URt, beams.sentence_U, rules, bounds)
-        if watch is not None:
-            watch(step)
         candidates = choose(step, beams.score_UR, 2 * R)
         index_UK = torch.add(candidates.token_UK, candidates.beam_UK, alpha=step.raw_URV.size(2))
         raw_UK = step.raw_URV.flatten(1).gather(1, index_UK)
         beams.finish(candidates, raw_UK, position)
         parent_UR = beams.extend(candidates, raw_UK)
         beams.update_done(position, settings.early_stopping)
-        keep_M = sentences_to_keep(beams.done_U.view(-1, num_groups), position)
+        keep_M = sentences_to_keep(beams.done_U.unsqueeze(1), position)
         if keep_M is not None:
             if keep_M.size(0) == 0:
                 break
             beams.collect(found)
             cache.keep(keep_M)
-            parent_UR = parent_UR[beams.keep(keep_M)]
-        if beam_size > 1:
-            cache.reorder((parent_UR.view(-1, num_groups, R) + first_beam_G1).flatten(1))
+            beams.keep(keep_M)
+            parent_UR = parent_UR[keep_M]
+        if R > 1:
+            cache.reorder(parent_UR)
     beams.collect(found)
-    return [[one for _, one in sorted(ranked.values(), key=lambda one: -one[0])] for ranked in found]
+    return found
 
 
 class _Beams:
-    """Live beams of all units and the best R finished hypotheses of each; the tensors have one row per unit."""
+    """Live beams of all sentences and the best R finished hypotheses of each; the tensors have one row per sentence."""
 
-    def __init__(self, max_B: Tensor, G: int, R: int, T: int, alpha: float, start: int) -> None:
-        B, U, device = max_B.size(0), max_B.size(0) * G, max_B.device
-        self.G, self.R, self.alpha = G, R, alpha
-        self.sentence_U = torch.arange(B, device=device).repeat_interleave(G)
-        self.max_U = max_B.repeat_interleave(G)
+    def __init__(self, max_U: Tensor, R: int, T: int, alpha: float, start: int) -> None:
+        U, device = max_U.size(0), max_U.device
+        self.R, self.alpha = R, alpha
+        self.sentence_U = torch.arange(U, device=device)
+        self.max_U = max_U
         self.score_UR = torch.full((U, R), -math.inf, device=device)
         self.score_UR[:, 0] = 0.0  # all beams are equal at the start, so only the first is alive
         self.last_UR = torch.full((U, R), start, device=device)
@@ -169,7 +140,7 @@ class _Beams:
         return parent_UR
 
     def update_done(self, position: int, early_stopping: Stopping) -> None:
-        """Mark units that reached their maximum length or have enough finished hypotheses (see `beam_search`)."""
+        """Mark sentences that reached their maximum length or have enough finished hypotheses (see `beam_search`)."""
         worst_U = self.finished_rank_UR.amin(dim=1)
         is_enough_U = worst_U != -math.inf
         if early_stopping != "ended":
@@ -177,24 +148,22 @@ class _Beams:
             is_enough_U = is_enough_U & (self.score_UR.amax(dim=1) / length**self.alpha <= worst_U)
         self.done_U = self.done_U | is_enough_U | (position >= self.max_U)
 
-    def keep(self, keep_M: Tensor) -> Tensor:
-        """Keep only the given sentences in the batch, and return the indices of their units."""
-        units = (keep_M.unsqueeze(1) * self.G + torch.arange(self.G, device=keep_M.device)).flatten()
+    def keep(self, keep_M: Tensor) -> None:
+        """Keep only the given sentences in the batch."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                setattr(self, name, value[units])
-        return units
+                setattr(self, name, value[keep_M])
 
-    def collect(self, found: list[Ranked]) -> None:
-        """Add the finished hypotheses of each sentence whose groups are all done to `found`."""
-        done_U = self.done_U.view(-1, self.G).all(dim=1).repeat_interleave(self.G).nonzero().squeeze(1)
+    def collect(self, found: list[list[Hypothesis]]) -> None:
+        """Add the finished hypotheses of each sentence that is done to `found`, best first."""
+        done_U = self.done_U.nonzero().squeeze(1)
         ranks = self.finished_rank_UR[done_U].flatten().tolist()
         tokens_NT, raw_NT = (one[done_U].flatten(0, 1) for one in (self.finished_tokens_URT, self.finished_raw_URT))
         hypotheses = to_hypotheses(tokens_NT, raw_NT, self.alpha)
         sentences = self.sentence_U[done_U].repeat_interleave(self.R).tolist()
         for sentence, rank, hypothesis in zip(sentences, ranks, hypotheses, strict=True):
             if rank != -math.inf:
-                found[sentence].setdefault(tuple(hypothesis.tokens), (rank, hypothesis))
+                found[sentence].append(hypothesis)
 
 
 def _pick(x_UQT: Tensor, index_UR: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
-"""Lexically constrained decoding: the automaton of forbidden phrases, and required phrases.
+"""Lexically constrained decoding: required phrases.
 
-U units (one per sentence), R beams per unit, V vocabulary, K candidates, S states of an automaton, L bytes of the
-longest piece.
+U sentences that are not finished, R beams per sentence, V vocabulary, K candidates.
 """
 
 import math
@@ -9,8 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from mtformer.decoding.beam import Candidates, best_candidates
@@ -18,40 +15,6 @@ from mtformer.decoding.rules import Step
 from mtformer.text.tokenizer import EOS, PAD
 
 Phrase = tuple[int, ...]
-FOUND = -1
-"""State of the automaton after a complete phrase."""
-
-
-def automaton(phrases: Sequence[bytes]) -> npt.NDArray[np.int32]:
-    """Return the next state for each state and byte, (S, 256), or FOUND if the byte completes a phrase.
-
-    The automaton (Aho and Corasick 1975) starts in state 0. It reads bytes, so it finds phrases in any segmentation. A
-    state is the longest suffix of the text that is the beginning of a phrase.
-    """
-    ends, alphabet = set(phrases), set(b"".join(phrases))
-    beginnings = {phrase[:length] for phrase in phrases for length in range(len(phrase))}
-    number_of = {state: number for number, state in enumerate(sorted(beginnings, key=len))}
-    next_Sb = np.zeros((len(number_of), 256), dtype=np.int32)
-    for state, number in number_of.items():
-        for byte in alphabet:
-            text = state + bytes([byte])
-            suffixes = [text[start:] for start in range(len(text) + 1)]
-            is_end = not ends.isdisjoint(suffixes)
-            next_Sb[number, byte] = FOUND if is_end else next(number_of[one] for one in suffixes if one in number_of)
-    return next_Sb
-
-
-def over_vocabulary(next_Sb: npt.NDArray[np.int32], pieces: Sequence[bytes]) -> npt.NDArray[np.int32]:
-    """Return the next state for each state and piece, (S, V), or FOUND if a phrase is completed within the piece."""
-    lengths_V = np.array([len(piece) for piece in pieces])
-    bytes_VL = np.zeros((len(pieces), max(1, int(lengths_V.max(initial=0)))), dtype=np.int32)
-    for number, piece in enumerate(pieces):
-        bytes_VL[number, : len(piece)] = list(piece)
-    state_SV = np.repeat(np.arange(len(next_Sb), dtype=np.int32)[:, None], len(pieces), axis=1)
-    for place in range(bytes_VL.shape[1]):
-        is_unfinished_SV = (state_SV != FOUND) & (place < lengths_V)
-        state_SV = np.where(is_unfinished_SV, next_Sb[state_SV, bytes_VL[:, place]], state_SV)
-    return state_SV
 
 
 class Continuation(NamedTuple):

@@ -123,23 +123,19 @@ class CTranslate2Engine(Engine):
         self.src_pieces, self.tgt_pieces = tokenizers.src.vocabulary(), tokenizers.tgt.vocabulary()
         self.tgt_ids = {piece: number for number, piece in enumerate(self.tgt_pieces)}
 
-    def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
+    def check(self, settings: DecodingConfig, required: bool = False) -> None:
         """Raise ConfigError if CTranslate2 does not support a setting or a constraint."""
         found = {
             "sampling": settings.sampling,
             "mbr_samples": settings.mbr_samples > 0,
-            "beam_groups": settings.beam_groups > 1,
             "early_stopping other than ended": settings.early_stopping != "ended" and settings.beam_size > 1,
             "required phrases": required,
-            "forbidden phrases": forbidden,
         }
         for what, is_used in found.items():
             if is_used:
                 raise unsupported(what)
 
-    def search(
-        self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None = None
-    ) -> Generator[NBests, None, None]:
+    def search(self, batches: Batches, settings: DecodingConfig) -> Generator[NBests, None, None]:
         """Yield the hypotheses of each batch; the library searches later batches while the caller processes one."""
         remaining = (self._start(batch, settings) for batch in batches)
         started = deque(itertools.islice(remaining, BATCHES_AHEAD))

@@ -15,16 +15,13 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.beam import beam_search
+from mtformer.decoding.beam import beam_search, best_candidates
 from mtformer.decoding.constraints import RequiredPhrases
 from mtformer.decoding.inference import Ensemble, InferenceModel, alignment_layer, mean_log_probs, pad
 from mtformer.decoding.inputs import Segment
 from mtformer.decoding.rules import (
     LengthBounds,
     Rule,
-    Step,
-    Watch,
-    exclude_phrases,
     exclude_repeated_ngrams,
     force_prefixes,
     penalize_repetition,
@@ -103,14 +100,12 @@ class Engine:
         other.target = target
         return other
 
-    def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
-        """Raise ConfigError if the backend does not support a setting, alone or with required or forbidden phrases."""
-        if required and (settings.draws or settings.beam_groups > 1):
-            raise ConfigError("required phrases need standard beam search; leave sampling and beam_groups out")
+    def check(self, settings: DecodingConfig, required: bool = False) -> None:
+        """Raise ConfigError if the backend does not support a setting, alone or with required phrases."""
+        if required and settings.draws:
+            raise ConfigError("required phrases need beam search; leave sampling out")
 
-    def search(
-        self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None
-    ) -> Generator[NBests, None, None]:
+    def search(self, batches: Batches, settings: DecodingConfig) -> Generator[NBests, None, None]:
         """Yield the hypotheses of each batch, in order; `settings` determines their number per sentence.
 
         On a CPU, several batches are searched at once, with the threads divided among them. This is faster, because a
@@ -119,27 +114,24 @@ class Engine:
         Args:
             batches: batches from `plan_batches`.
             settings: `decoding` section of the config.
-            forbidden: automaton for `exclude_phrases`, or None.
         """
         num_threads = torch.get_num_threads()
         num_workers = min(MAX_WORKERS, num_threads, len(batches))
         if num_workers <= 1 or self.device != "cpu":
-            yield from (self._search_within_memory(batch, settings, forbidden) for batch in batches)
+            yield from (self._search_within_memory(batch, settings) for batch in batches)
             return
         share = num_threads // num_workers
         with ThreadPoolExecutor(num_workers, initializer=torch.set_num_threads, initargs=(share,)) as pool:
             try:
-                yield from pool.map(lambda batch: self._search_within_memory(batch, settings, forbidden), batches)
+                yield from pool.map(lambda batch: self._search_within_memory(batch, settings), batches)
             finally:
                 pool.shutdown(cancel_futures=True)
                 torch.set_num_threads(num_threads)
 
-    def _search_within_memory(
-        self, segments: Sequence[Segment], settings: DecodingConfig, forbidden: Tensor | None
-    ) -> NBests:
+    def _search_within_memory(self, segments: Sequence[Segment], settings: DecodingConfig) -> NBests:
         """Search a batch; if memory runs out, search its two halves separately."""
         try:
-            return self._search(segments, settings, forbidden)
+            return self._search(segments, settings)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -151,7 +143,7 @@ class Engine:
         half = len(segments) // 2
         log.warning("out of memory with %d sentences; continuing with %d", len(segments), half)
         halves = (segments[:half], segments[half:])
-        return [n_best for some in halves for n_best in self._search_within_memory(some, settings, forbidden)]
+        return [n_best for some in halves for n_best in self._search_within_memory(some, settings)]
 
     @torch.inference_mode()
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -196,51 +188,31 @@ class Engine:
         """Return the padded sources with tags, and their lengths."""
         return pad([[*self.target.tags, *ids] for ids in sources], self.models[0].transformer.output.device)
 
-    def _search(self, segments: Sequence[Segment], settings: DecodingConfig, forbidden: Tensor | None) -> NBests:
+    def _search(self, segments: Sequence[Segment], settings: DecodingConfig) -> NBests:
         src, start = self._sources([segment.source for segment in segments]), self.target.start
         reserved = [len(segment.prefix) + sum(map(len, segment.required)) for segment in segments]
         bounds = LengthBounds(settings, src[1], reserved, self.max_positions - 1)
-        rules, watch = _rules(segments, settings, forbidden, src[0].device), _watch(segments)
+        rules = _rules(segments, settings, src[0].device)
         required = [segment.required for segment in segments]
         if settings.draws or (settings.beam_size == 1 and not any(required)):
             keys = [segment.line for segment in segments]
-            n_bests = generate(self.model, *src, settings, bounds, rules=rules, keys=keys, start=start, watch=watch)
+            n_bests = generate(self.model, *src, settings, bounds, rules=rules, keys=keys, start=start)
         else:
-            choose = RequiredPhrases(required).choose if any(required) else None
-            n_bests = beam_search(
-                self.model, *src, settings, bounds, rules=rules, choose=choose, start=start, watch=watch
-            )
+            choose = RequiredPhrases(required).choose if any(required) else best_candidates
+            n_bests = beam_search(self.model, *src, settings, bounds, rules=rules, choose=choose, start=start)
         return [
             [replace(one, at_limit=True) if len(one.tokens) >= longest else one for one in n_best]
             for n_best, longest in zip(n_bests, bounds.max_B.tolist(), strict=True)
         ]
 
 
-def _watch(segments: Sequence[Segment]) -> Watch | None:
-    """Return a function that reports the best beam of each watched segment, or None if no segment is watched."""
-    if all(segment.watch is None for segment in segments):
-        return None
-
-    def watch(step: Step) -> None:
-        sentences = step.sentence_U.tolist()
-        for sentence, segment in enumerate(segments):
-            if segment.watch is not None and sentence in sentences:
-                segment.watch(step.history_URt[sentences.index(sentence), 0].tolist())
-
-    return watch
-
-
-def _rules(
-    segments: Sequence[Segment], settings: DecodingConfig, forbidden: Tensor | None, device: torch.device
-) -> list[Rule]:
+def _rules(segments: Sequence[Segment], settings: DecodingConfig, device: torch.device) -> list[Rule]:
     """Return the rules that the settings require. The prefix is last, so that no other rule excludes it."""
     rules: list[Rule] = []
     if settings.repetition_penalty != 1.0:
         rules.append(partial(penalize_repetition, settings.repetition_penalty))
     if settings.no_repeat_ngram_size:
         rules.append(partial(exclude_repeated_ngrams, settings.no_repeat_ngram_size))
-    if forbidden is not None:
-        rules.append(partial(exclude_phrases, forbidden.to(device)))
     if any(segment.prefix for segment in segments):
         prefix_BT, _ = pad([segment.prefix for segment in segments], device, value=-1)
         rules.append(partial(force_prefixes, prefix_BT))

@@ -1,11 +1,11 @@
 """Translator input: checking lines, prefixes and phrases, and converting them to segments."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mtformer.decoding.constraints import Phrase
-from mtformer.decoding.sentences import UNSPACED, join_lines, split_line, split_sentences
+from mtformer.decoding.sentences import UNSPACED, split_line, split_sentences
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import EOS, UNK, Tokenizer, TokenizerPair
 
@@ -43,8 +43,6 @@ class Segment:
         line: number of its line in the user's input, which determines the seed of its samples.
         prefix, prefix_pieces: required beginning of its translation, as token ids and pieces.
         required: ids of phrases that its translation must contain.
-        watch: function called at each step of our own search with the ids of the best hypothesis so far; it runs in
-            the search thread.
         text: source text.
         continues_word: True if no space separates it from the previous segment.
     """
@@ -54,7 +52,6 @@ class Segment:
     prefix: Sequence[int] = ()
     prefix_pieces: Sequence[str] = ()
     required: Sequence[Phrase] = ()
-    watch: Callable[[list[int]], object] | None = None
     text: str = ""
     continues_word: bool = False
 
@@ -112,14 +109,6 @@ def check_inputs(
     return checked
 
 
-def check_forbidden(forbidden: Sequence[str], tokenizer: Tokenizer) -> list[str]:
-    """Return the phrases as normalized by the tokenizer; raise DataError if one is blank."""
-    phrases = as_written(check_lines(forbidden, "forbidden"), tokenizer)
-    if not all(phrases):
-        raise DataError("a forbidden phrase is blank; leave it out")
-    return phrases
-
-
 def check_lines(lines: Sequence[str], name: str = "lines") -> list[str]:
     """Return the lines without line breaks; raise DataError if `lines` is a single string."""
     _refuse_text(name, lines)
@@ -142,7 +131,6 @@ def make_segments(
     preferred: int,
     max_tokens: int,
     first_line: int,
-    watch: Iterable[Callable[[str], object] | None],
     splits_sentences: bool,
     glossary: Sequence[tuple[str, str]],
 ) -> list[Segment]:
@@ -150,7 +138,7 @@ def make_segments(
 
     Lines of more than `preferred` tokens are split into sentences. With `splits_sentences`, all lines are split, except
     those with a prefix or required phrases, because it is unknown to which sentence these belong. For `preferred` and
-    `max_tokens` see `split_line`; for `first_line` and `watch` see `Translator.translate`.
+    `max_tokens` see `split_line`; for `first_line` see `Translator.translate`.
     """
 
     def num_tokens(texts: Sequence[str]) -> list[int]:
@@ -158,8 +146,8 @@ def make_segments(
 
     segments = []
     encoded = tokenizers.src.encode([line.text for line in lines])
-    for number, (line, ids, report) in enumerate(zip(lines, encoded, watch, strict=True), start=first_line):
-        texts, sources, progress = [line.text], [ids], list[str]()
+    for number, (line, ids) in enumerate(zip(lines, encoded, strict=True), start=first_line):
+        texts, sources = [line.text], [ids]
         is_free = not (line.prefix_ids or line.required_ids)
         if len(ids) > preferred or (splits_sentences and is_free and len(split_sentences(line.text)) > 1):
             texts = split_line(line.text, num_tokens, preferred, max_tokens)
@@ -178,7 +166,6 @@ def make_segments(
                         prefix=prefix,
                         prefix_pieces=prefix_pieces,
                         required=[*required, *terms],
-                        watch=report and _watch_segment(report, progress, tokenizers.tgt),
                         text=text,
                         continues_word=not (before[-1].isspace() or text[0].isspace()),
                     )
@@ -186,20 +173,6 @@ def make_segments(
                 prefix, prefix_pieces = [], []  # they belong to the first segment only
             before = text
     return segments
-
-
-def _watch_segment(
-    report: Callable[[str], object], progress: list[str], tokenizer: Tokenizer
-) -> Callable[[list[int]], None]:
-    """Return the function that watches the next segment of a line; it reports the joined text of all segments."""
-    index = len(progress)
-    progress.append("")
-
-    def on_step(tokens: list[int]) -> None:
-        progress[index] = one_line(tokenizer.decode([tokens])[0])
-        report(join_lines(progress))
-
-    return on_step
 
 
 def _refuse_text(name: str, value: object) -> None:

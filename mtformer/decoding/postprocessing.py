@@ -1,4 +1,4 @@
-"""Conversion of hypotheses to translations: selection of the n best (MBR, coverage), text, flags and attention.
+"""Conversion of hypotheses to translations: selection of the n best, text, flags and attention.
 
 S source length, T target length.
 """
@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import eq
-from typing import Literal
 
 from torch import Tensor
 
@@ -29,7 +28,6 @@ from mtformer.decoding.translation import (
     REPETITION,
     Attention,
     Translation,
-    best_source_words,
 )
 from mtformer.text.pieces import SPACE
 from mtformer.text.tokenizer import UNK, TokenizerPair
@@ -65,7 +63,7 @@ class Postprocessor:
 
     def __call__(self, segments: Sequence[Segment], found: NBests) -> list[list[Translation]]:
         """Return the n best translations of each segment."""
-        n_bests = self._choose(segments, found)
+        n_bests = self._choose(found)
         pairs = _pairs(segments, n_bests)
         if self.token_scores and not all(one.token_log_probabilities for _, one in pairs):
             scores = self.engine.score(*_ids(pairs))
@@ -73,21 +71,14 @@ class Postprocessor:
                 (segment, replace(one, token_log_probabilities=log_probs))
                 for (segment, one), log_probs in zip(pairs, scores, strict=True)
             ]
-        weights = self._attention(pairs)
+        weights = self.engine.attention(*_ids(pairs)) if self.attention and pairs else [None] * len(pairs)
         texts = self.tokenizers.tgt.decode([one.tokens for _, one in pairs])
         each = zip(pairs, weights, texts, strict=True)
         translations = iter([self._translation(*pair, weights_TS, text) for pair, weights_TS, text in each])
         return [[next(translations) for _ in n_best] for n_best in n_bests]
 
-    def _choose(self, segments: Sequence[Segment], found: NBests) -> NBests:
+    def _choose(self, found: NBests) -> NBests:
         """Return the n best by score; with MBR, those by expected utility; when sampling, all in the order drawn."""
-        if self.decoding.coverage_penalty:
-            weights, beta = iter(self.engine.attention(*_ids(_pairs(segments, found)))), self.decoding.coverage_penalty
-            found = [
-                [replace(one, score=one.score + beta * coverage(next(weights))) for one in n_best] for n_best in found
-            ]
-            if not self.decoding.draws:
-                found = [sorted(n_best, key=lambda one: -one.score) for n_best in found]
         if self.decoding.mbr_samples:
             return [self._rank_by_utility(samples) for samples in found]
         if self.decoding.sampling:
@@ -97,28 +88,20 @@ class Postprocessor:
     def _rank_by_utility(self, samples: Sequence[Hypothesis]) -> list[Hypothesis]:
         """Return the distinct samples with the highest expected utilities."""
         texts = self.tokenizers.tgt.decode([one.tokens for one in samples])
-        utilities = expected_utilities(texts, self.decoding.mbr_metric)
+        utilities = expected_utilities(texts)
         distinct: dict[str, Hypothesis] = {}
         for number in sorted(range(len(samples)), key=lambda number: -utilities[number]):
             distinct.setdefault(texts[number], samples[number])
         return list(distinct.values())[: self.decoding.n_best]
 
-    def _attention(self, pairs: Sequence[Pair]) -> list[Tensor | None]:
-        """Return the attention (T, S) for all hypotheses, or only for those with unknown tokens to replace."""
-        replaces = self.decoding.replace_unknowns
-        chosen = [i for i, (_, one) in enumerate(pairs) if self.attention or (replaces and UNK in one.tokens)]
-        found = self.engine.attention(*_ids([pairs[number] for number in chosen])) if chosen else []
-        weights = dict(zip(chosen, found, strict=True))
-        return [weights.get(number) for number in range(len(pairs))]
-
     def _translation(self, segment: Segment, one: Hypothesis, weights_TS: Tensor | None, text: str) -> Translation:
         pieces = [self.vocabulary[token] for token in one.tokens]
         if UNK in one.tokens:
-            pieces = self._with_unknowns(segment, one, weights_TS if self.decoding.replace_unknowns else None)
+            pieces[: len(segment.prefix_pieces)] = segment.prefix_pieces
             text = self.tokenizers.tgt.decode_pieces(pieces)
             pieces = [UNKNOWN if piece == self.vocabulary[UNK] else piece for piece in pieces]
         attention = None
-        if self.attention and weights_TS is not None:
+        if weights_TS is not None:
             src_pieces = self.tokenizers.src.pieces(segment.text)
             weights = weights_TS[: len(pieces), : len(src_pieces)].tolist()
             if segment.continues_word:
@@ -137,20 +120,6 @@ class Postprocessor:
             flags=tuple(dict.fromkeys((*search_flags(src_tokens, one, min_length), *of_text))),
             attention=attention,
         )
-
-    def _with_unknowns(self, segment: Segment, hypothesis: Hypothesis, weights_TS: Tensor | None) -> list[str]:
-        """Return the pieces, with unknown ones replaced with pieces of the prefix or the most-attended source word."""
-        pieces = [self.vocabulary[token] for token in hypothesis.tokens]
-        num_given = len(segment.prefix_pieces)
-        pieces[:num_given] = segment.prefix_pieces
-        unknown = [number for number, token in enumerate(hypothesis.tokens) if token == UNK and number >= num_given]
-        if weights_TS is not None and unknown:
-            src_pieces = self.tokenizers.src.pieces(segment.text)
-            is_unknown = [token == UNK for token in segment.source[:-1]]
-            words = best_source_words(weights_TS[unknown], src_pieces, is_unknown)
-            for number, word in zip(unknown, words, strict=True):
-                pieces[number] = word
-        return pieces
 
 
 def _pairs(segments: Sequence[Segment], n_bests: NBests) -> list[Pair]:
@@ -210,22 +179,14 @@ def is_padded(tokens: Sequence[int], min_length: int) -> bool:
     return any(tokens[-period:] == tokens[-2 * period : -period] for period in periods)
 
 
-def coverage(attention_TS: Tensor) -> float:
-    """Return the sum over source tokens of log(min(1, received attention)) (Wu et al. 2016, equation 14); at most 0."""
-    return attention_TS.sum(dim=0).clamp(min=1e-20, max=1.0).log().sum().item()
+def expected_utilities(texts: Sequence[str]) -> list[float]:
+    """Return the mean sentence chrF2 of each sample with all samples as references, for minimum Bayes risk decoding.
 
-
-def expected_utilities(texts: Sequence[str], metric: Literal["chrf", "bleu"]) -> list[float]:
-    """Return the mean score of each sample with all samples as references, for minimum Bayes risk decoding.
-
-    See Eikema and Aziz 2020. Duplicate samples count as often as they occur. The metric is chrF2 or BLEU at sentence
-    level, computed by sacreBLEU on detokenized text.
+    See Eikema and Aziz 2020. Duplicate samples count as often as they occur.
     """
-    from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
-    scorer = CHRF() if metric == "chrf" else BLEU(effective_order=True)
-    counts = Counter(texts)
+    scorer, counts = CHRF(), Counter(texts)
     means = {
         text: sum(scorer.sentence_score(text, [other]).score * count for other, count in counts.items()) / len(texts)
         for text in counts

@@ -1,10 +1,10 @@
-"""Rules applied to the log-probabilities of each search step: lengths, repetition, prefixes and forbidden phrases.
+"""Rules applied to the log-probabilities of each search step: lengths, repetition and prefixes.
 
 A rule depends only on the tokens so far, so it needs no update when beams are reordered or finished sentences removed.
 For required phrases see `mtformer.decoding.constraints`.
 
-B sentences, U units (a sentence, or one group of its beams), R beams per unit, V vocabulary, t tokens so far, S states
-of an automaton, N = U x R rows, X selected tokens.
+B sentences, U sentences that are not finished, R beams per sentence, V vocabulary, t tokens so far, N = U x R rows,
+X selected tokens.
 """
 
 import math
@@ -27,7 +27,7 @@ class Step:
         log_prob_URV: log-probabilities, which the rules modify in place; -inf excludes a token.
         raw_URV: unmodified log-probabilities of the model, over the whole vocabulary; without rules the same tensor.
         history_URt: tokens so far.
-        sentence_U: index of each unit's sentence in the original batch.
+        sentence_U: index of each sentence in the original batch.
         correct: see `top_candidates`; None if there are rules, whose changes it would overwrite.
     """
 
@@ -39,8 +39,6 @@ class Step:
 
 
 Rule = Callable[[Step], None]
-Watch = Callable[[Step], object]
-"""Function called at each search step; it must not modify the step."""
 
 
 class LengthBounds:
@@ -152,11 +150,3 @@ def force_prefixes(prefix_BT: Tensor, step: Step) -> None:
     free_UR1 = step.log_prob_URV.gather(2, index_UR1)
     step.log_prob_URV.masked_fill_(is_forced_U11, -math.inf)
     step.log_prob_URV.scatter_(2, index_UR1, torch.where(is_forced_U11, forced_UR1, free_UR1))
-
-
-def exclude_phrases(next_SV: Tensor, step: Step) -> None:
-    """Exclude tokens that would complete a forbidden phrase, in any segmentation; see `over_vocabulary`."""
-    state_UR = step.history_URt.new_zeros(step.history_URt.shape[:2])
-    for position in range(step.history_URt.size(2)):
-        state_UR = next_SV[state_UR, step.history_URt[..., position]].clamp(min=0).long()
-    step.log_prob_URV.masked_fill_(next_SV[state_UR] < 0, -math.inf)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.rules import LengthBounds, Rule, Watch, next_step
+from mtformer.decoding.rules import LengthBounds, Rule, next_step
 from mtformer.decoding.search import Decodable, Hypothesis, sentences_to_keep, to_hypotheses, top_candidates
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
@@ -27,7 +27,6 @@ def generate(
     rules: Sequence[Rule] = (),
     keys: Sequence[int] = (),
     start: int = BOS,
-    watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the greedy translation or the samples of each sentence.
 
@@ -50,8 +49,6 @@ def generate(
     for position in range(max_steps):
         history_M1t = tokens_NT[row_M, :position].unsqueeze(1)
         step = next_step(model, token_M.unsqueeze(1), cache, history_M1t, row_M // C, rules, bounds)
-        if watch is not None:
-            watch(step)
         if uniform_NT is None:
             zero_M1 = raw_NT.new_zeros(len(token_M), 1)
             token_M = top_candidates(step.log_prob_URV, zero_M1, 1, step.correct)[2].squeeze(1)

@@ -12,18 +12,17 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from mtformer.decoding.sentences import UNSPACED, join_lines, needs_space
+from mtformer.decoding.sentences import join_lines, needs_space
 from mtformer.text.pieces import SPACE
 
 REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE = "repetition", "length limit", "copy of the source", "low confidence"
 FEWER_SENTENCES, NUMBERS, LOST_ADDRESS = "fewer sentences", "other numbers", "lost URL or e-mail address"
 """Values of `Translation.flags`."""
 REPAIRED, LOST = "repaired tags", frozenset((NUMBERS, LOST_ADDRESS))
-MISSING, FORBIDDEN = "missing", "forbidden"
-"""Prefixes of flags that name a phrase, as in `missing: phrase`."""
+MISSING = "missing"
+"""Prefix of flags that name a phrase, as in `missing: phrase`."""
 MEANINGS = {
     MISSING: "lack{} a required phrase",
-    FORBIDDEN: "contain{} a forbidden phrase",
     REPETITION: "contain{} a repetition",
     LENGTH_LIMIT: "end{} at the maximum length",
     FEWER_SENTENCES: "contain{} fewer sentences than the source",
@@ -77,13 +76,13 @@ class Translation:
 
     Args:
         text: translation without line breaks.
-        score: log-probability / length^alpha, plus the coverage penalty if enabled; 0 for a blank line.
+        score: log-probability / length^alpha; 0 for a blank line.
         tokens: token ids without eos.
         log_probability: sum of the log-probabilities of the tokens and eos, in nats.
         token_log_probabilities: one per token, then that of eos; a split line has one eos per segment. Empty if the
             backend computes them only with `token_scores`.
         pieces: text of each token, including eos as `</s>`.
-        flags: warnings; each is a constant of this module, or names a missing or forbidden phrase.
+        flags: warnings; each is a constant of this module, or names a missing phrase.
         attention: attention weights, computed only on request.
         confidence: probability that the translation is good; None if the model has no calibration.
         alternatives: the other translations if `n_best` is above 1, best first.
@@ -134,12 +133,11 @@ def join(segments: Sequence[Translation], alpha: float) -> Translation:
     """Join the translations of a line's segments; the score is computed from the total log-probability."""
     if len(segments) == 1:
         return segments[0]
-    num_tokens = [len(one.tokens) + 1 for one in segments]
+    num_tokens = sum(len(one.tokens) + 1 for one in segments)
     log_probability = sum(one.log_probability for one in segments)
-    penalties = sum(one.score - one.log_probability / n**alpha for one, n in zip(segments, num_tokens, strict=True))
     return Translation(
         text=join_lines(one.text for one in segments),
-        score=log_probability / sum(num_tokens) ** alpha + penalties,
+        score=log_probability / num_tokens**alpha,
         tokens=[token for one in segments for token in one.tokens],
         log_probability=log_probability,
         token_log_probabilities=[value for one in segments for value in one.token_log_probabilities],
@@ -150,15 +148,12 @@ def join(segments: Sequence[Translation], alpha: float) -> Translation:
     )
 
 
-def flag_phrases(
-    translation: Translation, prefix: str, required: Sequence[str], forbidden: Sequence[str]
-) -> Translation:
-    """Return the translation with a flag for each missing required phrase and each forbidden phrase in it."""
+def flag_phrases(translation: Translation, prefix: str, required: Sequence[str]) -> Translation:
+    """Return the translation with a flag for each missing required phrase."""
     text = translation.text
     wrong = [] if text.startswith(prefix) else [f"{MISSING}: {prefix}"]
     wrong += [f"{MISSING}: {phrase}" for phrase in required if phrase not in text]
-    wrong += [f"{FORBIDDEN}: {phrase}" for phrase in forbidden if phrase in text]
-    others = tuple(flag_phrases(other, prefix, required, forbidden) for other in translation.alternatives)
+    others = tuple(flag_phrases(other, prefix, required) for other in translation.alternatives)
     return replace(translation, flags=(*translation.flags, *wrong), alternatives=others)
 
 
@@ -209,34 +204,7 @@ def _links(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence
     return [(src := best_X[tgt], tgt, weights_XW[tgt, src].item() / length) for tgt, length in lengths.items()]
 
 
-def best_source_words(attention_TS: Tensor, src_pieces: Sequence[str], is_unknown: Sequence[bool]) -> list[str]:
-    """Return the text of the most-attended source word for each row.
-
-    For a word with unknown pieces, return only the most-attended unknown piece, because the model can generate the
-    others; for a word in a script without spaces, return only the most-attended piece. Columns of the attention beyond
-    the pieces (eos) are ignored.
-    """
-    numbers = word_numbers(src_pieces)
-    best_T = _over_words(attention_TS, numbers).argmax(dim=1).tolist()
-    return [
-        _copy([i for i, n in enumerate(numbers) if n == word], weights_S, src_pieces, is_unknown)
-        for word, weights_S in zip(best_T, attention_TS.tolist(), strict=True)
-    ]
-
-
 def _over_words(weights_TS: Tensor, words: Sequence[int]) -> Tensor:
     """Return the weights (T, W), summed over the columns that belong to each word."""
     sums_TW = weights_TS.new_zeros(len(weights_TS), words[-1] + 1)
     return sums_TW.index_add_(1, weights_TS.new_tensor(words).long(), weights_TS[:, : len(words)])
-
-
-def _copy(
-    places: Sequence[int], weights_S: Sequence[float], src_pieces: Sequence[str], is_unknown: Sequence[bool]
-) -> str:
-    """Return the text of a word, or of one piece of it (see `best_source_words`)."""
-    texts = {i: src_pieces[i].replace(SPACE, " ").strip() for i in places}
-    word = "".join(texts.values())
-    unknown = [i for i in places if is_unknown[i]]
-    if unknown or UNSPACED.search(word):
-        return texts[max(unknown or filter(texts.get, places), key=lambda i: weights_S[i])]
-    return word

@@ -11,9 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import ValidationError
-from torch import Tensor
 
 from mtformer.config.data import DataConfig
 from mtformer.config.fields import describe_errors
@@ -22,12 +20,12 @@ from mtformer.config.schema import Config, DecodingConfig
 from mtformer.config.yaml_text import Origin
 from mtformer.data.filters.numbers import writes_digits
 from mtformer.decoding.confidence import Calibration, load_calibration
-from mtformer.decoding.constraints import automaton, missing, over_vocabulary
+from mtformer.decoding.constraints import missing
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2, open_model, unsupported
 from mtformer.decoding.ctranslate2_model import cached_model
 from mtformer.decoding.engine import Engine, plan_batches
 from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.inputs import Segment, check_forbidden, check_inputs, check_lines, make_segments
+from mtformer.decoding.inputs import Segment, check_inputs, check_lines, make_segments
 from mtformer.decoding.postprocessing import END, Postprocessor
 from mtformer.decoding.translation import LOST, REPETITION, Scored, Translation, flag_phrases, join_n_best
 from mtformer.decoding.weights import find_weights
@@ -37,7 +35,7 @@ from mtformer.files import read_json
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.tags import target
-from mtformer.text.tokenizer import CONTROL_IDS, EOS, TokenizerPair, piece_bytes
+from mtformer.text.tokenizer import EOS, TokenizerPair
 from mtformer.weights import load_weights
 
 BACKENDS = ("mtformer", "ctranslate2")
@@ -167,13 +165,11 @@ class Translator:
         *,
         prefixes: Sequence[str] | None = None,
         required: Sequence[Sequence[str]] | None = None,
-        forbidden: Sequence[str] = (),
         glossary: Mapping[str, str] | None = None,
         attention: bool = False,
         token_scores: bool = False,
         first_line: int = 0,
         progress: Callable[[int], object] | None = None,
-        watch: Sequence[Callable[[str], object] | None] | None = None,
         **settings: Any,
     ) -> list[Translation]:
         """Translate lines. Blank lines remain blank.
@@ -185,15 +181,12 @@ class Translator:
             lines: source lines.
             prefixes: required beginning of each translation.
             required: phrases that each translation must contain; `Translation.flags` names missing ones.
-            forbidden: phrases that no translation may contain, not even inside words.
             glossary: source terms and their required translations; see `mtformer.decoding.inputs.required_terms`.
             attention: compute `Translation.attention`.
             token_scores: compute `Translation.token_log_probabilities`. CTranslate2 needs a second pass for them; our
                 own search always returns them.
             first_line: number of the first line in the user's input, which determines the seeds of samples.
             progress: function called with the number of lines finished since the last call.
-            watch: a function or None for each line. Our own search calls it at each step with the best translation so
-                far, possibly from several threads.
             **settings: values that override keys of the `decoding` section.
 
         Raises:
@@ -201,26 +194,23 @@ class Translator:
             DataError: if the number of prefixes or phrase lists is wrong, a phrase is blank, or text is too long.
         """
         decoding, tgt = override(self.decoding, **settings), self.tokenizers.tgt
-        self.engine.check(decoding, required is not None or glossary is not None, bool(forbidden))
+        self.engine.check(decoding, required is not None or glossary is not None)
         terms = sorted((glossary or {}).items(), key=lambda term: (-len(term[0]), term[0].islower()))
         inputs = check_inputs(lines, prefixes, required, tgt, self.max_tokens, first_line, terms)
-        forbidden = check_forbidden(forbidden, tgt)
         num_tags = len(self.engine.target.tags)
-        watch = [None] * len(lines) if watch is None else watch
         preferred = self.max_tokens if decoding.split == "never" else self.preferred_tokens
         limits = preferred - num_tags, self.max_tokens - num_tags
         splits = decoding.split == "always" or (decoding.split == "auto" and not self.knows_several_sentences)
         # A bound on the tokens of a translation cannot be divided among its sentences.
         splits = splits and not decoding.min_length and decoding.max_length is None
-        segments = make_segments(inputs, self.tokenizers, *limits, first_line, watch, splits, terms)
+        segments = make_segments(inputs, self.tokenizers, *limits, first_line, splits, terms)
         report = progress or (lambda count: None)
         report(len(lines) - len({segment.line for segment in segments}))
         wide = override(decoding, n_best=decoding.num_rows) if decoding.keep else decoding
         postprocess = Postprocessor(
             self.engine, self.tokenizers, self._vocabulary, wide, attention, token_scores, self.in_digits
         )
-        next_SV = _automaton(forbidden, self._vocabulary) if forbidden else None
-        search = partial(self._search, decoding=decoding, forbidden=next_SV, postprocess=postprocess)
+        search = partial(self._search, decoding=decoding, postprocess=postprocess)
         with evaluating(self.models):
             found = search(segments, report=report)
             again = []  # without one of the required phrases, or without all
@@ -235,9 +225,9 @@ class Translator:
         for segment, n_best in zip(segments, found, strict=True):
             n_bests[segment.line - first_line].append(n_best)
         translations = [join_n_best(of_line, decoding.length_penalty) for of_line in n_bests]
-        if prefixes is not None or required is not None or glossary is not None or forbidden:
+        if prefixes is not None or required is not None or glossary is not None:
             checked = zip(translations, inputs, strict=True)
-            translations = [flag_phrases(one, line.prefix, line.required, forbidden) for one, line in checked]
+            translations = [flag_phrases(one, line.prefix, line.required) for one, line in checked]
         if self.calibration is None:
             return translations
         return [self.calibration.rate(line.text, one) for line, one in zip(inputs, translations, strict=True)]
@@ -246,7 +236,6 @@ class Translator:
         self,
         segments: Sequence[Segment],
         decoding: DecodingConfig,
-        forbidden: Tensor | None,
         postprocess: Postprocessor,
         report: Callable[[int], object],
     ) -> list[list[Translation]]:
@@ -258,7 +247,7 @@ class Translator:
         found: list[list[Translation]] = [[] for _ in segments]
         num_left = Counter(segment.line for segment in segments)
         # Close the search immediately after an error, because the search changes the number of threads.
-        searched = self.engine.search(by_batch, decoding, forbidden)
+        searched = self.engine.search(by_batch, decoding)
         with contextlib.closing(searched):
             for batch, some, n_bests in zip(batches, by_batch, searched, strict=True):
                 self._require_finite([[one.score for one in n_best] for n_best in n_bests])
@@ -391,12 +380,6 @@ def override(decoding: DecodingConfig, **values: Any) -> DecodingConfig:
     except ValidationError as error:
         lines = describe_errors(error, {(): Origin("file", "decoding")}, DecodingConfig).splitlines()
         raise ConfigError(lines[0]) from error
-
-
-def _automaton(phrases: Sequence[str], vocabulary: Sequence[str]) -> Tensor:
-    """Return the automaton for `exclude_phrases`."""
-    pieces = [piece_bytes(piece, number in CONTROL_IDS) for number, piece in enumerate(vocabulary)]
-    return torch.from_numpy(over_vocabulary(automaton([phrase.encode() for phrase in phrases]), pieces))
 
 
 @contextlib.contextmanager

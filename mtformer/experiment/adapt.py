@@ -286,7 +286,7 @@ def _readable(sources: Sequence[Source], data: DataConfig) -> list[Source]:
     for source in sources:
         try:
             with open_reader(source, data) as reader:
-                reader.take(1).parse()
+                reader.take(1).texts()
             found.append(source)
         except DataError as error:
             log.warning("%s cannot be read: %s", describe(source), error)

@@ -31,6 +31,7 @@ from mtformer.data.corpus.sources import (
     source_fingerprint,
 )
 from mtformer.data.data_report import DataReport
+from mtformer.data.store.pairs import swap, text_of
 from mtformer.data.store.prepare import Advance, log_progress, prepare
 from mtformer.decoding.sentences import split_sentences
 from mtformer.decoding.translator import Translator
@@ -117,7 +118,7 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     if tokenizers.joint != config.tokenizer.joint:
         kind = "a joint tokenizer" if tokenizers.joint else "separate tokenizers"
         raise ConfigError(f"tokenizer.joint is {config.tokenizer.joint}, but {tokenizer_folder} contains {kind}")
-    needs_text = config.tokenizer.sampling_alpha > 0 or any(config.data.noise.model_dump().values())
+    needs_text = any(config.data.noise.model_dump().values())
     corpora = _training_corpora(config, tokenizers, needs_text, advance)
     dev = _dev_sets(config, tokenizers)
     for name, report in {**_reports(corpora), **_reports([one.corpus for one in dev])}.items():
@@ -125,8 +126,7 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
             log.info("%s: %s", name, line)
     augmentation, window_pairs = None, WINDOW_PAIRS
     if needs_text:
-        alpha, noise = config.tokenizer.sampling_alpha, config.data.noise
-        augmentation = Augmentation(tokenizers, alpha, noise, config.data.filters.max_tokens)
+        augmentation = Augmentation(tokenizers, config.data.noise, config.data.filters.max_tokens)
         window_pairs = AUGMENTED_WINDOW_PAIRS
     mixture = Mixture(corpora, config.training.seed, config.data.temperature, window_pairs)
     batches = TrainingBatches(mixture, config.training.micro_batch_tokens, augmentation)
@@ -147,7 +147,7 @@ def _training_corpora(config: Config, tokenizers: TokenizerPair, keep_text: bool
         for corpus, _ in _in_each_direction(
             name, section.sources, config, tokenizers, is_training=True, keep_text=keep_text, advance=advance
         ):
-            corpora.append(replace(corpus, weights=tuple(section.weights), tags=(*corpus.tags, *tags)))
+            corpora.append(replace(corpus, weight=section.weight, tags=(*corpus.tags, *tags)))
     return corpora
 
 
@@ -156,7 +156,7 @@ def _dev_sets(config: Config, tokenizers: TokenizerPair) -> list[DevSet]:
     for name, sources in config.data.dev_sets.items():
         for corpus, tgt_lang in _in_each_direction(name, sources, config, tokenizers, is_training=False):
             pairs = corpus.store.read_all()
-            found.append(DevSet(corpus, tgt_lang, *(pairs.swapped() if corpus.is_swapped else pairs).text()))
+            found.append(DevSet(corpus, tgt_lang, *text_of(swap(pairs) if corpus.is_swapped else pairs)))
     return found
 
 
@@ -188,7 +188,7 @@ def multi_sentence_share(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> flo
     for block in np.linspace(0, ends[-1], min(SAMPLED_BLOCKS, ends[-1]), endpoint=False, dtype=np.int64):
         corpus = corpora[np.searchsorted(ends, block, side="right")]
         pairs = corpus.read(np.array([block % corpus.store.num_blocks]))
-        lines = tokenizer.decode([row.tolist() for row in pairs.src.rows()])
+        lines = tokenizer.decode(pairs["src"].to_pylist())
         num_lines += len(lines)
         num_found += sum(len(split_sentences(line)) > 1 for line in lines)
     return num_found / num_lines
@@ -235,7 +235,7 @@ def _trained(config: Config, sides: tuple[int, ...]) -> Path:
         "sentencepiece": version("sentencepiece"),
         "sources": [source_fingerprint(source, data) for source in data.sources],
         "sides": sides,
-        "tokenizer": section.model_dump(exclude={"src_model", "tgt_model", "joint", "sampling_alpha"}),
+        "tokenizer": section.model_dump(exclude={"src_model", "tgt_model", "joint"}),
     }
     name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
     folder = cache_folder(data.cache_dir) / f"tokenizer-{name}"

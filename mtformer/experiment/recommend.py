@@ -31,7 +31,6 @@ class Size(NamedTuple):
     num_layers: int
     """In the encoder, and in the decoder."""
     dropout: float
-    sampling_alpha: float
     consistency: str
     step_tokens: int
     learning_rate: float
@@ -39,10 +38,10 @@ class Size(NamedTuple):
 
 
 SIZES = (
-    Size(10_000, 2000, 128, 4, 0.3, 0.0, "none", 2048, 3e-3, 150),
-    Size(50_000, 5000, 128, 4, 0.25, 0.0, "none", 4096, 4e-3, 60),
-    Size(500_000, 8000, 256, 4, 0.2, 0.0, "none", 4096, 2e-3, 30),
-    Size(MAX_PAIRS, 16_000, 512, 6, 0.1, 0.0, "none", 16_384, 1e-3, 15),
+    Size(10_000, 2000, 128, 4, 0.3, "none", 2048, 3e-3, 150),
+    Size(50_000, 5000, 128, 4, 0.25, "none", 4096, 4e-3, 60),
+    Size(500_000, 8000, 256, 4, 0.2, "none", 4096, 2e-3, 30),
+    Size(MAX_PAIRS, 16_000, 512, 6, 0.1, "none", 16_384, 1e-3, 15),
 )
 """The last one is also for larger corpora."""
 
@@ -79,7 +78,6 @@ def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
     return {
         "tokenizer": {
             "vocab_size": int(min(size.vocab_size, max(100, PIECES_PER_WORD * corpus.words))),
-            "sampling_alpha": size.sampling_alpha,
         },
         "model": {
             "d_model": size.d_model,

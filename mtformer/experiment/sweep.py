@@ -8,15 +8,9 @@
     list:                                              # variants of several keys
       - {name: small, model.d_model: 128, model.d_ff: 512}
       - {name: large, model.d_model: 256, model.d_ff: 1024}
-    random:                                            # random draws
-      count: 10
-      keys:
-        training.learning_rate: {min: 0.0005, max: 0.01, log: true}
-        model.dropout: {min: 0.1, max: 0.4, step: 0.05}
-        model.activation: {choice: [relu, swiglu]}
     seeds: [1, 2, 3]                                   # training.seed
 
-Each variant of `list` is combined with each combination of `grid`, each draw of `random` and each seed.
+Each variant of `list` is combined with each combination of `grid` and each seed.
 """
 
 import contextlib
@@ -24,7 +18,6 @@ import itertools
 import json
 import math
 import os
-import random
 import re
 import shlex
 from collections import Counter
@@ -39,7 +32,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from mtformer.config.fields import describe_errors, fields
 from mtformer.config.loading import load_config, read_tree
 from mtformer.config.schema import Config
-from mtformer.config.section import Count, Positive, Section
+from mtformer.config.section import Count, Section
 from mtformer.config.yaml_text import DEFAULT, KeyPath, Origin, Origins, nearest_origin, read_yaml
 from mtformer.errors import ConfigError
 from mtformer.files import expand_user
@@ -48,69 +41,10 @@ from mtformer.run_dir import RunDir
 MAX_RUNS = 10_000
 LONGEST_NAME = 120
 """Maximum length of a run name in characters. File systems allow 255 bytes; files next to a run have longer names."""
-ATTEMPTS_PER_DRAW = 100
-DIGITS = 4
-"""Significant digits of a drawn number; the name of a run shows all of them."""
 SEED = "training.seed"
 NAME = "name"
 """The only key in a variant that is not a config key."""
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
-
-
-class Draw(Section):
-    """Values to draw from: `choice`, or numbers from `min` to `max` (integers if these and `step` are integers)."""
-
-    choice: Annotated[list[Any], Field(min_length=1)] | None = None
-    """Values to choose from."""
-    min: int | float = 0
-    max: int | float = 0
-    log: bool = False
-    """Draw uniformly on a logarithmic scale."""
-    step: Annotated[int | float, Field(gt=0)] | None = None
-    """Draw only the values min, min + step, and so on."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> "Draw":
-        given = self.model_fields_set
-        if self.choice is not None:
-            if len(given) > 1:
-                raise ValueError("choice cannot be combined with min, max, log or step")
-        elif not {"min", "max"} <= given:
-            raise ValueError("give choice, or min and max")
-        if self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}")
-        if self.log and self.min <= 0:
-            raise ValueError(f"log requires a min above 0, not {self.min}")
-        if self.log and self.step is not None:
-            raise ValueError("log and step cannot be combined; remove one of them")
-        return self
-
-    def at(self, chance: float) -> Any:
-        """Return the value at a relative position (0 <= `chance` < 1) in the list or range."""
-        if self.choice is not None:
-            return self.choice[int(chance * len(self.choice))]
-        low, high, step = self.min, self.max, self.step
-        if step is not None:
-            value = low + step * int(chance * (math.floor((high - low) / step * (1 + 1e-9)) + 1))
-            return value if isinstance(value, int) else float(f"{value:.10g}")
-        is_integer = isinstance(low, int) and isinstance(high, int)
-        if self.log:
-            value = math.exp(math.log(low) + chance * math.log(high / low))
-            value = round(value) if is_integer else value
-        else:
-            value = low + (int(chance * (high - low + 1)) if is_integer else chance * (high - low))
-        return value if is_integer else min(max(float(f"{value:.{DIGITS}g}"), low), high)
-
-
-class Random(Section):
-    """Random draws of several keys."""
-
-    count: Positive
-    """Number of draws."""
-    seed: Count = 1
-    """Random seed."""
-    keys: Annotated[dict[str, Draw], Field(min_length=1)]
-    """Values to draw from, by key."""
 
 
 class SweepFile(Section):
@@ -126,8 +60,6 @@ class SweepFile(Section):
     """Lists of values by key."""
     variants: list[dict[str, Any]] = Field([], alias="list")
     """Variants, each with a `name` and values by key."""
-    random: Random | None = None
-    """Random draws."""
     seeds: list[Count] = Field([])
     """Values of training.seed."""
 
@@ -258,8 +190,7 @@ def _read(path: Path) -> tuple[SweepFile, Origins]:
 
 def _axes(file: SweepFile, locate: Locate) -> Iterator[list[_Option]]:
     """Yield the alternatives of each axis, in the order of their labels in run names."""
-    drawn = file.random.keys if file.random is not None else {}
-    short = short_keys([*file.grid, *drawn, *([SEED] if file.seeds else [])])
+    short = short_keys([*file.grid, *([SEED] if file.seeds else [])])
 
     def option(values: Mapping[str, Any], *path: str) -> _Option:
         label = ",".join(_label(short[key], value, locate(path)) for key, value in values.items())
@@ -272,26 +203,8 @@ def _axes(file: SweepFile, locate: Locate) -> Iterator[list[_Option]]:
         ]
     for key, values in file.grid.items():
         yield [option({key: value}, "grid", key) for value in values]
-    if file.random is not None:
-        yield [option(draw, "random", "keys") for draw in _draws(file.random, locate)]
     if file.seeds:
         yield [option({SEED: seed}, "seeds") for seed in file.seeds]
-
-
-def _draws(section: Random, locate: Locate) -> Iterator[dict[str, Any]]:
-    """Yield distinct draws; increasing the count only appends draws, and each key has its own random sequence."""
-    # Only random() is guaranteed to give the same sequence in all Python versions.
-    generators = {key: random.Random(f"{section.seed} {key}") for key in section.keys}
-    found: list[dict[str, Any]] = []
-    for _ in range(ATTEMPTS_PER_DRAW * section.count):
-        draw = {key: section.keys[key].at(generator.random()) for key, generator in generators.items()}
-        if draw not in found:
-            found.append(draw)
-            yield draw
-        if len(found) == section.count:
-            return
-    where = locate(("random",))
-    raise ConfigError(f"{where}: its keys give only {len(found)} distinct draws; lower count to {len(found)}")
 
 
 def _label(key: str, value: Any, where: str) -> str:
@@ -312,7 +225,7 @@ def _shortened(name: str) -> str:
 def _check_axes(path: Path, axes: Sequence[Sequence[_Option]], locate: Locate) -> None:
     """Raise ConfigError if there is no axis, two options have the same name, or the axes give too many runs."""
     if not axes:
-        raise ConfigError(f"{path}: has no axis; add grid, list, random or seeds")
+        raise ConfigError(f"{path}: has no axis; add grid, list or seeds")
     for axis in axes:
         labels = Counter(option.label.lower() for option in axis)  # some file systems ignore case
         for option in axis:
@@ -322,9 +235,7 @@ def _check_axes(path: Path, axes: Sequence[Sequence[_Option]], locate: Locate) -
                 )
     num_runs = math.prod(map(len, axes))
     if num_runs > MAX_RUNS:
-        raise ConfigError(
-            f"{path}: its axes give {num_runs:,} runs, more than {MAX_RUNS:,}; use random instead of grid"
-        )
+        raise ConfigError(f"{path}: its axes give {num_runs:,} runs, more than {MAX_RUNS:,}; remove some values")
 
 
 def _check_keys(options: Sequence[_Option], overrides: Sequence[str], locate: Locate) -> None:

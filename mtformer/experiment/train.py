@@ -167,11 +167,9 @@ def make_trainer(
     """Return the training loop, with the training data, the dev data and a function that decodes the dev data."""
     ranks = step.ranks
 
-    def batches_from(start: SamplerState, first_step: int) -> Iterator[Batch]:
+    def batches_from(start: SamplerState) -> Iterator[Batch]:
         return prepared.batches.start(
             start,
-            first_step,
-            batches_per_step=config.training.accumulation_steps * ranks.size,
             max_epochs=config.training.max_epochs,
             rank=ranks.rank,
             num_ranks=ranks.size,

@@ -1,1 +1,1 @@
-"""Reports and plots of runs."""
+"""Reports of runs."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import queue
 from collections.abc import AsyncIterator
@@ -13,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_fastapi_instrumentator import Instrumentator
 from starlette.exceptions import HTTPException
@@ -46,7 +45,6 @@ ANSWER_SECONDS = 120
 """Maximum time to wait for a translation."""
 RETRY_SECONDS = 2
 """Time after which a client can retry a request that got status 503."""
-TOO_LONG = "the translation took too long; send less text at a time"
 
 
 def create_app(
@@ -94,7 +92,7 @@ def create_app(
 
     text, translation = describe_body(TextRequest), describe_body(TranslationRequest)
     app.add_api_route("/translate", service.translate, methods=["POST"], openapi_extra=translation)
-    app.add_api_route("/stream", service.stream, methods=["POST"], openapi_extra=translation)
+    app.add_api_route("/words", service.words, methods=["POST"], openapi_extra=translation)
     app.add_api_route("/detect", service.detect, methods=["POST"], openapi_extra=text)
     get = partial(app.add_api_route, methods=["GET"])
     get("/languages", lambda: JSONResponse(described), description="List the languages, with the targets of each.")
@@ -152,20 +150,14 @@ class _Service:
             fields["detectedLanguage"] = [detect(text.text, sources) for text in query.texts]
         return JSONResponse(fields if query.is_list else {key: values[0] for key, values in fields.items()})
 
-    async def stream(self, request: Request) -> StreamingResponse:
-        """Translate like /translate, but return JSON lines; each one before the last has a partial translation."""
+    async def words(self, request: Request) -> JSONResponse:
+        """Translate a text; return the n best translations of each line with their words and attention."""
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
         if query.format == "html":
-            raise HTTPException(400, "format html is not supported by /stream; use /translate")
-        loop, news, so_far = asyncio.get_running_loop(), asyncio.Event(), dict[int, str]()
-
-        def watch(line: int, text: str) -> None:
-            so_far[line] = text
-            loop.call_soon_threadsafe(news.set)
-
-        job = Job(query.lines, query.target, 1 + query.alternatives, attention=True, watch=watch)
-        self._submit(job)
-        return StreamingResponse(_events(job, news, so_far), media_type="application/x-ndjson")
+            raise HTTPException(400, "format html is not supported by /words; use /translate")
+        job = Job(query.lines, query.target, 1 + query.alternatives, attention=True)
+        translations = await self._answer(job, request)
+        return JSONResponse({"lines": [line_values(one, job.n_best) for one in translations]})
 
     async def detect(self, request: Request) -> JSONResponse:
         """Return the language of a text, or of each text in a list, with the confidence in percent."""
@@ -193,7 +185,7 @@ class _Service:
         try:
             await asyncio.wait(either, timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                raise HTTPException(503, TOO_LONG)
+                raise HTTPException(503, "the translation took too long; send less text at a time")
             return answer.result()
         except asyncio.CancelledError:  # when the server shuts down
             raise ClosedError from None
@@ -228,33 +220,6 @@ def _host_name(host: str) -> str | None:
 async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _events(job: Job, news: asyncio.Event, so_far: dict[int, str]) -> AsyncIterator[str]:
-    answer = asyncio.wrap_future(job.answer)
-    answer.add_done_callback(lambda _: news.set())
-    try:
-        end = asyncio.get_running_loop().time() + ANSWER_SECONDS
-        while not answer.done():
-            await asyncio.wait_for(news.wait(), end - asyncio.get_running_loop().time())
-            news.clear()
-            while so_far and not answer.done():
-                line, text = so_far.popitem()
-                yield _json_line({"line": line, "so_far": text})
-        yield _json_line({"lines": [line_values(one, job.n_best) for one in answer.result()]})
-    except asyncio.TimeoutError:
-        yield _json_line({"error": TOO_LONG})
-    except asyncio.CancelledError:  # when the server shuts down
-        yield _json_line({"error": _as_refusal(ClosedError()).detail})
-    except Exception as error:
-        yield _json_line({"error": _as_refusal(error).detail})
-    finally:
-        job.is_abandoned = True
-        answer.cancel()
-
-
-def _json_line(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) + "\n"
 
 
 def _alternatives(text: Text | Fragment, of_lines: list[Translation], max_number: int) -> list[str]:

@@ -5,10 +5,9 @@ import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
@@ -24,13 +23,12 @@ class ClosedError(Exception):
 
 @dataclass
 class Job:
-    """Lines of one request; search threads call `watch` with the number of a line and its best translation so far."""
+    """Lines of one request."""
 
     lines: Sequence[str]
     target: str
     n_best: int = 1
     attention: bool = False
-    watch: Callable[[int, str], object] | None = None
     answer: Future[list[Translation]] = field(default_factory=Future)
     """A translation for each line; it may have more `alternatives` than requested."""
     is_abandoned: bool = False
@@ -128,6 +126,5 @@ class Batcher:
             [line for job in group for line in job.lines],
             attention=group[0].attention,
             progress=check_abandoned,
-            watch=[job.watch and partial(job.watch, number) for job in group for number in range(len(job.lines))],
             n_best=max(job.n_best for job in group),
         )

@@ -66,18 +66,6 @@ function count() {
   at("count").classList.toggle("bad", used > settings.characters);
 }
 
-async function* jsonLines(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines) yield JSON.parse(line);
-  }
-}
-
 async function refused(response) {
   const answer = await response.json().catch(() => ({}));
   if (response.status === 403 && settings.keyed) {
@@ -105,34 +93,17 @@ async function translate() {
   const request = { q: text, source: at("source").value, target: at("target").value,
     alternatives: settings.alternatives, api_key: at("key").value };
   try {
-    const response = await fetch("stream", { method: "POST", signal: mine.signal,
+    const response = await fetch("words", { method: "POST", signal: mine.signal,
       headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) });
     if (!response.ok) { const why = await refused(response); if (mine === running) report(why); return; }
     if (settings.keyed) { at("key-row").hidden = true; sessionStorage.setItem("key", at("key").value); }
-    at("result").replaceChildren();
-    at("result").removeAttribute("aria-busy");
-    for await (const news of jsonLines(response)) {
-      if (mine !== running) return;
-      if (news.error) report(news.error);
-      else if (news.lines) show(news.lines, text);
-      else grow(news.line, news.so_far);
-    }
+    const { lines } = await response.json();
+    if (mine === running) show(lines, text);
   } catch (error) {
     if (error.name !== "AbortError") report("The server does not answer; is it still running?");
   } finally {
     if (mine === running) { running = null; at("result").removeAttribute("aria-busy"); }
   }
-}
-
-function grow(number, text) {
-  while (at("result").children.length <= number) {
-    const line = make("div", "line");
-    line.append(make("p", "translation growing"));
-    at("result").append(line);
-  }
-  const place = at("result").children[number].firstChild;
-  place.dir = "auto";
-  place.textContent = text;
 }
 
 function show(lines, text) {

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import threading
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,6 @@ import sentencepiece
 from mtformer.errors import DataError
 from mtformer.files import atomic_folder, read_bytes
 from mtformer.text.pieces import SPACE
-from mtformer.text.sampling import Sampler, make_sampler
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 CONTROL_IDS = frozenset((PAD, BOS, EOS))
@@ -41,7 +39,6 @@ class Tokenizer:
     def __init__(self, model: bytes, name: str = "tokenizer") -> None:
         self.model = model
         self.name = name
-        self._sampling = threading.Lock()
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             is_loaded = bool(model) and self._processor.LoadFromSerializedProto(model)
@@ -79,19 +76,6 @@ class Tokenizer:
         """Return the ids of each line, without bos or eos; blank lines give empty lists."""
         return self._processor.EncodeAsIds(list(lines), num_threads=num_threads) if lines else []
 
-    def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Return the ids of a random segmentation of each line; the result depends on the arguments only.
-
-        Args:
-            lines: the text.
-            alpha: for a unigram model, the smoothing parameter (Kudo 2018, equation 8 with unlimited l): 0 samples
-                uniformly from all segmentations, large values approach `encode`. For a BPE model, the share of merges
-                dropped (BPE-dropout, Provilkov et al. 2020): 0 equals `encode`.
-            seed: a number >= 0.
-        """
-        with self._sampling:
-            return self._sampler.sample(lines, alpha, seed)
-
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each list of ids; pad, bos and eos are skipped, and unk becomes ` ⁇ `."""
         kept = [[piece for piece in line if piece not in CONTROL_IDS] for line in ids]
@@ -116,10 +100,6 @@ class Tokenizer:
     def vocabulary(self) -> list[str]:
         """Return all pieces in the order of their ids."""
         return self.id_pieces(range(self.vocab_size))
-
-    @cached_property
-    def _sampler(self) -> Sampler:
-        return make_sampler(self._processor)
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes, str]]:
         return Tokenizer, (self.model, self.name)

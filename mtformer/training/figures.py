@@ -92,13 +92,3 @@ def bar_texts(values: Mapping[str, float]) -> dict[str, str]:
     """Return the text that the progress bar shows for each value of a log line, by key."""
     figures = (figure for figure in FIGURES if figure.bar and (values[figure.key] or not figure.is_exceptional))
     return {figure.key: str(figure.bar).format(values[figure.key]) for figure in figures}
-
-
-def axis_label(metric: str) -> str:
-    """Return the axis label of a metric such as `bleu` (on dev) or `train.loss`."""
-    figure = BY_KEY.get(metric.removeprefix("train."))
-    if figure is None:
-        return metric
-    if not figure.on_dev:
-        return figure.label
-    return f"{'train' if metric.startswith('train.') else 'dev'} {figure.label}"

@@ -80,7 +80,7 @@ class Trainer:
         config: Config,
         run: RunDir,
         step: TrainingStep,
-        batches_from: Callable[[SamplerState, int], Iterator[Batch]],
+        batches_from: Callable[[SamplerState], Iterator[Batch]],
         dev_batches: Callable[[], Iterable[Batch]] | None,
         decode_dev: DecodeDev | None,
         progress: Progress,
@@ -175,6 +175,7 @@ class Trainer:
             self.step.max_padded_tokens = TypeAdapter(int | None).validate_python(state["max_padded_tokens"])
         if self.ranks.rank < len(state["rng"]):  # additional processes keep their initial state, see `make_step`
             set_random_state(state["rng"][self.ranks.rank], self.step.device)
+        state["position"]["place"].pop("since_step", None)  # of version 0.3
         self.position = TypeAdapter(Position).validate_python(state["position"])
         if self.position.max_minutes != self.given.max_minutes:
             self.position.max_steps = None
@@ -210,7 +211,7 @@ class Trainer:
             if self._is_validation_due() and not self._is_saved():
                 self._validate()  # the interrupted run did not finish this validation
             if not self.is_done():
-                self._train_on(self.batches_from(self.position.place, self.position.step))
+                self._train_on(self.batches_from(self.position.place))
             self._stop_if_signaled()
             if 0 < self.position.step <= int(self.step.skipped_in_a_row):
                 raise self._diverged("the gradient was not finite in any step")

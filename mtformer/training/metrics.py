@@ -1,9 +1,8 @@
-"""Log metrics of a run to metrics.jsonl, TensorBoard and W&B."""
+"""Log metrics of a run to metrics.jsonl and TensorBoard."""
 
 import logging
 import math
 import os
-import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +14,7 @@ import torch
 from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.device import peak_bytes
-from mtformer.errors import MtformerError, require_extra
-from mtformer.files import write_text
+from mtformer.errors import MtformerError
 from mtformer.run_dir import RunDir
 from mtformer.training.history import append_record
 from mtformer.training.ranks import ALONE, Ranks
@@ -26,32 +24,27 @@ log = logging.getLogger("mtformer")
 
 
 class Metrics(AbstractContextManager["Metrics"]):
-    """Context manager that logs to metrics.jsonl (one JSON object per line), and to TensorBoard and W&B if enabled.
+    """Context manager that logs to metrics.jsonl (one JSON object per line), and to TensorBoard if enabled.
 
     Raises:
-        MtformerError: if TensorBoard or W&B is not installed, or W&B cannot be started.
+        MtformerError: if TensorBoard is not installed.
     """
 
     def __init__(self, run: RunDir, config: Config) -> None:
         self.path = run.metrics
         self.tensorboard = _open_tensorboard(run) if config.training.tensorboard else None
-        self.wandb = _open_wandb(run, config) if config.training.wandb is not None else None
 
     def __exit__(self, *error: object) -> None:
         if self.tensorboard is not None:
             self.tensorboard.close()
-        if self.wandb is not None:
-            self.wandb.finish(exit_code=0 if error[0] is None else 1)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append a record of kind train, dev or resume; raise CheckpointError if it cannot be written."""
         append_record(self.path, kind, step, **values)
-        numbers = {f"{kind}/{name}": value for name, value in values.items() if isinstance(value, int | float)}
         if self.tensorboard is not None:
-            for name, value in numbers.items():
-                self.tensorboard.add_scalar(name, value, step)
-        if self.wandb is not None and numbers:
-            self.wandb.log({"step": step, **numbers})
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self.tensorboard.add_scalar(f"{kind}/{name}", value, step)
 
 
 def _open_tensorboard(run: RunDir) -> Any:
@@ -63,37 +56,6 @@ def _open_tensorboard(run: RunDir) -> Any:
             "training.tensorboard: TensorBoard is not installed; pip install 'mtformer[tensorboard]'"
         ) from error
     return SummaryWriter(str(run.tensorboard))
-
-
-def _open_wandb(run: RunDir, config: Config) -> Any:
-    """Start a Weights & Biases run with files in RUN/wandb; a resumed run continues the same W&B run."""
-    require_extra("training.wandb: logging", "wandb", "wandb")
-    import wandb
-
-    if not run.wandb_id.is_file():
-        write_text(run.wandb_id, secrets.token_hex(8))
-    settings = wandb.Settings(console="off", silent=True)
-    try:
-        wandb.setup(settings)  # otherwise `init` writes its warnings to stderr
-        client = wandb.init(
-            project=config.training.wandb,
-            id=run.wandb_id.read_text(encoding="utf-8"),
-            name=run.path.resolve().name,
-            dir=str(run.path),
-            resume="allow",
-            config=config.model_dump(mode="json"),
-            settings=settings,
-        )
-    except wandb.Error as error:
-        why = " ".join(str(error).split())
-        raise MtformerError(
-            f"training.wandb: {why} (run `wandb login`, or set WANDB_MODE=offline, which needs no account)"
-        ) from error
-    # W&B's own step must not decrease, but the step of a resumed run may.
-    client.define_metric("step")
-    client.define_metric("*", step_metric="step")
-    log.info("Weights & Biases: %s", client.dir if client.offline else client.url)
-    return client
 
 
 TENSORS = ("sums", "grad_norm")

@@ -1,7 +1,7 @@
 """Measure the speed and memory of preparing data, compared to SentencePiece alone, and of loading it.
 
     python scripts/bench/data_speed.py
-    python scripts/bench/data_speed.py --src train.en --tgt train.de --sampling-alpha 0.1
+    python scripts/bench/data_speed.py --src train.en --tgt train.de
     python scripts/bench/data_speed.py --pairs 400000 20000000 --workers 0 --batches 3000 --folder /some/disk
 
 Creates corpora by repeating the lines of the two files, with a number added to each line and words removed so that all
@@ -59,7 +59,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--model-type", choices=("unigram", "bpe"), default="unigram")
     parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--batch-tokens", type=int, default=4096)
-    parser.add_argument("--sampling-alpha", type=float, default=0.0)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batches", type=int, help="maximum number of batches per epoch")
     parser.add_argument("--folder", type=Path, help="folder for corpora and caches; default: a temporary folder")
@@ -134,8 +133,7 @@ def build_preparing(
         shutil.rmtree(folder / "cache", ignore_errors=True)
         bare = bare_seconds_of_pair(source, folder, num_lines, num_workers)
         begin, begin_cpu = time.time(), cpu_seconds()
-        keep_text = options.sampling_alpha > 0
-        store = prepare(data.sources, data, tokenizers, is_training=has_filters, keep_text=keep_text)
+        store = prepare(data.sources, data, tokenizers, is_training=has_filters, keep_text=False)
         seconds, cpu = time.time() - begin, (cpu_seconds() - begin_cpu) / num_pairs
         size = sum(path.stat().st_size for path in store.folder.iterdir()) / len(store)
         text = (
@@ -157,22 +155,15 @@ def peaks() -> str:
     return "peak {:.0f} MB, workers {:.0f} MB".format(*both)
 
 
-def build_loading(options: argparse.Namespace, store_folder: Path, folder: Path) -> Callable[[int, bool], str]:
+def build_loading(options: argparse.Namespace, store_folder: Path) -> Callable[[int, bool], str]:
     """Return a function that iterates over an epoch or its second half and reports on it; called in a worker."""
-    from mtformer.data.batching.augment import Augmentation
     from mtformer.data.batching.batches import TrainingBatches
     from mtformer.data.batching.mixture import Corpus, Mixture, SamplerState
-    from mtformer.experiment.prepare import AUGMENTED_WINDOW_PAIRS
 
     def load(epoch: int, from_middle: bool) -> str:
         begin = time.perf_counter()
         store = Store(store_folder)
-        mixture, changes = Mixture([Corpus("train", store)], 1), None
-        if options.sampling_alpha:
-            mixture = Mixture(mixture.corpora, 1, window_pairs=AUGMENTED_WINDOW_PAIRS)
-            data, tokenizers = DataConfig(src_lang="en", tgt_lang="de"), TokenizerPair.load(folder)
-            changes = Augmentation(tokenizers, options.sampling_alpha, data.noise, data.filters.max_tokens)
-        batches = TrainingBatches(mixture, options.batch_tokens, changes)
+        batches = TrainingBatches(Mixture([Corpus("train", store)], 1), options.batch_tokens)
         tokens = cells = num_batches = 0
         with closing(
             batches.start(SamplerState(epoch, len(store) // 2 if from_middle else 0), max_epochs=epoch + 1)
@@ -207,7 +198,7 @@ def measure(options: argparse.Namespace, num_pairs: int, folder: Path) -> Iterat
         share = statistics.median(one["share"] for one in made)
         yield f"prepared {name}: median {share:.1%} of SentencePiece's rate"
     yield from made[-1]["report"]
-    loading = build_loading, options, made[-1]["folder"], folder
+    loading = build_loading, options, made[-1]["folder"]
     with closing(Worker(*loading)) as worker:
         for epoch in range(options.epochs):
             yield f"epoch {epoch}: {worker.ask(epoch, False)}"

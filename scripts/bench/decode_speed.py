@@ -203,7 +203,7 @@ def mtformer_on_ids(size: Size, folder: Path, precision: str, num_beams: int) ->
     def translate(sources: Sequence[Sequence[int]], setting: Setting) -> int:
         engines.MAX_WORKERS, batch_size, _ = setting
         batches = [[Segment(ids) for ids in batch] for batch in batches_of(sources, batch_size)]
-        found = translator.engine.search(batches, settings, None)
+        found = translator.engine.search(batches, settings)
         return sum(len(n_best[0].tokens) + 1 for n_bests in found for n_best in n_bests)
 
     return translate, scan({1, torch.get_num_threads()})

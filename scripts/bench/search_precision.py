@@ -12,7 +12,7 @@ import torch
 from turns import markdown_table
 
 from mtformer.config.loading import load_config
-from mtformer.data.corpus.compressed import open_bytes
+from mtformer.data.corpus.readers import open_bytes
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights
 from mtformer.device import DTYPES, pick_device, set_up_kernels

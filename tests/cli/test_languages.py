@@ -20,7 +20,7 @@ def both(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory: pytest.
     extra = f"[{{src: {corpus}/dev.en, tgt: {corpus}/dev.de}}]"
     result = invoke(
         "train", corpus / "small.yaml", *LONG, "data.both_directions=true", f"data.language_tags={request.param}",
-        f"data.corpora.bt={{sources: {extra}, weight: 4, weight_changes: [{{step: 4, weight: 2}}], tag: <bt>}}",
+        f"data.corpora.bt={{sources: {extra}, weight: 4, tag: <bt>}}",
         "--run-dir", run.path,
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
@@ -169,8 +169,7 @@ def test_commands_show_the_named_dev_set(corpus: Path, tmp_path: Path) -> None:
     assert "(step 12, dev loss talks " in result.stderr
     listed = invoke("runs", run.parent)
     assert "loss talks " in listed.stdout
-    for arguments in (["--out", run / "r.html"], ["--plot", run / "r.svg", "--metric", "perplexity talks"]):
-        assert invoke("report", run, *arguments).exit_code == 0
+    assert invoke("report", run, "--out", run / "r.html").exit_code == 0
     refused = invoke(
         "train", corpus / "small.yaml", *sets, "training.best_metric=loss tlks", "--run-dir", tmp_path / "x"
     )

@@ -15,7 +15,7 @@ import pytest
 
 from mtformer.cli import line_files
 from mtformer.cli.line_files import ParallelLines, ResumableOutput, parallel_lines
-from mtformer.data.corpus.compressed import SUFFIXES, create_bytes, open_bytes
+from mtformer.data.corpus.readers import SUFFIXES, create_bytes, open_bytes
 from mtformer.errors import DataError
 
 

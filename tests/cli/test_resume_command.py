@@ -15,6 +15,7 @@ from mtformer.cli.train import join_resume
 from mtformer.errors import ConfigError
 from mtformer.experiment import verify
 from mtformer.experiment.verify import Compared, Difference
+from mtformer.files import cache_folder
 from mtformer.run_dir import RunDir
 
 
@@ -91,7 +92,7 @@ def test_sigterm_during_tokenizer_training_exits_and_the_same_command_starts_aga
     settings = [*config, "training.max_steps=2", "data.test=", "data.dev=[]", "--run-dir", str(run.path)]
     command = [sys.executable, "-m", "mtformer", "train", *settings, "--resume", "auto"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    while not list(run.path.glob(".tokenizer*")):
+    while not list(cache_folder().glob(".tokenizer-*")):
         assert process.poll() is None, process.stderr and process.stderr.read()
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
@@ -106,13 +107,13 @@ def test_sigterm_during_tokenizer_training_exits_and_the_same_command_starts_aga
 
 # --verify-resume
 
-SAMPLED = ("tokenizer.model_type=bpe", "tokenizer.sampling_alpha=0.1", "training.accumulation_steps=2")
-"""BPE-dropout and 9 steps per epoch, so that the interruption is in the second epoch."""
+NOISY = ("tokenizer.model_type=bpe", "data.noise.typos=0.1", "training.accumulation_steps=2")
+"""Noise and 9 steps per epoch, so that the interruption is in the second epoch."""
 
 
 def start_verifying(corpus: Path, folder: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "mtformer", "train", "--verify-resume", corpus / "small.yaml", *SAMPLED],
+        [sys.executable, "-m", "mtformer", "train", "--verify-resume", corpus / "small.yaml", *NOISY],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

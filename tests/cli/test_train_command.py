@@ -161,9 +161,9 @@ def test_training_with_all_kinds_of_sources_and_separate_vocabularies(corpus: Pa
         f"{{jsonl: {tmp_path}/c.jsonl, src_field: text.en, tgt_field: text.de}}, {{dataset: {tmp_path}/hub}}]"
     )
     separate = ["tokenizer.joint=false", "model.tie_embeddings=output", "tokenizer.vocab_size=200"]
-    sampled = ["tokenizer.model_type=bpe", "tokenizer.sampling_alpha=0.1"]
+    noisy = ["tokenizer.model_type=bpe", "data.noise.typos=0.1"]
     run = RunDir(tmp_path / "run")
-    result = invoke("train", corpus / "small.yaml", f"data.train={sources}", *separate, *sampled, "--run-dir", run.path)
+    result = invoke("train", corpus / "small.yaml", f"data.train={sources}", *separate, *noisy, "--run-dir", run.path)
     assert result.exit_code == 0, result.stderr
     assert json.loads(run.data_report.read_text())["read"] == 400
     assert sorted(path.name for path in run.tokenizer.iterdir()) == ["src.model", "tgt.model"]

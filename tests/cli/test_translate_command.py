@@ -19,7 +19,7 @@ from program import invoke
 from typer.testing import Result
 
 from mtformer.cli import line_files
-from mtformer.data.corpus.compressed import SUFFIXES, create_bytes, open_bytes
+from mtformer.data.corpus.readers import SUFFIXES, create_bytes, open_bytes
 from mtformer.decoding.attention_maps import attention_maps
 from mtformer.decoding.translator import Translator
 
@@ -147,14 +147,11 @@ def test_alignment_follows_the_text(run: Path, lines: list[str], translator: Tra
 def test_prefixes_and_phrases_are_read_from_files(run: Path, lines: list[str], tmp_path: Path) -> None:
     (tmp_path / "prefixes").write_text("Die Frau\n\nEin\n", encoding="utf-8")
     (tmp_path / "required").write_text("\nHund\tKatze\n\t\n", encoding="utf-8")
-    (tmp_path / "forbidden").write_text("\nMann\n  Der \n\n", encoding="utf-8")
     files = [
         "--prefixes",
         tmp_path / "prefixes",
         "--require",
         tmp_path / "required",
-        "--forbid",
-        tmp_path / "forbidden",
     ]
     result = translate(run, *files, "--beam-size", 4, stdin=text_of(lines[:3]))
     found = result.stdout.splitlines()
@@ -162,8 +159,6 @@ def test_prefixes_and_phrases_are_read_from_files(run: Path, lines: list[str], t
     assert found[2].startswith("Ein")
     assert "Hund" in found[1]
     assert "Katze" in found[1]
-    assert "Mann" not in result.stdout
-    assert "Der" not in result.stdout
 
 
 def test_unsatisfied_constraints_are_reported(run: Path, lines: list[str], tmp_path: Path) -> None:
@@ -222,11 +217,9 @@ def test_a_glossary_is_read_from_a_file(run: Path, lines: list[str], tmp_path: P
         (["--continue", "--output", "/dev/null"], "--continue requires a file to resume"),
         (["--output", "/"], "--output / is a folder; name a file"),
         (["--input", "nowhere"], "nowhere: no such file"),
-        (["--forbid", "nowhere"], "nowhere: no such file"),
         (["--beam-size", "0"], "decoding: beam_size: must be at least 1 and at most 1000, not 0"),
         (["--n-best", "9"], "n_best 9 is above beam_size 2"),
         (["--top-k", "5"], "top_k is for sampling"),
-        (["--beam-groups", "2"], "require each other"),
     ],
 )
 def test_inconsistent_options_are_reported_in_one_line(run: Path, options: list[str], message: str) -> None:
@@ -235,14 +228,14 @@ def test_inconsistent_options_are_reported_in_one_line(run: Path, options: list[
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_compressed_files_are_read_and_written(run: Path, lines: list[str], tmp_path: Path, suffix: str) -> None:
-    files = {"in": lines[:3], "prefixes": ["Die Frau", "", "Ein"], "required": ["", "Hund", ""], "forbidden": ["Mann"]}
+    files = {"in": lines[:3], "prefixes": ["Die Frau", "", "Ein"], "required": ["", "Hund", ""]}
     runs = []
     for ending in ("", suffix):
         for name, content in files.items():
             with create_bytes(tmp_path / f"{name}{ending}") as file:
                 file.write(text_of(content).encode())
-        source, prefixes, required, forbidden = (tmp_path / f"{name}{ending}" for name in files)
-        options = ["--input", source, "--prefixes", prefixes, "--require", required, "--forbid", forbidden]
+        source, prefixes, required = (tmp_path / f"{name}{ending}" for name in files)
+        options = ["--input", source, "--prefixes", prefixes, "--require", required]
         translate(run, *options, "--output", tmp_path / f"out{ending}")
         runs.append(translate(run, *options).stdout)
         os.mkfifo(tmp_path / f"pipe{ending}")

@@ -10,7 +10,7 @@ from mtformer.config.section import Key
     ("path", "expected"),
     [
         ("training.seed", Key("warn")),
-        ("training.wandb", Key("same", has_effect=False, side_output=True)),
+        ("training.tensorboard", Key("same", has_effect=False, side_output=True)),
         ("training.init_from", Key("refuse", path="file")),
         ("model.d_model", Key("refuse")),
         ("model.dropout", Key("warn")),
@@ -23,7 +23,7 @@ from mtformer.config.section import Key
         ("data.dev.news.src", Key("same", path="file")),
         ("data.dev.news.src_column", Key("same")),
         ("data.corpora.bt.sources.1.tsv", Key("warn", path="file")),
-        ("data.corpora.bt.weight_changes.0.step", Key("warn")),
+        ("data.corpora.bt.weight", Key("warn")),
         ("data.filters.max_tokens", Key("same")),
         ("data.noise.typos", Key("warn")),
         ("decoding.batch_tokens", Key("same", has_effect=False)),

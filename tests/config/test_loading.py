@@ -230,3 +230,16 @@ def test_an_override_creates_a_list_or_a_mapping_of_dev_sets(write: Write) -> No
     assert error_of("b.yaml", "data.dev.news.tsv=x.tsv").startswith(
         "override 'data.dev.news.tsv=x.tsv': data.dev is a list of 1 items; 'news' is neither the index"
     )
+
+
+@pytest.mark.parametrize(("value", "is_accepted"), [("0.0", True), ("0.1", False)])
+def test_keys_of_earlier_versions_are_accepted_only_if_they_are_off(
+    value: str, is_accepted: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"data: {{src_lang: en, tgt_lang: de}}\ntokenizer:\n  sampling_alpha: {value}\n")
+    if is_accepted:
+        assert load_config(path).config == load_config(path, ["tokenizer.joint=true"]).config
+        return
+    with pytest.raises(ConfigError, match=r"config\.yaml:3: tokenizer\.sampling_alpha: unknown key"):
+        load_config(path)

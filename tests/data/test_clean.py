@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -17,10 +16,9 @@ import pytest
 from mtformer.config.data import FilterConfig
 from mtformer.data import workers
 from mtformer.data.check import clean as cleaning
-from mtformer.data.check.clean import Rows, Scoring, dual_scores
 from mtformer.data.corpus.readers import Faults, RawRecords
 from mtformer.data.data_report import Columns, DataReport
-from mtformer.data.filters.filters import DUPLICATE, EMPTY, IDENTICAL, KEPT, LOW_SCORE, REASONS, TOO_LONG, Filter
+from mtformer.data.filters.filters import DUPLICATE, EMPTY, IDENTICAL, KEPT, REASONS, TOO_LONG, Filter
 from mtformer.data.store.pipeline import Pipeline
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import TokenizerPair
@@ -189,58 +187,3 @@ def test_existing_and_unwritable_folders_raise_errors(mixed: Pairs, tmp_path: Pa
         clean(mixed, tmp_path / "file")
     with pytest.raises(DataError, match=f"{tmp_path}/file/out: cannot be written: .*; choose"):
         clean(mixed, tmp_path / "file" / "out")
-
-
-def by_length(texts: Columns) -> Rows:
-    """Return scores that increase with length; lines with `stone stone` cannot be scored."""
-    return np.array([[math.nan if "stone stone" in src else len(src), 7.5] for src in texts[0]]).reshape(-1, 2)
-
-
-def unscored(pairs: Pairs, tmp_path: Path) -> Pairs:
-    """Return the pairs that pass the filters."""
-    clean(pairs, tmp_path / "unscored")
-    return list(zip(read(tmp_path / "unscored", "kept.en"), read(tmp_path / "unscored", "kept.de"), strict=True))
-
-
-def test_scores_without_limits_remove_nothing(mixed: Pairs, tmp_path: Path) -> None:
-    report = clean(mixed, tmp_path / "out", scoring=Scoring(by_length))
-    kept = unscored(mixed, tmp_path)
-    assert read(tmp_path / "out", "kept.en") == [src for src, _ in kept]
-    rows = ["nan\t7.500000" if "stone stone" in src else f"{len(src):.6f}\t7.500000" for src, _ in kept]
-    assert read(tmp_path / "out", "scores.tsv") == rows
-    assert any(row.startswith("nan") for row in rows)
-    assert LOW_SCORE not in report.left_out
-
-
-def test_min_score(mixed: Pairs, tmp_path: Path) -> None:
-    report = clean(mixed, tmp_path / "out", scoring=Scoring(by_length, min_score=17))
-    kept = unscored(mixed, tmp_path)
-    stays = [src for src, _ in kept if "stone stone" not in src and len(src) >= 17]
-    assert read(tmp_path / "out", "kept.en") == stays
-    assert len(read(tmp_path / "out", "scores.tsv")) == len(stays) < len(kept)
-    assert report.left_out[LOW_SCORE] == len(kept) - len(stays)
-    left_out = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["left_out"]
-    assert list(left_out) == [EMPTY, IDENTICAL, "different numbers", DUPLICATE, LOW_SCORE]
-
-
-@pytest.mark.parametrize("share", [0.001, 0.5, 1.0])
-def test_keep_share(share: float, mixed: Pairs, tmp_path: Path) -> None:
-    report = clean(mixed, tmp_path / "out", scoring=Scoring(by_length, keep_share=share))
-    kept = [src for src, _ in unscored(mixed, tmp_path) if "stone stone" not in src]
-    stays = read(tmp_path / "out", "kept.en")
-    assert len(stays) == report.kept == round(share * len(kept))
-    assert sorted(map(len, stays)) == sorted(map(len, kept))[len(kept) - len(stays) :]
-    chosen = set(stays)
-    assert stays == [src for src in kept if src in chosen][: len(stays)] or len(chosen) < len(stays)
-    numbers = [number for _, number, _, _ in removed(tmp_path / "out")]
-    assert numbers == sorted(numbers)
-    assert len(numbers) + len(stays) == report.read
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "kept.en", "kept.de", "removed.tsv", "report.json", "scores.tsv",
-    }  # fmt: skip
-
-
-def test_dual_scores_agree_with_the_published_formula() -> None:
-    scores = dual_scores(np.array([0.0, -1.0, -1.0, -4.0]), np.array([0.0, -1.0, -3.0, math.nan]))
-    assert scores[:3].tolist() == pytest.approx([1.0, math.exp(-1), math.exp(-4)])
-    assert math.isnan(scores[3])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mtformer.config.data import FilterConfig
 from mtformer.config.section import key_of
 from mtformer.data.filters import filters as why
-from mtformer.data.filters.filters import KEPT, MARKUP_PATTERN, REASONS, Filter, code, is_blank
+from mtformer.data.filters.filters import KEPT, MARKUP_PATTERN, REASONS, Filter, code
 
 OFF = FilterConfig.model_validate(
     {name: off for name in FilterConfig.model_fields if (off := key_of(FilterConfig, name).off) is not ...}
@@ -95,7 +95,6 @@ def test_default_filters_keep_good_pairs_in_all_languages(languages: str) -> Non
 def test_empty() -> None:
     pairs = [("a", "b"), ("", "b"), ("a", " \u3000\t"), ("", ""), ("\u2028", "x"), ("a", ".")]
     assert reasons(pairs) == ["", why.EMPTY, why.EMPTY, why.EMPTY, why.EMPTY, ""]
-    assert [is_blank(line) for line in ("", " \u3000\t", "\u2028", ".")] == [True, True, True, False]
 
 
 def test_identical_except_for_case_punctuation_and_whitespace() -> None:

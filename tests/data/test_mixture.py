@@ -12,6 +12,7 @@ from mtformer.config.data import DataConfig
 from mtformer.data.batching.batches import Batch, TrainingBatches
 from mtformer.data.batching.mixture import Corpus, Mixture
 from mtformer.data.store import store as store_module
+from mtformer.data.store.pairs import text_of
 from mtformer.data.store.prepare import prepare
 from mtformer.data.store.store import Store
 from mtformer.errors import DataError
@@ -34,12 +35,12 @@ def stores(
     return found
 
 
-def taken(mixture: Mixture, num_epochs: int, since_step: int = 0) -> list[Counter[int]]:
+def taken(mixture: Mixture, num_epochs: int) -> list[Counter[int]]:
     """Return the frequency of each block for each corpus."""
     counts = [Counter[int]() for _ in mixture.corpora]
     state = None
     for epoch in range(num_epochs):
-        for window in mixture.windows(epoch, since_step, state):
+        for window in mixture.windows(epoch, state):
             for count, blocks in zip(counts, window.blocks, strict=True):
                 count.update(blocks.tolist())
             after = window.taken_after
@@ -51,7 +52,7 @@ def test_an_epoch_of_one_corpus_has_windows_of_equal_size(stores: list[Store]) -
     mixture = Mixture([Corpus("a", stores[0])], 1, window_pairs=130)
     orders, taken = [], None
     for epoch in range(3):
-        windows = list(mixture.windows(epoch, 0, taken))
+        windows = list(mixture.windows(epoch, taken))
         taken = windows[-1].taken_after
         assert sorted(window.num_pairs for window in windows) == [130, 130, 140]
         orders.append(np.concatenate([window.blocks[0] for window in windows]).tolist())
@@ -59,14 +60,14 @@ def test_an_epoch_of_one_corpus_has_windows_of_equal_size(stores: list[Store]) -
     assert orders[0] != orders[1] != orders[2]
     for seed in (1, 2):
         again = Mixture([Corpus("a", stores[0])], seed, window_pairs=130)
-        blocks = [window.blocks[0] for window in again.windows(1, 0, {"a": 40})]
+        blocks = [window.blocks[0] for window in again.windows(1, {"a": 40})]
         assert (np.concatenate(blocks).tolist() == orders[1]) == (seed == 1)
 
 
 @pytest.mark.parametrize("window_pairs", [100, 10_000])
 def test_frequencies_equal_the_weights(stores: list[Store], window_pairs: int) -> None:
     weights = (1.0, 2.5, 0.3)
-    corpora = [Corpus(name, store, ((0, w),)) for name, store, w in zip("abc", stores, weights, strict=True)]
+    corpora = [Corpus(name, store, w) for name, store, w in zip("abc", stores, weights, strict=True)]
     counts = taken(Mixture(corpora, 1, window_pairs=window_pairs), 40)
     for count, store, weight in zip(counts, stores, weights, strict=True):
         assert sum(count.values()) == pytest.approx(40 * weight * store.num_blocks, rel=0.06)
@@ -76,8 +77,8 @@ def test_frequencies_equal_the_weights(stores: list[Store], window_pairs: int) -
 
 
 def test_every_window_contains_the_mixture(stores: list[Store]) -> None:
-    mixture = Mixture([Corpus("a", stores[0]), Corpus("b", stores[1], ((0, 2.0),))], 1, window_pairs=100)
-    shares = [len(w.blocks[1]) / len(w.blocks[0]) for w in mixture.windows(0, 0, None)]
+    mixture = Mixture([Corpus("a", stores[0]), Corpus("b", stores[1], 2.0)], 1, window_pairs=100)
+    shares = [len(w.blocks[1]) / len(w.blocks[0]) for w in mixture.windows(0, None)]
     assert len(shares) == 6
     assert all(0.3 < share < 0.75 for share in shares)
 
@@ -86,42 +87,19 @@ def test_temperature_balances_the_sizes(stores: list[Store]) -> None:
     corpora = [Corpus(name, store) for name, store in zip("abc", stores, strict=True)]
     for temperature in (1.0, 2.0, 5.0, 1e6):
         mixture = Mixture(corpora, 1, temperature)
-        sizes = np.array(mixture.shares(0)) * [400, 100, 35]
-        assert sizes.sum() == pytest.approx(535) == mixture.pairs_per_epoch(0)
+        sizes = np.array(mixture.shares) * [400, 100, 35]
+        assert sizes.sum() == pytest.approx(535) == mixture.pairs_per_epoch
         assert sizes / sizes.sum() == pytest.approx(np.array([400, 100, 35]) ** (1 / temperature) /
                                                      (np.array([400, 100, 35]) ** (1 / temperature)).sum())  # fmt: skip
 
 
-def test_a_weight_change_starts_a_new_epoch(stores: list[Store], tokenizers: TokenizerPair) -> None:
-    corpora = [Corpus("a", stores[0]), Corpus("b", stores[1], ((0, 1.0), (10, 3.0), (20, 0.0)))]
-    training = TrainingBatches(Mixture(corpora, 1, window_pairs=60), 300)
-    with closing(training.start(batches_per_step=2)) as stream:
-        batches = [next(stream) for _ in range(90)]
-    shares = [
-        sum(batch.pairs_of["b"] for batch in some) / sum(batch.num_pairs for batch in some)
-        for some in (batches[:20], batches[30:40], batches[56:])
-    ]
-    # Corpus b has 1 of 5 pairs, then 3 of 7. A new weight applies after the current window, which has about 12 batches.
-    assert shares[0] == pytest.approx(0.2, abs=0.07)
-    assert shares[1] == pytest.approx(3 / 7, abs=0.12)
-    assert shares[2] == 0.0
-    since = sorted({batch.end.since_step for batch in batches})
-    assert since[0] == 0
-    assert any(10 <= step < 17 for step in since)
-    assert any(20 <= step < 28 for step in since)
-
-
-def test_resuming_between_weight_changes(stores: list[Store]) -> None:
-    corpora = [
-        Corpus("a", stores[0], ((0, 1.0), (13, 0.5))),
-        Corpus("b", stores[1], ((0, 0.7), (5, 3.0), (20, 0.0))),
-        Corpus("c", stores[2], ((0, 0.4),)),
-    ]
+def test_resuming_a_mixture(stores: list[Store]) -> None:
+    corpora = [Corpus(name, store, w) for name, store, w in zip("abc", stores, (0.5, 2.0, 0.4), strict=True)]
     training = TrainingBatches(Mixture(corpora, 1, 1.5, window_pairs=60), 300)
-    with closing(training.start(batches_per_step=2)) as stream:
+    with closing(training.start()) as stream:
         whole = [next(stream) for _ in range(120)]
     for stop in range(2, 118, 2):
-        with closing(training.start(whole[stop - 1].end, stop // 2, batches_per_step=2)) as stream:
+        with closing(training.start(whole[stop - 1].end)) as stream:
             assert key(next(stream)) == key(whole[stop])
             if stop % 10 == 0:
                 rest = [next(stream) for _ in range(len(whole) - stop - 1)]
@@ -135,7 +113,7 @@ def key(batch: Batch) -> object:
 def test_adding_a_corpus_does_not_change_other_streams(stores: list[Store]) -> None:
     alone = Mixture([Corpus("a", stores[0])], 1)
     both = Mixture([Corpus("b", stores[1]), Corpus("a", stores[0])], 1)
-    (one,), (two,) = (list(m.windows(0, 0, None)) for m in (alone, both))
+    (one,), (two,) = (list(m.windows(0, None)) for m in (alone, both))
     assert one.blocks[0].tolist() == two.blocks[1].tolist()
 
 
@@ -153,7 +131,7 @@ def test_tags_directions_and_start_tokens(stores: list[Store], tokenizers: Token
             lines = (tokenizers.src.decode([src[len(tags) :]])[0], tokenizers.tgt.decode([tgt_out])[0])
             found[tgt_in[0]].append(lines)
         assert sum(batch.pairs_of.values()) == batch.num_pairs
-    text = list(zip(*stores[1].read_all().text(), strict=True))
+    text = list(zip(*text_of(stores[1].read_all()), strict=True))
     assert sorted(found[BOS]) == sorted(text)
     assert sorted(found[6]) == sorted((tgt, src) for src, tgt in text)
     assert corpora[1].longest() == (stores[1].longest[1] + 2, stores[1].longest[0])
@@ -168,6 +146,6 @@ def test_an_error_is_raised_if_all_corpora_are_empty(stores: list[Store], monkey
 def test_a_corpus_with_less_than_one_block_per_epoch_is_sampled_in_some_epochs(
     stores: list[Store], tmp_path: Path
 ) -> None:
-    corpora = [Corpus("a", stores[0]), Corpus("c", stores[2], ((0, 0.02),))]
+    corpora = [Corpus("a", stores[0]), Corpus("c", stores[2], 0.02)]
     (count,) = taken(Mixture(corpora, 1), 300)[1:]
     assert sum(count.values()) == pytest.approx(300 * 0.02 * 4, rel=0.4)

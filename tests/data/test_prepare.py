@@ -25,8 +25,9 @@ from mtformer.data import workers
 from mtformer.data.corpus import hub
 from mtformer.data.corpus.sources import open_reader
 from mtformer.data.store import prepare as preparing
+from mtformer.data.store.pairs import Pairs as Block
+from mtformer.data.store.pairs import text_of
 from mtformer.data.store.prepare import _Job, _RawShard, prepare
-from mtformer.data.store.store import Pairs as Block
 from mtformer.data.store.store import Store, write_shard
 from mtformer.errors import DataError
 from mtformer.files import cache_folder
@@ -56,12 +57,12 @@ def check_content(store: Store, pairs: Pairs, tokenizers: TokenizerPair) -> None
     """Check that the store contains these pairs in this order."""
     assert len(store) == len(pairs)
     found = store.read_all()
-    for side, ragged, tokenizer in zip((0, 1), (found.src, found.tgt), (tokenizers.src, tokenizers.tgt), strict=True):
+    for side, tokenizer in enumerate((tokenizers.src, tokenizers.tgt)):
         ids = tokenizer.encode([pair[side] for pair in pairs])
-        assert [row.tolist() for row in ragged.rows()] == ids
+        assert found.columns[side].to_pylist() == ids
         assert max(map(len, ids), default=0) == store.longest[side]
         if store.has_text:
-            assert found.text()[side] == [pair[side] for pair in pairs]
+            assert text_of(found)[side] == [pair[side] for pair in pairs]
 
 
 @pytest.mark.parametrize("keep_text", [True, False])
@@ -78,7 +79,7 @@ def test_the_store_contains_the_corpus(
     store = made(corpus(pairs), tokenizers, keep_text=keep_text)
     assert store.has_text == keep_text
     check_content(store, pairs, tokenizers)
-    assert store.report.tokens["src"] == len(store.read_all().src.ids_N)
+    assert store.report.tokens["src"] == len(store.read_all()["src"].flatten())
 
 
 def test_chunks_without_pairs_or_tokens(
@@ -376,7 +377,7 @@ def test_several_processes_give_the_same_result(
     assert other.report == one.report
     assert one.report.left_out == {"duplicate": 270}
     check_content(one, pairs, tokenizers)
-    assert one.report.tokens["src"] == len(one.read_all().src.ids_N)
+    assert one.report.tokens["src"] == len(one.read_all()["src"].flatten())
     for path in one.folder.iterdir():
         assert (other.folder / path.name).read_bytes() == path.read_bytes()
 

@@ -11,9 +11,9 @@ import pytest
 from mtformer.config.data import DataConfig
 from mtformer.data.store import prepare as preparing
 from mtformer.data.store import store
+from mtformer.data.store.pairs import flat, swap, text_of
 from mtformer.data.store.prepare import prepare
-from mtformer.data.store.ragged import Ragged
-from mtformer.data.store.store import BLOCK_PAIRS, Pairs, Store
+from mtformer.data.store.store import BLOCK_PAIRS, Store
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import TokenizerPair
 
@@ -38,11 +38,11 @@ def test_blocks_in_any_order(made: Store, pairs: Lines) -> None:
     for order in (np.arange(6), np.array([5, 0, 3, 3])):
         expected = [pair for block in order for pair in pairs[ends[block] - sizes[block] : ends[block]]]
         found = made.read(order)
-        assert list(zip(*found.text(), strict=True)) == expected
+        assert list(zip(*text_of(found), strict=True)) == expected
         assert made.block_sizes(order).sum() == len(found)
-        assert found.src.ids_N.dtype == np.uint16
-        assert found.swapped().text() == found.text()[::-1]
-        assert found.swapped().src.ids_N.tolist() == found.tgt.ids_N.tolist()
+        assert flat(found["src"])[0].dtype == np.uint16
+        assert text_of(swap(found)) == text_of(found)[::-1]
+        assert swap(found)["src"] == found["tgt"]
 
 
 def test_stores_may_have_more_files_than_can_be_open(
@@ -50,7 +50,7 @@ def test_stores_may_have_more_files_than_can_be_open(
 ) -> None:
     monkeypatch.setattr(store, "OPEN_FILES", 1)
     made = Store(made.folder)
-    assert list(zip(*made.read([0, 5, 1, 3, 0]).text(), strict=True))[256] == pairs[2 * SHARD_PAIRS + 256]
+    assert list(zip(*text_of(made.read([0, 5, 1, 3, 0])), strict=True))[256] == pairs[2 * SHARD_PAIRS + 256]
     assert made._open.cache_info().currsize == 1
 
 
@@ -84,7 +84,7 @@ def test_any_flipped_bit_of_the_data_is_detected(made: Store) -> None:
             messages.append(str(error))
             continue
         # If there is no error, the bit is in padding or a name, which the checksum does not cover.
-        assert all(map(np.array_equal, (c.ids_N for c in found.columns()), (c.ids_N for c in expected.columns())))
+        assert found.columns == expected.columns
     assert len(messages) > 10
     assert all("shard-00001.arrow: damaged or changed" in message for message in messages)
 
@@ -96,9 +96,3 @@ def test_a_damaged_store_json_raises_an_error(made: Store) -> None:
     shutil.rmtree(made.folder)
     with pytest.raises(DataError, match=r"store.json: damaged or changed .*No such file"):
         Store(made.folder)
-
-
-def test_pairs_without_text_can_be_joined() -> None:
-    one, no = Ragged.of([[5]]), Ragged.of([])
-    joined = Pairs.joined([Pairs(no, no), Pairs(one, Ragged.of([[6, 7]]))])
-    assert (len(joined), joined.tgt.rows()[0].tolist()) == (1, [6, 7])

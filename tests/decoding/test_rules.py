@@ -19,7 +19,6 @@ from toy import (
     repeats,
     sample,
     sentences,
-    text,
     up_to,
 )
 
@@ -84,40 +83,27 @@ def test_each_sentence_has_its_own_optional_prefix() -> None:
 
 def test_prefixes_override_other_rules() -> None:
     prefix = [4, 4, 4, 6, 4, 6]
-    others = [partial(penalize_repetition, 3.0), no_repeated(2), forbid(b"aaa", b"ba")]
+    others = [partial(penalize_repetition, 3.0), no_repeated(2), forbid(5)]
     rules: list[Rule] = [*others, begin_with([prefix] * 20)]
     limits = Limits(max_length=3, reserved=[len(prefix)] * 20)
     for n_best in everywhere(rules, sentences(20), limits):
         assert all(h.tokens == prefix for h in n_best), "the length limit allows only the prefix"
     for n_best in everywhere(rules, sentences(20), Limits()):
         assert all(h.tokens[:6] == prefix for h in n_best)
-        assert not any(b"aaa" in text(h.tokens[6:]) or repeats(h.tokens[6:], 2) for h in n_best)
+        assert not any(5 in h.tokens[6:] or repeats(h.tokens[6:], 2) for h in n_best)
         assert max(len(h.tokens) for h in n_best) > 6
-
-
-@pytest.mark.parametrize(
-    "phrases", [[b"ab"], [b"aba"], [b"a"], [b"abab", b"bb"], [b"?a", b"b?b", b"aa"], [b"ba", b"ba", b"xyz"]]
-)
-def test_forbidden_phrases_are_excluded_in_any_segmentation_and_nothing_else_is(phrases: list[bytes]) -> None:
-    model = ToyModel(seed=3)
-    whole = model.exhaustive((*TEN, EOS), 0.6, 0, 4)
-    expected = [h for h in whole if not any(phrase in text(h.tokens) for phrase in phrases)]
-    assert 0 < len(expected) < len(whole) == 341
-    assert_same(everything([forbid(*phrases)], model, up_to(4)), expected)
-    for n_best in everywhere([forbid(*phrases)], sentences(15), Limits()):
-        assert not any(phrase in text(h.tokens) for h in n_best for phrase in phrases)
 
 
 def test_rules_can_be_combined() -> None:
     prefix = [5, 1]
-    rules: list[Rule] = [no_repeated(1), forbid(b"ba"), begin_with([prefix])]
+    rules: list[Rule] = [no_repeated(2), forbid(6), begin_with([prefix])]
     model = ToyModel(seed=6)
     expected = [
         h
         for h in model.exhaustive((*TEN, EOS), 0.6, 3, 4)
-        if h.tokens[:2] == prefix and not repeats(h.tokens, 1) and b"ba" not in text(h.tokens)
+        if h.tokens[:2] == prefix and not repeats(h.tokens, 2) and 6 not in h.tokens[2:]
     ]
-    assert 1 < len(expected) < 10
+    assert 1 < len(expected) < 20
     assert_same(everything(rules, model, up_to(4, fewest=3)), expected)
 
 
@@ -139,7 +125,7 @@ def test_length_bounds() -> None:
 def test_length_bounds_hold_with_any_rules() -> None:
     limits = Limits(max_length_ratio=0.1, min_length=7, max_length=11)
     lengths = set()
-    every: list[Rule] = [partial(penalize_repetition, 1.3), no_repeated(3), forbid(b"abb")]
+    every: list[Rule] = [partial(penalize_repetition, 1.3), no_repeated(3), forbid(5)]
     for rules in ([], every):
         for n_best in everywhere(rules, sentences(20, seed=9), limits):
             lengths |= {len(h.tokens) for h in n_best}
@@ -150,5 +136,5 @@ def test_a_row_without_allowed_tokens_ends() -> None:
     limits = Limits(min_length=8)  # but there are only four words
     for n_best in everywhere([no_repeated(1)], sentences(20), limits):
         assert all(sorted(h.tokens) == [UNK, 4, 5, 6] for h in n_best)
-    for n_best in everywhere([forbid(b"a", b"b", b"?")], sentences(5), limits):
+    for n_best in everywhere([forbid(UNK, 4, 5, 6)], sentences(5), limits):
         assert all(h.tokens == [] for h in n_best)

@@ -16,19 +16,16 @@ from toy import (
     batch,
     beam_search,
     begin_with,
-    forbid,
     greedy,
     naive_beam_search,
     no_repeated,
     repeats,
-    text,
 )
 
 from mtformer.config.schema import DecodingConfig, ModelConfig, Stopping
-from mtformer.decoding.beam import diverse_candidates
 from mtformer.decoding.engine import Engine, plan_batches
 from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.rules import Rule, Step, penalize_repetition
+from mtformer.decoding.rules import Rule, penalize_repetition
 from mtformer.decoding.search import top_candidates
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import EOS
@@ -63,16 +60,6 @@ def plain_penalty(theta: float) -> Steer:
     return lambda tokens, own: [theta * p if t in tokens else p for t, p in enumerate(own)]
 
 
-def plain_forbidden(*phrases: bytes) -> Steer:
-    def steer(tokens: tuple[int, ...], own: list[float]) -> list[float]:
-        return [
-            -math.inf if any(phrase in text([*tokens, token]) for phrase in phrases) else p
-            for token, p in enumerate(own)
-        ]
-
-    return steer
-
-
 def plain_prefix(prefix: Sequence[int]) -> Steer:
     def steer(tokens: tuple[int, ...], own: list[float]) -> list[float]:
         if len(tokens) >= len(prefix):
@@ -88,18 +75,17 @@ RULES: list[tuple[Callable[[int], list[Rule]], Steer]] = [
     (lambda count: [no_repeated(1)], plain_ngrams(1)),
     (lambda count: [no_repeated(2)], plain_ngrams(2)),
     (lambda count: [partial(penalize_repetition, 1.5)], plain_penalty(1.5)),
-    (lambda count: [forbid(b"aba", b"bb")], plain_forbidden(b"aba", b"bb")),
     (lambda count: [begin_with([[6, 4, 1]] * count)], plain_prefix([6, 4, 1])),
 ]
 """Functions that return rules for a number of sentences, each with an equivalent that uses Python lists."""
 
 
 @pytest.mark.parametrize("early_stopping", ["ended", "estimate", "certain"])
-@pytest.mark.parametrize("rules", RULES, ids=["none", "unigrams", "bigrams", "penalty", "forbidden", "prefix"])
+@pytest.mark.parametrize("rules", RULES, ids=["none", "unigrams", "bigrams", "penalty", "prefix"])
 def test_beam_search_equals_naive_implementation(
     rules: tuple[Callable[[int], list[Rule]], Steer], early_stopping: Stopping
 ) -> None:
-    """Covers batches, beam sizes, groups, diversity and length penalties, and limits; beam size 1 is greedy search."""
+    """Covers batches, beam sizes, length penalties and limits; beam size 1 is greedy search."""
     make_rules, steer = rules
 
     @settings(max_examples=25)
@@ -107,7 +93,6 @@ def test_beam_search_equals_naive_implementation(
         many=strategies.lists(SENTENCES, min_size=1, max_size=4),
         seed=strategies.integers(0, 5),
         width=strategies.sampled_from((1, 2, 3, 6)),
-        groups=strategies.sampled_from([(1, 0.0), (2, 0.0), (2, 0.5), (3, 4.0)]),
         alpha=strategies.sampled_from((0.0, 0.6, 1.0)),
         ratios=strategies.sampled_from([(0.8, 0.2), (0.7, 0.3), (0.4, 0.0)]),
     )
@@ -115,44 +100,31 @@ def test_beam_search_equals_naive_implementation(
         many: list[list[int]],
         seed: int,
         width: int,
-        groups: tuple[int, float],
         alpha: float,
         ratios: tuple[float, float],
     ) -> None:
         model, limits = ToyModel(seed), Limits(*ratios)
-        num_groups, penalty = groups
         found = beam_search(
             model,
             *batch(*many),
-            width * num_groups,
+            width,
             alpha,
             limits,
             rules=make_rules(len(many)),
-            beam_groups=num_groups,
-            diversity_penalty=penalty,
             early_stopping=early_stopping,
         )
-        how = {"steer": steer, "num_groups": num_groups, "penalty": penalty, "early_stopping": early_stopping}
         for source, n_best in zip(many, found, strict=True):
-            expected = naive_beam_search(model, (*source, EOS), width * num_groups, alpha, limits, **how)
+            expected = naive_beam_search(
+                model, (*source, EOS), width, alpha, limits, steer=steer, early_stopping=early_stopping
+            )
             assert_same(n_best, expected)
             for one, other in zip(n_best, expected, strict=True):  # the model's values, for any rules and penalties
                 assert one.token_log_probabilities == pytest.approx(other.token_log_probabilities, rel=1e-5, abs=1e-6)
-        if width * num_groups == 1 and early_stopping == "ended":
+        if width == 1 and early_stopping == "ended":
             one_by_one = greedy(model, *batch(*many), limits, alpha, make_rules(len(many)))
             assert_same(one_by_one, [n_best[0] for n_best in found])
 
     holds()
-
-
-def test_dead_beams_do_not_add_a_diversity_penalty() -> None:
-    chooser, R, V = partial(diverse_candidates, 2, 100.0), 4, 8
-    log_prob_URV = torch.full((2, R, V), -torch.inf)
-    log_prob_URV[0, 0, 5] = -1.0  # the only token allowed in the first group
-    log_prob_URV[1, 0] = -torch.arange(1.0, V + 1)
-    score_UR = torch.tensor([[0.0, -torch.inf, -torch.inf, -torch.inf]]).expand(2, R)
-    step = Step(log_prob_URV, log_prob_URV, torch.zeros(2, R, 0, dtype=torch.long), torch.tensor([0, 0]))
-    assert chooser(step, score_UR, V).token_UK[1].tolist() == [0, 1, 2, 3, 4, 6, 7, 5]
 
 
 def test_batch_plan_contains_each_sentence_once_within_the_budget() -> None:

@@ -6,7 +6,6 @@ import torch
 from mtformer.decoding.translation import (
     Attention,
     Translation,
-    best_source_words,
     join,
     word_numbers,
 )
@@ -37,12 +36,6 @@ def test_scores_and_tokens_are_joined() -> None:
     assert len(whole.pieces) == len(whole.token_log_probabilities)
     assert whole.log_probability == -6.75
     assert whole.score == pytest.approx(-6.75 / 5**0.6)
-
-
-def test_joined_score_includes_the_sum_of_coverage_penalties() -> None:
-    first, second = part("A.", ["▁A."], [-1.0, -0.5]), part("B.", ["▁B."], [-2.0, -0.5])
-    penalized = Translation(second.text, second.score - 0.7, second.tokens, -2.5, [-2.0, -0.5], second.pieces)
-    assert join([first, penalized], 0.6).score == pytest.approx(join([first, second], 0.6).score - 0.7)
 
 
 def test_joined_flags_contain_no_duplicates() -> None:
@@ -146,21 +139,3 @@ def test_empty_text_has_no_alignment() -> None:
 def test_a_piece_with_two_words_aligns_only_the_first_word() -> None:
     weights_TS = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
     assert align(weights_TS, ["▁New▁York", "▁ist"], ["▁NY", "▁is"]) == [(0, 0), (2, 1)]
-
-
-def test_an_unknown_token_is_replaced_by_the_whole_source_word() -> None:
-    pieces = ["▁the", "▁dog", "s", "▁run"]
-    weights_TS = torch.tensor([[0.1, 0.3, 0.35, 0.25, 0.0], [0.0, 0.0, 0.0, 0.2, 0.8]])
-    assert best_source_words(weights_TS, pieces, [False] * 4) == ["dogs", "run"]
-
-
-def test_source_words_with_unknown_pieces_give_only_the_unknown_piece() -> None:
-    pieces = ["▁(", "☃", ")x", "é", "▁run"]
-    weights_TS = torch.tensor([[0.5, 0.2, 0.1, 0.1, 0.1], [0.3, 0.1, 0.1, 0.4, 0.1], [0.0, 0.0, 0.0, 0.1, 0.9]])
-    assert best_source_words(weights_TS, pieces, [False, True, False, True, False]) == ["☃", "é", "run"]
-
-
-def test_text_without_spaces_gives_the_most_attended_piece() -> None:
-    pieces = ["▁", "私", "は", "東京", "です"]
-    weights_TS = torch.tensor([[0.1, 0.1, 0.2, 0.5, 0.1], [0.6, 0.2, 0.1, 0.1, 0.0]])
-    assert best_source_words(weights_TS, pieces, [False] * 5) == ["東京", "私"]

@@ -15,7 +15,7 @@ from toy import random_lines
 
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.engine import Batches, Engine, NBests
-from mtformer.decoding.postprocessing import coverage, expected_utilities
+from mtformer.decoding.postprocessing import expected_utilities
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translator import Translation, Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
@@ -28,9 +28,7 @@ MODES: dict[str, dict[str, Any]] = {
     "greedy": {"beam_size": 1},
     "sampling": {"sampling": True, "n_best": 3, "temperature": 0.8},
     "mbr": {"mbr_samples": 6, "n_best": 2},
-    "diverse": {"beam_size": 4, "beam_groups": 2, "diversity_penalty": 0.5, "n_best": 4},
     "keep": {"beam_size": 4, "n_best": 2, "keep": "numbers"},
-    "coverage": {"beam_size": 4, "coverage_penalty": 0.3},
     "rules": {"beam_size": 3, "no_repeat_ngram_size": 2, "repetition_penalty": 1.2, "min_length": 2},
 }
 
@@ -96,7 +94,7 @@ def test_translations_do_not_depend_on_batch_size_and_order(
     assert_same(shuffled, [alone[i] for i in order])
 
 
-@pytest.mark.parametrize("mode", ["beam", "greedy", "sampling", "coverage", "rules"])
+@pytest.mark.parametrize("mode", ["beam", "greedy", "sampling", "rules"])
 def test_score_equals_the_scores_from_translate(translator: Translator, mode: str) -> None:
     lines = random_lines(40, seed=12)
     found = translator.translate(lines, **MODES[mode])
@@ -197,26 +195,11 @@ def test_mbr_returns_the_sample_with_the_highest_utility(translator: Translator)
     found = translator.translate(lines, mbr_samples=12, n_best=3, seed=4)
     for one, drawn in zip(found, samples, strict=True):
         texts = [each.text for each in all_of(drawn)]
-        utilities = dict(zip(texts, expected_utilities(texts, "chrf"), strict=True))
+        utilities = dict(zip(texts, expected_utilities(texts), strict=True))
         ranked = sorted(utilities.values(), reverse=True)
         assert [utilities[each.text] for each in all_of(one)] == ranked[:3]
     assert [one.text for one in found] != [one.text for one in samples]
     assert [one.text for one in translator.translate(lines, mbr_samples=12, seed=5)] != [one.text for one in found]
-
-
-def test_coverage_penalty_reranks_finished_hypotheses(translator: Translator) -> None:
-    lines = random_lines(20, seed=15)
-    beams = translator.translate(lines, beam_size=4, n_best=4)
-    found = translator.translate(lines, beam_size=4, n_best=4, coverage_penalty=0.5)
-    sources = [[*ids, EOS] for ids in translator.tokenizers.src.encode(lines)]
-    for source, one, beam in zip(sources, found, beams, strict=True):
-        each = all_of(beam)
-        weights = translator.engine.attention([source] * 4, [t.tokens for t in each])
-        scores = {tuple(t.tokens): t.score + 0.5 * coverage(w) for t, w in zip(each, weights, strict=True)}
-        expected = sorted(scores, key=lambda tokens: -scores[tokens])
-        assert [tuple(t.tokens) for t in all_of(one)] == expected
-        assert one.score == pytest.approx(scores[expected[0]], abs=1e-4)
-    assert [one.text for one in found] != [one.text for one in beams]
 
 
 def test_ensembles_of_runs_or_checkpoints_average_probabilities(
@@ -258,10 +241,10 @@ class FixedEngine(Engine):
         self.hypotheses = hypotheses
         self.num_attended = 0
 
-    def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
+    def check(self, settings: DecodingConfig, required: bool = False) -> None:
         pass
 
-    def search(self, batches: Batches, settings: DecodingConfig, _: object) -> Generator[NBests, None, None]:
+    def search(self, batches: Batches, settings: DecodingConfig) -> Generator[NBests, None, None]:
         yield from ([list(self.hypotheses) for _ in batch] for batch in batches)
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -286,24 +269,15 @@ def fixed(translator: Translator, *texts: list[str]) -> tuple[Translator, FixedE
     return Translator(engine, translator.tokenizers, DecodingConfig(beam_size=max(1, len(texts)))), engine
 
 
-def test_unknown_tokens_are_replaced_by_the_attended_source_word(translator: Translator) -> None:
-    ours, engine = fixed(translator, ["▁die", "▁", "<unk>", "▁rot"], ["▁die", "▁frau"])
+def test_unknown_tokens_are_shown_as_a_symbol(translator: Translator) -> None:
+    ours, _ = fixed(translator, ["▁die", "▁", "<unk>", "▁rot"], ["▁die", "▁frau"])
     source = "▁der", "▁katze", "▁", "☃", "▁rot"
     assert translator.tokenizers.src.pieces("der katze ☃ rot") == list(source)
-    plain = ours.translate(["der katze ☃ rot"], n_best=2, attention=True)[0]
-    assert plain.text.split() == ["die", "⁇", "rot"]
-    assert plain.pieces == ["▁die", "▁", "▁⁇▁", "▁rot", "</s>"]
-    engine.num_attended = 0
-    replaced = ours.translate(["der katze ☃ rot"], replace_unknowns=True, n_best=2)[0]
-    assert engine.num_attended == 1, "attention is needed only for hypotheses with unknown tokens"
-    assert replaced.text == "die ☃ rot"
-    assert replaced.pieces == ["▁die", "▁", "☃", "▁rot", "</s>"]
-    assert replaced.attention is None
-    assert replaced.tokens == plain.tokens
-    assert UNK in plain.tokens
-    assert replaced.alternatives[0].text == "die frau"
-    whole = ours.translate(["der katze mann rot"], replace_unknowns=True)[0]
-    assert whole.text == "die rot rot"
+    one = ours.translate(["der katze ☃ rot"], n_best=2, attention=True)[0]
+    assert one.text.split() == ["die", "⁇", "rot"]
+    assert one.pieces == ["▁die", "▁", "▁⁇▁", "▁rot", "</s>"]
+    assert UNK in one.tokens
+    assert one.alternatives[0].text == "die frau"
 
 
 def test_unknown_tokens_count_as_words_in_alignments(translator: Translator) -> None:

@@ -3,7 +3,6 @@
 import itertools
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,10 +14,9 @@ from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig, ModelConfig
 from mtformer.decoding import beam
-from mtformer.decoding.beam import Chooser
-from mtformer.decoding.constraints import automaton, over_vocabulary
+from mtformer.decoding.beam import Chooser, best_candidates
 from mtformer.decoding.inference import InferenceModel, pad
-from mtformer.decoding.rules import LengthBounds, Rule, exclude_phrases, exclude_repeated_ngrams, force_prefixes
+from mtformer.decoding.rules import LengthBounds, Rule, Step, exclude_repeated_ngrams, force_prefixes
 from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Hypothesis
 from mtformer.model.transformer import Transformer
@@ -110,7 +108,7 @@ class Limits:
     capacity: int = 10_000
 
     def settings(self, **others: Any) -> DecodingConfig:
-        """Return decoding settings without validation, because tests also use beam groups without a penalty."""
+        """Return decoding settings without validation, because some tests use limits that the config refuses."""
         names = ("max_length_ratio", "min_length_ratio", "max_length", "min_length")
         return DecodingConfig.model_construct(**{name: getattr(self, name) for name in names}, **others)
 
@@ -128,7 +126,7 @@ def beam_search(
     limits: Limits,
     *,
     rules: Sequence[Rule] = (),
-    choose: Chooser | None = None,
+    choose: Chooser = best_candidates,
     **settings: Any,
 ) -> list[list[Hypothesis]]:
     """Return the n-best translations of each sentence by beam search."""
@@ -170,40 +168,31 @@ def naive_beam_search(
     limits: Limits,
     *,
     steer: Steer = lambda tokens, own: own,
-    num_groups: int = 1,
-    penalty: float = 0.0,
     early_stopping: str = "ended",
 ) -> list[Hypothesis]:
     """Return the result of `beam_search` for a single sentence, computed with lists of Python floats."""
     bounds = limits.bounds(torch.tensor([len(source)]))
     fewest, most = int(bounds.min_B), int(bounds.max_B)
-    R = beam_size // num_groups
-    living: list[list[tuple[float, tuple[int, ...]]]] = [[(0.0, ())] for _ in range(num_groups)]
-    ended: list[list[tuple[float, tuple[int, ...]]]] = [[] for _ in range(num_groups)]
-    is_done = [False] * num_groups
+    R, is_done = beam_size, False
+    living: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    ended: list[tuple[float, tuple[int, ...]]] = []
     for position in range(most + 1):
-        taken: Counter[int] = Counter()
-        for group in range(num_groups):
-            candidates = []
-            for score, tokens in living[group]:
-                own = model.logits(source, (BOS, *tokens)).double().log_softmax(0).tolist()
-                for token, log_prob in enumerate(_within(steer(tokens, own), own, position, fewest, most)):
-                    if log_prob > -math.inf:
-                        candidates.append((score + log_prob, tokens, token))
-            candidates.sort(key=lambda one: penalty * taken[one[2]] - one[0])
-            taken.update(token for _, _, token in candidates[:R])
-            if not is_done[group]:
-                ended[group] += [(score, tokens) for score, tokens, token in candidates[:R] if token == EOS]
-            living[group] = [(score, (*tokens, token)) for score, tokens, token in candidates if token != EOS][:R]
-            worst = sorted((s / (len(t) + 1) ** alpha for s, t in ended[group]), reverse=True)[R - 1 : R]
-            length = most + 1 if early_stopping == "certain" else position + 1
-            can_win = any(s / length**alpha > worst[0] for s, _ in living[group]) if worst else True
-            is_done[group] |= bool(worst) and (early_stopping == "ended" or not can_win)
-    ranked = []
-    for of_group in ended:
-        ranked += sorted(((s / (len(t) + 1) ** alpha, t) for s, t in of_group), key=lambda one: -one[0])[:R]
+        candidates = []
+        for score, tokens in living:
+            own = model.logits(source, (BOS, *tokens)).double().log_softmax(0).tolist()
+            for token, log_prob in enumerate(_within(steer(tokens, own), own, position, fewest, most)):
+                if log_prob > -math.inf:
+                    candidates.append((score + log_prob, tokens, token))
+        candidates.sort(key=lambda one: -one[0])
+        if not is_done:
+            ended += [(score, tokens) for score, tokens, token in candidates[:R] if token == EOS]
+        living = [(score, (*tokens, token)) for score, tokens, token in candidates if token != EOS][:R]
+        worst = sorted((s / (len(t) + 1) ** alpha for s, t in ended), reverse=True)[R - 1 : R]
+        length = most + 1 if early_stopping == "certain" else position + 1
+        can_win = any(s / length**alpha > worst[0] for s, _ in living) if worst else True
+        is_done |= bool(worst) and (early_stopping == "ended" or not can_win)
     found = []
-    for tokens in dict.fromkeys(tokens for _, tokens in sorted(ranked, key=lambda one: -one[0])):
+    for _, tokens in sorted(((s / (len(t) + 1) ** alpha, t) for s, t in ended), key=lambda one: -one[0])[:R]:
         each = model.token_log_probabilities(source, list(tokens))
         found.append(Hypothesis(list(tokens), sum(each) / (len(tokens) + 1) ** alpha, sum(each), each))
     return found
@@ -292,8 +281,13 @@ def repeats(tokens: Sequence[int], n: int) -> bool:
     return len(set(ngrams)) < len(ngrams)
 
 
-def forbid(*phrases: bytes) -> Rule:
-    return partial(exclude_phrases, torch.from_numpy(over_vocabulary(automaton(phrases), PIECES)))
+def forbid(*tokens: int) -> Rule:
+    """Return a rule that excludes these tokens."""
+
+    def rule(step: Step) -> None:
+        step.log_prob_URV[..., list(tokens)] = -math.inf
+
+    return rule
 
 
 def no_repeated(n: int) -> Rule:

@@ -157,7 +157,6 @@ def test_a_different_kind_of_tokenizer_raises_config_error(base: RunDir, corpus:
 
 
 def test_dropout_and_computed_positions_may_differ(base: RunDir, corpus: Path, tmp_path: Path) -> None:
-    tokenizer = {"sampling_alpha": 0.1}
     model = {
         "dropout": 0.3,
         "attention_dropout": 0.1,
@@ -165,7 +164,7 @@ def test_dropout_and_computed_positions_may_differ(base: RunDir, corpus: Path, t
         "layer_drop": 0.1,
         "max_positions": 400,
     }
-    config = small(corpus, model=model, tokenizer=tokenizer, training={"init_from": str(base.path), "max_steps": 1})
+    config = small(corpus, model=model, training={"init_from": str(base.path), "max_steps": 1})
     assert train(config, RunDir(tmp_path / "new")).position.step == 1
 
 

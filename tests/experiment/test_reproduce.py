@@ -38,7 +38,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(corpus: Path, **training: Any) -> Config:
     """Return a config in which the learning rate depends on max_steps, and the training text on a random state."""
     lengths = {"max_steps": 6, "validate_every": 3, "schedule": "cosine", "average_last": 2}
-    return make_config(corpus, tokenizer={"sampling_alpha": 0.1}, training={**lengths, **training})
+    return make_config(corpus, data={"noise": {"typos": 0.1}}, training={**lengths, **training})
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,6 @@ Warnings = Callable[[Config, Config], list[str]]
         ({"training__eps": 1e-8}, "training.eps 1e-09 -> 1e-08", INEXACT),
         ({"training__compile": "never"}, "training.compile 'auto' -> 'never'", INEXACT),
         ({"model__dropout": 0.3}, "model.dropout 0.1 -> 0.3", INEXACT),
-        ({"tokenizer__sampling_alpha": 0.1}, "tokenizer.sampling_alpha 0.0 -> 0.1", INEXACT),
     ],
 )
 def test_differences_are_logged(change: dict[str, object], line: str, note: str, warnings: Warnings) -> None:

@@ -2,7 +2,6 @@
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,7 +9,6 @@ from mtformer.config.loading import load_config
 from mtformer.errors import ConfigError
 from mtformer.experiment.sweep import (
     LONGEST_NAME,
-    PlannedRun,
     Sweep,
     SweepFile,
     _override,
@@ -19,18 +17,6 @@ from mtformer.experiment.sweep import (
 )
 
 BASE = "data: {src_lang: en, tgt_lang: de, train: [{src: a.en, tgt: a.de}]}\nmodel: {d_model: 64, num_heads: 4}\n"
-RANDOM = """
-random:
-  count: 40
-  keys:
-    training.learning_rate: {min: 0.0001, max: 0.01, log: true}
-    model.num_encoder_layers: {min: 1, max: 6}
-    training.batch_tokens: {min: 1024, max: 4096, step: 1024}
-    model.dropout: {min: 0.1, max: 0.3, step: 0.1}
-    training.label_smoothing: {min: 0, max: 0.2}
-    training.warmup_steps: {min: 10, max: 10_000, log: true}
-    model.norm: {choice: [layernorm, rmsnorm]}
-"""
 
 
 @pytest.fixture
@@ -133,55 +119,6 @@ def test_the_command_line_is_quoted_for_the_shell(folder: Path) -> None:
     assert load_config(folder / "base.yaml", words[7:]).config == sweep.runs[0].config
 
 
-# Random draws
-
-
-def draws(folder: Path, text: str) -> list[PlannedRun]:
-    return plan(folder, text).runs
-
-
-def test_draws_are_within_their_ranges(folder: Path) -> None:
-    values: dict[str, list[Any]] = {}
-    for run in draws(folder, RANDOM):
-        for key, value in run.values.items():
-            values.setdefault(key.split(".")[1], []).append(value)
-    rates = values["learning_rate"]
-    assert all(0.0001 <= rate <= 0.01 for rate in rates)
-    assert 12 <= sum(rate < 0.001 for rate in rates) <= 28  # half of them in each decade
-    assert set(values["num_encoder_layers"]) == {1, 2, 3, 4, 5, 6}
-    assert all(type(value) is int for value in values["num_encoder_layers"] + values["warmup_steps"])
-    assert 5 <= sum(steps < 100 for steps in values["warmup_steps"]) <= 22
-    assert set(values["batch_tokens"]) == {1024, 2048, 3072, 4096}
-    assert set(values["dropout"]) == {0.1, 0.2, 0.3}
-    assert len(set(values["label_smoothing"])) > 30
-    assert set(values["norm"]) == {"layernorm", "rmsnorm"}
-
-
-def test_draws_do_not_depend_on_the_count_or_other_keys(folder: Path) -> None:
-    found = draws(folder, RANDOM)
-    assert [run.name for run in found] == names(folder, RANDOM)
-    assert [run.name for run in draws(folder, RANDOM.replace("count: 40", "count: 5"))] == [
-        run.name for run in found[:5]
-    ]
-    fewer = draws(folder, RANDOM.replace("    model.norm: {choice: [layernorm, rmsnorm]}\n", ""))
-    assert [run.values["model.dropout"] for run in fewer] == [run.values["model.dropout"] for run in found]
-    assert [run.name for run in draws(folder, RANDOM + "  seed: 2\n")] != [run.name for run in found]
-
-
-def test_draws_are_stable_across_python_versions(folder: Path) -> None:
-    """Otherwise, a sweep resumed with another version of Python would train different runs."""
-    text = "random: {count: 3, keys: {model.dropout: {min: 0.0, max: 0.5}, model.d_ff: {min: 1, max: 999}}}"
-    assert names(folder, text) == ["dropout=0.1251,d_ff=615", "dropout=0.4028,d_ff=14", "dropout=0.3551,d_ff=825"]
-
-
-def test_draws_are_distinct(folder: Path) -> None:
-    text = "random: {count: 4, keys: {model.dropout: {choice: [0.1, 0.2]}, model.norm: {choice: [layernorm, rmsnorm]}}}"
-    assert len(set(names(folder, text))) == 4
-    assert error_of(folder, text.replace("4", "5", 1)) == (
-        "study.yaml:2: random: its keys give only 4 distinct draws; lower count to 4"
-    )
-
-
 # User errors
 
 
@@ -196,15 +133,7 @@ def test_draws_are_distinct(folder: Path) -> None:
         ("list: [{model.dropout: 0.1}]", "study.yaml:2: list: variant 1 of list needs a name"),
         ("list: [{name: a/b}]", "study.yaml:2: list: variant 1 of list needs a name"),
         ("list:\n- {name: a}\n- {name: A}", "study.yaml:3: list: duplicate run name a"),
-        ("random: {count: 1}", "study.yaml:2: random.keys: is missing"),
-        ("random: {count: 1, keys: {a.b: {min: 1, max: 2, lgo: true}}}", "study.yaml:2: random.keys.a.b.lgo: unknown"),
-        ("random: {count: 1, keys: {a.b: {min: 2, max: 1}}}", "study.yaml:2: random.keys.a.b: min 2 is above max 1"),
-        ("random: {count: 1, keys: {a.b: {min: 0, max: 1, log: true}}}", "study.yaml:2: random.keys.a.b: log requires"),
-        ("random: {count: 1, keys: {a.b: {min: x, max: 2}}}", "study.yaml:2: random.keys.a.b.min: must be"),
-        ("random: {count: 1, keys: {a.b: {choice: []}}}", "study.yaml:2: random.keys.a.b.choice: must be"),
-        ("random: {count: 1, keys: {a.b: {choice: [1], max: 2}}}", "study.yaml:2: random.keys.a.b: choice cannot be"),
-        ("random: {count: 1, keys: {a.b: {max: 2}}}", "study.yaml:2: random.keys.a.b: give choice, or min and max"),
-        ("run_dir: x", "study.yaml: has no axis; add grid, list, random or seeds"),
+        ("run_dir: x", "study.yaml: has no axis; add grid, list or seeds"),
         ("seeds: []", "study.yaml: has no axis"),
         ("grid: {training.seed: [1]}\nseeds: [2]", "study.yaml:3: seeds: training.seed is also set by study.yaml:2"),
         ("set: {training.seed: 1}\nseeds: [2]", "study.yaml:3: seeds: training.seed is also set by study.yaml:2: set"),
@@ -244,7 +173,7 @@ def test_files_that_are_not_sweeps(folder: Path) -> None:
         (
             "list.yaml",
             b"- a\n",
-            "a sweep must be a mapping with the keys config, run_dir, set, grid, list, random, seeds, not ",
+            "a sweep must be a mapping with the keys config, run_dir, set, grid, list, seeds, not ",
         ),
         ("empty.yaml", b"", "a sweep must be a mapping with the keys "),
         ("lost.yaml", b"config: lost_base.yaml\nseeds: [1]\n", "no such file: "),
@@ -267,5 +196,5 @@ def test_the_example_in_the_module_docstring_is_valid(folder: Path) -> None:
     example = (module.__doc__ or "").split("\n\n")[1]
     (folder / "example.yaml").write_text(example)
     runs = plan_sweep(folder / "example.yaml").runs
-    assert len(runs) == 2 * 2 * 10 * 3
-    assert set(SweepFile.model_fields) == {"config", "run_dir", "common", "grid", "variants", "random", "seeds"}
+    assert len(runs) == 2 * 2 * 3
+    assert set(SweepFile.model_fields) == {"config", "run_dir", "common", "grid", "variants", "seeds"}

@@ -27,11 +27,11 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """Return a config with BPE-dropout, accumulation, and 9 steps per epoch, so the stop is in the second epoch."""
+    """Return a config with noise, accumulation, and 9 steps per epoch, so the stop is in the second epoch."""
     return make_config(
         write_corpus(tmp_path_factory.mktemp("corpus"), train=600, dev=20),
-        data={"test": {"there": {"src": "nowhere.en", "tgt": "nowhere.de"}}},
-        tokenizer={"vocab_size": 300, "model_type": "bpe", "sampling_alpha": 0.1},
+        data={"test": {"there": {"src": "nowhere.en", "tgt": "nowhere.de"}}, "noise": {"typos": 0.1}},
+        tokenizer={"vocab_size": 300, "model_type": "bpe"},
         training={"batch_tokens": 1024, "accumulation_steps": 2, "average_last": 3, "patience": 1, "max_minutes": 60},
     )
 

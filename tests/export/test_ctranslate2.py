@@ -76,7 +76,7 @@ def load_exported(path: Path, device: str = "cpu", precision: str | None = None)
 
 def search(engine: Engine, segment: Segment, settings: DecodingConfig) -> Hypothesis:
     """Return the best hypothesis for a segment."""
-    [[n_best]] = engine.search([[segment]], settings, None)
+    [[n_best]] = engine.search([[segment]], settings)
     return n_best[0]
 
 
@@ -176,10 +176,6 @@ def test_translations_are_equal(make_trained: Make, tmp_path: Path, options: dic
             assert one.token_log_probabilities == pytest.approx(another.token_log_probabilities, abs=1e-4)
     for one in other.translate(lines, beam_size=1):
         assert not one.token_log_probabilities or "length limit" in one.flags, "token scores need a second pass"
-    # The logarithm of the very small attention to eos is less accurate.
-    ours, theirs = [one.translate(lines, n_best=3, coverage_penalty=0.3) for one in (own, other)]
-    assert [one.tokens for one in theirs] == [one.tokens for one in ours]
-    assert n_best_scores(theirs) == pytest.approx(n_best_scores(ours), rel=2e-3, abs=1e-2)
 
 
 def test_each_sentence_has_its_own_length_limit(make_trained: Make, tmp_path: Path) -> None:
@@ -267,10 +263,8 @@ def test_attention_is_equal(make_trained: Make, tmp_path: Path) -> None:
     [
         ({"sampling": True}, "sampling"),
         ({"mbr_samples": 4}, "mbr_samples"),
-        ({"beam_size": 4, "beam_groups": 2, "diversity_penalty": 1.0}, "beam_groups"),
         ({"early_stopping": "certain"}, "early_stopping other than ended"),
         ({"required": [["hund"]]}, "required phrases"),
-        ({"forbidden": ["hund"]}, "forbidden phrases"),
     ],
 )
 def test_unsupported_settings_raise_config_error(

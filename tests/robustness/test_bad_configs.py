@@ -49,7 +49,7 @@ def test_damaged_lines(kind: str, corpus: Path, tmp_path: Path, attacks: Attacks
     text = (corpus / "small.yaml").read_text()
     if kind == "sweep":
         text = f"config: {corpus}/small.yaml\nset: {{training.max_steps: 2}}\ngrid: {{training.seed: [1, 2]}}\n"
-        text += "random: {count: 2, seed: 1, keys: {model.dropout: {min: 0.1, max: 0.2}}}\n"
+        text += "list: [{name: a, model.dropout: 0.1}, {name: b, model.dropout: 0.2}]\n"
     command = ["config", "show", path] if kind == "config" else ["sweep", path, "--dry-run", "training.seed=x"]
     problems = []
     for _ in range(count):

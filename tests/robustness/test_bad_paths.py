@@ -65,7 +65,6 @@ STREAMS = """
 translate RUN --input PATH
 translate RUN --input TEXT --prefixes PATH
 translate RUN --input TEXT --require PATH
-translate RUN --input TEXT --forbid PATH
 eval RUN --src PATH --ref TEXT
 eval RUN --src TEXT --ref PATH
 exam RUN --lines 2 --src PATH --ref TEXT
@@ -192,7 +191,7 @@ def test_run_directories_that_are_not_utf8_are_rejected(corpus: Path, tmp_path: 
 def test_very_long_lines_are_rejected(
     corpus: Path, trained: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mtformer.data.corpus.compressed.LONGEST_LINE", 10_000)
+    monkeypatch.setattr("mtformer.data.corpus.readers.LONGEST_LINE", 10_000)
     zeros = tmp_path / "zeros.en"
     zeros.write_bytes(bytes(300_000))
     for command in (

@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 BENCH = REPOSITORY / "scripts" / "bench"
 INSTALLED = {"torch", "numpy", "pytest", "sentencepiece", "pydantic", "safetensors", "pyarrow", "pyyaml", "filelock"}
 """Packages that the tests marked gpu may import, including their dependencies; gpu.py may also import transformers."""
-NOT_INSTALLED = {"playwright", "datasets", "matplotlib", "ctranslate2", "fastapi", "tensorboard", "wandb", "xdist"}
+NOT_INSTALLED = {"playwright", "datasets", "matplotlib", "ctranslate2", "fastapi", "tensorboard", "xdist"}
 EXPECTED = {
     "equality": [r"\| fp32 \| 6\.\d+ \| 0 \| 0 \| 0.001 \| 100 \| 100 \| passed \|"],
     "resuming": [r"\| bf16 \| 25 \| 20 \| 40 \| 40,704 \| none \| passed \|"],

@@ -169,7 +169,7 @@ def test_decode_speed(run: Run, corpus: Path, tmp_path: Path) -> None:
 def test_data_speed(run: Run, corpus: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     files = ["--src", corpus / "train.en", "--tgt", corpus / "train.de", "--folder", tmp_path]
     sizes = ["--pairs", 400, "--repeats", 1, "--vocab-size", 200, "--epochs", 1, "--batch-tokens", 512]
-    run("data_speed", *files, *sizes, "--workers", 2, "--sampling-alpha", 0.1)
+    run("data_speed", *files, *sizes, "--workers", 2)
     printed = capsys.readouterr().out
     for line in ("prepared with the default filters: median ", "epoch 0: ", "resumed in the middle of epoch 1: "):
         assert f"\n{line}" in printed

@@ -23,7 +23,7 @@ Start = Callable[..., TestClient]
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 MULTIPART = b'--x\r\nContent-Disposition: form-data; name="target"\r\n\r\nde\r\n--x--\r\n'
 EN_DE = {"source": "en", "target": "de"}
-PLACES = ("/translate", "/stream")
+PLACES = ("/translate", "/words")
 
 
 def test_texts_are_translated(client: TestClient, translator: Translator) -> None:
@@ -82,7 +82,7 @@ def test_html_is_translated(client: TestClient, translator: Translator, caplog: 
     assert {one.getMessage() for one in caplog.records} == {"repaired unclosed or wrongly nested tags in 1 of 4 texts"}
     form = client.post("/translate", content=urlencode({**fields, "q": texts[0]}), headers=FORM)
     assert form.json()["translatedText"] == answer["translatedText"][0]
-    assert client.post("/stream", json=fields).status_code == 400
+    assert client.post("/words", json=fields).status_code == 400
 
 
 def test_line_breaks_are_kept(client: TestClient) -> None:
@@ -231,10 +231,9 @@ def test_unusual_texts_are_translated(client: TestClient, text: str) -> None:
     assert answer.status_code == 200
     assert isinstance(answer.json()["translatedText"], str)
     assert answer.json()["translatedText"].count("\n") == text.count("\n")
-    streamed = client.post("/stream", content=body)
-    assert streamed.status_code == 200
-    *_, last = [json.loads(line) for line in streamed.text.splitlines()]
-    best = [line["hypotheses"][0]["text"] for line in last["lines"]]
+    words = client.post("/words", content=body)
+    assert words.status_code == 200
+    best = [line["hypotheses"][0]["text"] for line in words.json()["lines"]]
     assert "\n".join(best) == answer.json()["translatedText"]
 
 
@@ -250,7 +249,7 @@ def test_the_longest_text_is_accepted_in_any_encoding_and_a_megabyte_is_refused(
 def test_the_key_is_required(start: Start, translator: Translator) -> None:
     client = start(translator, api_key="Schlüssel")
     fields: dict[str, Any] = {"q": "a dog", **EN_DE}
-    for place in ("/translate", "/stream", "/detect"):
+    for place in ("/translate", "/words", "/detect"):
         assert client.post(place, json=fields).status_code == 403
         assert client.post(place, json={**fields, "api_key": ""}).status_code == 403
         for wrong in ("schlüssel", "Schlüssel2", 3, ["Schlüssel"], "\ud800", True):
@@ -318,7 +317,7 @@ def test_the_api_is_described_without_a_network(client: TestClient) -> None:
 
 def test_metrics_count_answered_requests(client: TestClient) -> None:
     client.post("/translate", json={"q": "a dog\n\na cat", **EN_DE})
-    client.post("/stream", json={"q": ["a man"], **EN_DE})
+    client.post("/words", json={"q": ["a man"], **EN_DE})
     client.post("/translate", json={})
     client.get('/no"path')
     lines = client.get("/metrics").text.splitlines()
@@ -326,10 +325,10 @@ def test_metrics_count_answered_requests(client: TestClient) -> None:
     assert {key: value for key, value in figures.items() if "http_requests_total{" in key} == {
         f'mtformer_http_requests_total{{handler="{path}",method="{method}",status="{status}"}}': "1.0"
         for path, method, status in (
-            ("/translate", "POST", 200), ("/stream", "POST", 200), ("/translate", "POST", 400), ("none", "GET", 404)
+            ("/translate", "POST", 200), ("/words", "POST", 200), ("/translate", "POST", 400), ("none", "GET", 404)
         )
     }  # fmt: skip
-    assert float(figures['mtformer_http_request_duration_seconds_sum{handler="/stream",method="POST"}']) > 0
+    assert float(figures['mtformer_http_request_duration_seconds_sum{handler="/words",method="POST"}']) > 0
     assert (figures["mtformer_sentences_total"], figures["mtformer_queue"]) == ("3.0", "0.0")
 
 
@@ -344,10 +343,10 @@ def test_a_bug_is_reported_in_the_log_and_not_to_the_client(
     answer = client.post("/translate", json={"q": "a dog", **EN_DE})
     assert answer.status_code == 500
     assert "bug in mtformer" in answer.json()["error"]
-    streamed = client.post("/stream", json={"q": "a dog", **EN_DE})
-    assert "bug in mtformer" in json.loads(streamed.text)["error"]
+    other = client.post("/words", json={"q": "a dog", **EN_DE})
+    assert "bug in mtformer" in other.json()["error"]
     assert 'handler="/translate",method="POST",status="500"} 1.0' in client.get("/metrics").text
-    assert "secret" not in answer.text + streamed.text
+    assert "secret" not in answer.text + other.text
     message = [record.message for record in caplog.records if record.name == "mtformer"]
     assert len(message) >= 2
     assert set(message) == {"RuntimeError: secret; this is a bug in mtformer, please report it"}
@@ -398,23 +397,18 @@ def test_no_request_waits_forever(held: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert answer.status_code == 503
     assert "took too long" in answer.json()["error"]
     assert int(answer.headers["retry-after"]) > 0
-    assert "took too long" in client.post("/stream", json={"q": "a dog", **EN_DE}).json()["error"]
+    assert "took too long" in client.post("/words", json={"q": "a dog", **EN_DE}).json()["error"]
 
 
-def test_a_stream_ends_with_the_translation(client: TestClient, translator: Translator) -> None:
-    answer = client.post("/stream", json={"q": "the dog sleeps\n\na cat", **EN_DE, "alternatives": 2})
-    assert answer.headers["content-type"].startswith("application/x-ndjson")
-    *before, last = [json.loads(line) for line in answer.text.splitlines()]
-    assert {news["line"] for news in before} == {0, 2}
-    assert len(before) > 2
-    assert all(isinstance(news["so_far"], str) for news in before)
-    for line, text in zip(last["lines"], ["the dog sleeps", "", "a cat"], strict=True):
+def test_words_and_attention_of_a_translation(client: TestClient, translator: Translator) -> None:
+    lines = client.post("/words", json={"q": "the dog sleeps\n\na cat", **EN_DE, "alternatives": 2}).json()["lines"]
+    for line, text in zip(lines, ["the dog sleeps", "", "a cat"], strict=True):
         expected = _n_best(translator, text, 3)
         assert [one["text"] for one in line["hypotheses"]] == [one.text for one in expected]
         assert [one["score"] for one in line["hypotheses"]] == pytest.approx([one.score for one in expected], abs=1e-3)
-    assert "".join(last["lines"][0]["source"]).strip() == "the dog sleeps"
-    assert last["lines"][1]["source"] == []
-    for word in last["lines"][0]["hypotheses"][0]["words"]:
+    assert "".join(lines[0]["source"]).strip() == "the dog sleeps"
+    assert lines[1]["source"] == []
+    for word in lines[0]["hypotheses"][0]["words"]:
         assert 0 < sum(weight for _, weight in word["attention"]) <= 1.01
 
 

@@ -120,18 +120,3 @@ def test_samples_do_not_depend_on_other_jobs(translator: Translator) -> None:
     answers = run(Batcher({"de": drawn}, 10), *(Job([line], "de") for _ in range(4)))
     assert calls == [[line]] * 4
     assert len({answer[0].text for answer in answers}) == 1
-
-
-def test_watch_is_called_only_for_the_lines_of_its_job(translator: Translator) -> None:
-    seen: dict[str, list[tuple[int, str]]] = {"one": [], "two": []}
-    jobs = [
-        Job(["a dog", "the cat sleeps"], "de", watch=lambda line, text: seen["one"].append((line, text))),
-        Job(["a man"], "de"),
-        Job(["the red man"], "de", watch=lambda line, text: seen["two"].append((line, text))),
-    ]
-    run(Batcher({"de": translator}, 10), *jobs)
-    assert {line for line, _ in seen["one"]} == {0, 1}
-    assert {line for line, _ in seen["two"]} == {0}
-    alone_seen: list[str] = []
-    translator.translate(["the red man"], watch=[alone_seen.append])
-    assert [text for _, text in seen["two"]][: len(alone_seen)] == alone_seen

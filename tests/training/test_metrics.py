@@ -1,7 +1,6 @@
-"""metrics.jsonl, TensorBoard and Weights & Biases contain the same values; tests of memory usage and shared cores."""
+"""metrics.jsonl and TensorBoard contain the same values; tests of memory usage and shared cores."""
 
 import builtins
-import logging
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,24 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-import wandb
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from toy_run import Quiet, given, resumed, trainer
+from toy_run import given, trainer
 from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.device import peak_bytes
-from mtformer.errors import InterruptedRunError, MtformerError
+from mtformer.errors import MtformerError
 from mtformer.run_dir import RunDir
 from mtformer.training import metrics
 from mtformer.training.history import read_records
 from mtformer.training.metrics import Window
 from mtformer.training.ranks import ALONE
-
-
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
 
 
 def figures(run: RunDir) -> dict[tuple[str, int], float]:
@@ -50,74 +42,8 @@ def test_tensorboard_contains_every_value(tmp_path: Path) -> None:
     assert {step for name, step in found if name == "train/loss"} == {2, 4, 6, 8}
 
 
-class Client:
-    """W&B client that records calls."""
-
-    offline, dir = True, "here"
-
-    def __init__(self, **settings: Any) -> None:
-        self.settings, self.figures, self.exits = settings, dict[tuple[str, int], float](), list[int]()
-
-    def define_metric(self, name: str, step_metric: str | None = None) -> None:
-        assert (name, step_metric) in (("step", None), ("*", "step"))
-
-    def log(self, values: dict[str, float]) -> None:
-        step = int(values.pop("step"))
-        self.figures |= {(name, step): value for name, value in values.items()}
-
-    def finish(self, exit_code: int) -> None:
-        self.exits.append(exit_code)
-
-
-def test_wandb_contains_every_value_and_a_resumed_run_continues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clients: list[Client] = []
-    monkeypatch.setattr(wandb, "init", lambda **settings: clients.append(Client(**settings)) or clients[-1])
-    config, run = toy_config(wandb="toy project"), RunDir(tmp_path / "first")
-    with pytest.raises(InterruptedRunError):
-        trainer(config, run.path, Quiet(signal_at=5), decode=given([20.0])).train()
-    resumed(config, run.path, decode=given([30.5])).train()
-    for client in clients:
-        assert [client.settings[key] for key in ("id", "project", "name", "resume")] == [
-            run.wandb_id.read_text(), "toy project", "first", "allow",
-        ]  # fmt: skip
-        assert client.settings["config"]["training"]["wandb"] == "toy project"
-    first, second = clients
-    assert {step for _, step in first.figures} == {2, 4}
-    assert {**first.figures, **second.figures} == figures(run)
-    assert [first.exits, second.exits] == [[1], [0]]
-
-
-def test_a_new_run_is_a_new_wandb_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    runs = [RunDir(tmp_path / name) for name in ("one", "other")]
-    for run in runs:
-        run.path.mkdir()
-        with metrics.Metrics(run, toy_config(wandb="toy")):
-            pass
-        assert f"Weights & Biases: {run.path}/wandb/offline-run-" in caplog.text
-    assert runs[0].wandb_id.read_text() != runs[1].wandb_id.read_text()
-
-
-def test_missing_wandb_account_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**settings: object) -> None:
-        raise wandb.errors.UsageError("No API key configured.\nUse `wandb login` to log in.")
-
-    monkeypatch.setattr(wandb, "init", refuse)
-    with pytest.raises(MtformerError) as error:
-        metrics.Metrics(RunDir(tmp_path), toy_config(wandb="toy"))
-    assert str(error.value).startswith("training.wandb: No API key configured. Use `wandb login` to log in. (")
-    assert "WANDB_MODE=offline" in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "module"), [("tensorboard", True, "torch.utils.tensorboard"), ("wandb", "toy", "wandb")]
-)
-def test_missing_packages_are_reported_at_the_start(
-    key: str, value: object, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = builtins.__import__
+def test_a_missing_package_is_reported_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, module = builtins.__import__, "torch.utils.tensorboard"
 
     def without(name: str, *rest: Any, **named: Any) -> Any:
         if name.startswith(module):
@@ -126,8 +52,8 @@ def test_missing_packages_are_reported_at_the_start(
 
     monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MtformerError, match=rf"training\.{key}: .* pip install 'mtformer\[{key}\]'"):
-        trainer(toy_config(**{key: value}), tmp_path)
+    with pytest.raises(MtformerError, match=r"training\.tensorboard: .* pip install 'mtformer\[tensorboard\]'"):
+        trainer(toy_config(tensorboard=True), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

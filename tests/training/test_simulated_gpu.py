@@ -85,7 +85,6 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {"beam_size": 1},
     "beam": {"beam_size": 5},
     "certain": {"beam_size": 5, "early_stopping": "certain"},
-    "diverse": {"beam_size": 4, "beam_groups": 2, "diversity_penalty": 0.5},
     "rules": {"beam_size": 5, "repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
     "samples": {"sampling": True, "top_k": 10, "top_p": 0.9},
 }
@@ -113,7 +112,7 @@ def search(gpu: SimulatedGpu, settings: dict[str, Any], monkeypatch: pytest.Monk
 
     monkeypatch.setattr(InferenceModel, "step", step)
     segments = [Segment([5] * 6, line) for line in range(4)]
-    list(Engine([InferenceModel(model)]).search([segments], DecodingConfig(**settings), None))
+    list(Engine([InferenceModel(model)]).search([segments], DecodingConfig(**settings)))
     return marks
 
 

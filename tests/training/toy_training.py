@@ -59,7 +59,7 @@ def dev_batches() -> list[Batch]:
     return [replace(toy_batch(number), pairs_of={name: 6}) for number, name in ((90, "a"), (91, "b"), (92, "b"))]
 
 
-def toy_batches(place: SamplerState, step: int, max_epochs: int | None = None) -> Iterator[Batch]:
+def toy_batches(place: SamplerState, max_epochs: int | None = None) -> Iterator[Batch]:
     """Yield five batches per epoch, starting from a sampler state."""
     epoch, pairs = place.epoch, place.pairs
     while max_epochs is None or epoch < max_epochs:

@@ -1,4 +1,4 @@
-"""Augmentation: random noise and subword segmentation, different in each epoch and reproducible from the seed.
+"""Augmentation: random noise, different in each epoch and reproducible from the seed.
 
 Noise that a translation should show (capitals, no final stop, text to copy) changes both sides, mistakes the source.
 """
@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from itertools import compress
 
 import numpy as np
+import pyarrow as pa
 
 from mtformer.config.data import NoiseConfig
-from mtformer.data.store.ragged import Ragged
-from mtformer.data.store.store import Pairs
+from mtformer.data.store.pairs import Column, Pairs, id_column, lengths, make_pairs, text_of
 from mtformer.text.tokenizer import UNK, Tokenizer, TokenizerPair
 
 STOPS = (".", "。", "．", "｡", "।", "۔", "։", "።")
@@ -20,43 +20,39 @@ EMOJI = "😀😂😉😍🤔😢👍👏🙏🎉🔥🚀"
 
 
 class Augmentation:
-    """Callable that applies noise and random segmentation to pairs.
+    """Callable that adds noise to pairs.
 
     Args:
         tokenizers: the tokenizers with which the corpora were prepared; the stores must include the text of the pairs.
-        sampling_alpha: parameter of random segmentation, see `Tokenizer.sample`; 0: use the stored segmentation.
         noise: noise settings.
-        max_tokens: maximum number of tokens of an augmented line, excluding eos; a longer one is replaced with the
-            stored line (a longer pair with the stored pair, if noise changed targets).
+        max_tokens: maximum number of tokens of a noisy line, excluding eos; a longer one is replaced with the stored
+            line (a longer pair with the stored pair, if noise changed targets).
     """
 
-    def __init__(self, tokenizers: TokenizerPair, sampling_alpha: float, noise: NoiseConfig, max_tokens: int) -> None:
-        self.tokenizers, self.alpha, self.noise, self.max_tokens = tokenizers, sampling_alpha, noise, max_tokens
-        self._has_noise = any(noise.model_dump().values())
+    def __init__(self, tokenizers: TokenizerPair, noise: NoiseConfig, max_tokens: int) -> None:
+        self.tokenizers, self.noise, self.max_tokens = tokenizers, noise, max_tokens
 
     def __call__(self, pairs: Pairs, seed: Sequence[int]) -> Pairs:
-        """Return the pairs with noise and random segmentation, which depend on the seed only."""
-        seeds = np.random.SeedSequence(seed).generate_state(3, np.uint64).tolist()
-        src_lines, tgt_lines = old_lines = pairs.text()
-        if self._has_noise:
-            random = np.random.default_rng(seeds[2])
-            noisy = [add_noise(*pair, self.noise, random, self._is_known) for pair in zip(*old_lines, strict=True)]
-            src_lines, tgt_lines = [src for src, _ in noisy], [tgt for _, tgt in noisy]
-        has_new_targets = tgt_lines != old_lines[1]
-        src = self._encoded(self.tokenizers.src, src_lines, seeds[0])
-        tgt = self._encoded(self.tokenizers.tgt, tgt_lines, seeds[1]) if self.alpha or has_new_targets else pairs.tgt
-        is_long = [side.lengths_B > self.max_tokens for side in (src, tgt)]
+        """Return the pairs with noise, which depends on the seed only."""
+        random, (old_src, old_tgt) = np.random.default_rng(seed), text_of(pairs)
+        noisy = [add_noise(*pair, self.noise, random, self._is_known) for pair in zip(old_src, old_tgt, strict=True)]
+        src = _encoded(self.tokenizers.src, [src for src, _ in noisy])
+        tgt_lines = [tgt for _, tgt in noisy]
+        has_new_targets = tgt_lines != old_tgt
+        tgt = _encoded(self.tokenizers.tgt, tgt_lines) if has_new_targets else pairs["tgt"]
+        is_long = [lengths(side) > self.max_tokens for side in (src, tgt)]
         if has_new_targets:  # a changed source does not fit the stored target
             is_long = [is_long[0] | is_long[1]] * 2
         rows = [np.arange(len(pairs)) + len(pairs) * is_stored for is_stored in is_long]
-        sides = zip((src, tgt), (pairs.src, pairs.tgt), rows, strict=True)
-        return Pairs(*(Ragged.joined([changed, stored]).take(chosen) for changed, stored, chosen in sides))
-
-    def _encoded(self, tokenizer: Tokenizer, lines: Sequence[str], seed: int) -> Ragged:
-        return Ragged.of(tokenizer.sample(lines, self.alpha, seed) if self.alpha else tokenizer.encode(lines))
+        sides = zip((src, tgt), (pairs["src"], pairs["tgt"]), rows, strict=True)
+        return make_pairs(*(pa.concat_arrays([changed, stored]).take(chosen) for changed, stored, chosen in sides))
 
     def _is_known(self, text: str) -> bool:
         return not any(UNK in tokenizer.encode([text])[0] for tokenizer in (self.tokenizers.src, self.tokenizers.tgt))
+
+
+def _encoded(tokenizer: Tokenizer, lines: Sequence[str]) -> Column:
+    return id_column(tokenizer.encode(lines), tokenizer.vocab_size)
 
 
 def add_noise(

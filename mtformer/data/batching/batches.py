@@ -3,30 +3,27 @@
 Tensor dimensions: B pairs; S and T are the source and target length in tokens, including eos or bos.
 """
 
-import contextlib
 import logging
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mtformer.data.batching.mixture import START, Corpus, Mixture, SamplerState, Window
-from mtformer.data.store.ragged import Ints, Ragged
-from mtformer.data.store.store import Pairs
+from mtformer.data.store.pairs import Column, Ints, Lengths, Pairs, flat, id_column, join, lengths, make_pairs, prefix
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
 NUM_AHEAD = 8
 """Maximum number of prefetched batches."""
 log = logging.getLogger("mtformer")
 T = TypeVar("T")
-Lengths = NDArray[np.int32]
 Augment = Callable[[Pairs, tuple[int, ...]], Pairs]
 """Function of (pairs with text, seed) that returns the augmented pairs, without text."""
 
@@ -99,7 +96,8 @@ class Batch:
 
 def make_batch(pairs: Sequence[tuple[list[int], list[int]]], start: int = BOS) -> Batch:
     """Return a batch of (source ids, target ids) pairs without bos and eos; decoder inputs start with `start`."""
-    return _batch(Ragged.of([pair[0] for pair in pairs]), Ragged.of([pair[1] for pair in pairs]), start)
+    src, tgt = (id_column([pair[side] for pair in pairs]) for side in (0, 1))
+    return _batch(make_pairs(src, tgt), start)
 
 
 def plan_window(
@@ -144,16 +142,15 @@ def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = 
     The corpus is loaded into memory. Lines of more than `max_tokens` tokens, excluding eos, are cut, with a warning.
     """
     pairs = corpus.read(np.arange(corpus.store.num_blocks))
-    src, tgt = pairs.src.prefixed(corpus.tags), pairs.tgt
-    if max_tokens is not None:
-        num_long = int((np.maximum(src.lengths_B, tgt.lengths_B) > max_tokens).sum())
-        if num_long:
-            log.warning("%d of %d pairs were cut to %d tokens per side", num_long, len(pairs), max_tokens)
-        src, tgt = src.shortened(max_tokens), tgt.shortened(max_tokens)
-    longest = np.maximum(src.lengths_B, tgt.lengths_B)
-    order = np.lexsort((np.arange(len(src)), src.lengths_B, longest))[::-1]
+    pairs = make_pairs(prefix(pairs["src"], corpus.tags), pairs["tgt"])
+    longest = np.maximum(*map(lengths, pairs.columns))
+    if max_tokens is not None and (num_long := int((longest > max_tokens).sum())):
+        log.warning("%d of %d pairs were cut to %d tokens per side", num_long, len(pairs), max_tokens)
+        pairs = make_pairs(*(pc.list_slice(side, 0, max_tokens) for side in pairs.columns))
+        longest = np.minimum(longest, max_tokens)
+    order = np.lexsort((np.arange(len(pairs)), lengths(pairs["src"]), longest))[::-1]
     for indices in _cut(order, longest[order], batch_tokens, batch_tokens):
-        yield _batch(src.take(indices), tgt.take(indices), corpus.start)
+        yield _batch(pairs.take(indices), corpus.start)
 
 
 @dataclass(frozen=True)
@@ -182,9 +179,7 @@ class TrainingBatches:
     def start(
         self,
         state: SamplerState = START,
-        step: int = 0,
         *,
-        batches_per_step: int = 1,
         max_epochs: int | None = None,
         rank: int = 0,
         num_ranks: int = 1,
@@ -198,21 +193,19 @@ class TrainingBatches:
         Args:
             state: the initial sampler state; if it is inside a batch (because batch_tokens has changed), the batch is
                 returned in full.
-            step: training step at `state`, which determines the corpus weights.
-            batches_per_step: total number of batches per step in all processes.
             max_epochs: number of epochs; None: unlimited.
             rank: rank of this process.
             num_ranks: number of processes.
             pin: copy the batches to pinned memory, from which CUDA copies asynchronously.
         """
-        windows = prefetch(self._windows(state, step, batches_per_step, max_epochs), 1)
+        windows = prefetch(self._windows(state, max_epochs), 1)
         return prefetch(self._share(windows, rank, num_ranks, pin), NUM_AHEAD)
 
     def sizes(self) -> Sizes:
         """Return the batch sizes of the first epoch."""
         mixture = self.mixture
-        window = self._read(next(mixture.windows(0, 0, None)), 0)
-        longest = 1 + np.maximum(window.src.lengths_B, window.tgt.lengths_B)
+        window = self._read(next(mixture.windows(0, None)), 0)
+        longest = 1 + np.maximum(*map(lengths, window.pairs.columns))
         padded_tokens = np.array([len(indices) * longest[indices].max() for indices in window.plan])
         src, tgt = np.max([corpus.longest() for corpus in mixture.corpora], axis=0).tolist()
         num_rows = max(1, self.batch_tokens // (1 + max(src, tgt)))
@@ -220,33 +213,26 @@ class TrainingBatches:
             largest=window.batch(window.plan[int(padded_tokens.argmax())]),
             longest=make_batch([([UNK] * src, [UNK] * tgt)] * num_rows),
             mean_padded_tokens=float(padded_tokens.mean()),
-            num_batches=len(padded_tokens) * mixture.pairs_per_epoch(0) / len(window.src),
+            num_batches=len(padded_tokens) * mixture.pairs_per_epoch / len(window.pairs),
         )
 
-    def _windows(
-        self, state: SamplerState, step: int, batches_per_step: int, max_epochs: int | None
-    ) -> "Iterator[list[_Planned]]":
+    def _windows(self, state: SamplerState, max_epochs: int | None) -> "Iterator[list[_Planned]]":
         """Load the windows of the run and yield the batches of each one, without batches that end before `state`."""
-        mixture, num_batches = self.mixture, 0
-        epoch, passed, since_step, taken = state
+        epoch, passed, taken = state
         while max_epochs is None or epoch < max_epochs:
-            pairs, shares, after = 0, mixture.shares(since_step), taken
-            for blocks in mixture.windows(epoch, since_step, taken):
+            pairs, after = 0, taken
+            for blocks in self.mixture.windows(epoch, taken):
                 after, end = blocks.taken_after, pairs + blocks.num_pairs
-                if end > passed:
+                if end > max(pairs, passed):
                     window = self._read(blocks, epoch)
                     ends = (pairs + np.cumsum([len(indices) for indices in window.plan])).tolist()
-                    planned = [
-                        (window, indices, SamplerState(epoch, place, since_step, taken))
+                    yield [
+                        (window, indices, SamplerState(epoch, place, taken))
                         for indices, place in zip(window.plan, ends, strict=True)
                         if place > passed
                     ]
-                    num_batches += len(planned)
-                    yield planned
                 pairs = end
-                if pairs >= passed and mixture.shares(step + num_batches // batches_per_step) != shares:
-                    break
-            epoch, passed, since_step, taken = epoch + 1, 0, step + num_batches // batches_per_step, after
+            epoch, passed, taken = epoch + 1, 0, after
 
     def _share(self, windows: "Iterator[list[_Planned]]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
         planned = chain.from_iterable(windows)
@@ -260,27 +246,26 @@ class TrainingBatches:
     def _read(self, blocks: Window, epoch: int) -> "_LoadedWindow":
         """Load the pairs of a window and plan its batches."""
         corpora = self.mixture.corpora
-        parts, numbers = [Pairs(Ragged.of([], np.uint16), Ragged.of([], np.uint16))], [np.empty(0, np.int64)]
+        parts, numbers = list[Pairs](), list[Ints]()
         for number, (corpus, some) in enumerate(zip(corpora, blocks.blocks, strict=True)):
             if not len(some):
                 continue
             pairs = corpus.read(some)
             if self.augmentation is not None:
                 pairs = self.augmentation(pairs, (self.mixture.seed, epoch, blocks.number, number))
-            parts.append(Pairs(pairs.src.prefixed(corpus.tags), pairs.tgt))
+            parts.append(make_pairs(prefix(pairs["src"], corpus.tags), pairs["tgt"]))
             numbers.append(np.full(len(pairs), number))
-        both = Pairs.joined(parts)
+        joined = join(parts)
         random = np.random.Generator(np.random.PCG64([self.mixture.seed, epoch, blocks.number]))
-        plan = plan_window(both.src.lengths_B, both.tgt.lengths_B, self.batch_tokens, random)
-        return _LoadedWindow(both.src, both.tgt, corpora, np.concatenate(numbers), plan)
+        plan = plan_window(lengths(joined["src"]), lengths(joined["tgt"]), self.batch_tokens, random)
+        return _LoadedWindow(joined, corpora, np.concatenate(numbers), plan)
 
 
 @dataclass(frozen=True)
 class _LoadedWindow:
     """The pairs of a window, the number of the corpus of each pair, and the indices of the pairs in each batch."""
 
-    src: Ragged
-    tgt: Ragged
+    pairs: Pairs
     corpora: Sequence[Corpus]
     corpus_B: Ints
     plan: list[Ints]
@@ -289,7 +274,7 @@ class _LoadedWindow:
         """Return the batch of these pairs."""
         corpus_B = self.corpus_B[indices]
         starts = np.array([corpus.start for corpus in self.corpora])
-        batch = _batch(self.src.take(indices), self.tgt.take(indices), starts[corpus_B])
+        batch = _batch(self.pairs.take(indices), starts[corpus_B])
         if len(self.corpora) == 1:
             return batch
         counts = np.bincount(corpus_B, minlength=len(self.corpora)).tolist()
@@ -300,8 +285,9 @@ _Planned = tuple[_LoadedWindow, Ints, SamplerState]
 """A window, the indices of the pairs in a batch, and the sampler state after the batch."""
 
 
-def _batch(src: Ragged, tgt: Ragged, start: int | Ints) -> Batch:
-    src_lengths_B = src.lengths_B.astype(np.int64) + 1
+def _batch(pairs: Pairs, start: int | Ints) -> Batch:
+    src, tgt = pairs.columns
+    src_lengths_B = lengths(src).astype(np.int64) + 1
     return Batch(
         src_BS=_fill(src),
         tgt_in_BT=_fill(tgt, start),
@@ -309,17 +295,17 @@ def _batch(src: Ragged, tgt: Ragged, start: int | Ints) -> Batch:
         src_lengths_B=torch.from_numpy(src_lengths_B),
         num_pairs=len(src),
         num_src_tokens=int(src_lengths_B.sum()),
-        num_tgt_tokens=int(tgt.lengths_B.sum()) + len(tgt),
+        num_tgt_tokens=int(lengths(tgt).sum()) + len(tgt),
     )
 
 
-def _fill(side: Ragged, start: int | Ints | None = None) -> Tensor:
+def _fill(side: Column, start: int | Ints | None = None) -> Tensor:
     """Return padded rows of ids that begin with `start` or, if it is None, end with eos."""
-    lengths_B = side.lengths_B
+    ids_N, lengths_B = flat(side)
     column = np.arange(lengths_B.max(initial=0))
     ids_BS = np.full((len(lengths_B), len(column) + 1), PAD, dtype=np.int64)
     inner_BS = ids_BS[:, :-1] if start is None else ids_BS[:, 1:]
-    inner_BS[column < lengths_B[:, None]] = side.ids_N
+    inner_BS[column < lengths_B[:, None]] = ids_N
     if start is None:
         ids_BS[np.arange(len(lengths_B)), lengths_B] = EOS
     else:
@@ -333,30 +319,12 @@ def prefetch(source: Iterator[T], num_ahead: int) -> Generator[T, None, None]:
     The thread, which is the only one that uses `source`, starts with the first item, and ends when the generator is
     closed or garbage-collected. If it raises an exception, so does this generator, after the preceding items.
     """
-    ready: queue.Queue[T | BaseException] = queue.Queue(num_ahead)
-    stop = threading.Event()
-    thread = threading.Thread(target=_put_items, args=(source, ready, stop), name="prefetch", daemon=True)
-    thread.start()
+    end: Any = object()
+    thread = ThreadPoolExecutor(1, "prefetch")
     try:
-        while not isinstance(item := ready.get(), BaseException):
+        ahead = deque(thread.submit(next, source, end) for _ in range(num_ahead))
+        while (item := ahead.popleft().result()) is not end:
+            ahead.append(thread.submit(next, source, end))
             yield item
-        if not isinstance(item, StopIteration):
-            raise item
     finally:
-        stop.set()
-        while thread.is_alive():
-            with contextlib.suppress(queue.Empty):
-                ready.get_nowait()  # unblocks a pending put
-            thread.join(0.01)
-
-
-def _put_items(source: Iterator[T], ready: "queue.Queue[T | BaseException]", stop: threading.Event) -> None:
-    """Put all items in the queue, followed by an exception: StopIteration at the end, or an error."""
-    try:
-        for item in source:
-            ready.put(item)
-            if stop.is_set():
-                return
-        ready.put(StopIteration())
-    except BaseException as error:
-        ready.put(error)
+        thread.shutdown(cancel_futures=True)

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mtformer.data.store.ragged import Ints
-from mtformer.data.store.store import Pairs, Store
+from mtformer.data.store.pairs import Ints, Pairs, swap
+from mtformer.data.store.store import Store
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import BOS
 
@@ -26,12 +26,12 @@ WINDOW_PAIRS = 1 << 17
 
 @dataclass(frozen=True)
 class Corpus:
-    """A prepared corpus with its weights, direction and tags."""
+    """A prepared corpus with its weight, direction and tags."""
 
     name: str
     store: Store
-    weights: tuple[tuple[int, float], ...] = ((0, 1.0),)
-    """(first step, number of occurrences of each pair per epoch), sorted by step."""
+    weight: float = 1.0
+    """Number of occurrences of each pair per epoch."""
     is_swapped: bool = False
     """Exchange sources and targets."""
     tags: tuple[int, ...] = ()
@@ -42,7 +42,7 @@ class Corpus:
     def read(self, numbers: Ints) -> Pairs:
         """Return the pairs of these blocks, sorted by block number, without tags."""
         pairs = self.store.read(sorted(numbers.tolist()))
-        return pairs.swapped() if self.is_swapped else pairs
+        return swap(pairs) if self.is_swapped else pairs
 
     def longest(self) -> tuple[int, int]:
         """Return the number of tokens of the longest source, including tags, and of the longest target."""
@@ -56,8 +56,6 @@ class SamplerState(NamedTuple):
     epoch: int = 0
     pairs: int = 0
     """Number of pairs processed so far in this epoch."""
-    since_step: int = 0
-    """Step at which the epoch started; determines the weights in this epoch."""
     taken: dict[str, int] | None = None
     """Number of blocks taken from the stream of each corpus before this epoch; None: 0 for each corpus."""
 
@@ -90,41 +88,37 @@ class Mixture:
         self.corpora = [corpus for corpus in corpora if len(corpus.store)]
         if not self.corpora:
             raise DataError("the training corpus is empty")
-        self.seed, self.temperature, self.window_pairs = seed, temperature, window_pairs
+        self.seed, self.window_pairs = seed, window_pairs
 
-    def shares(self, step: int) -> list[float]:
-        """Return how often each pair of each corpus occurs per epoch, with the weights at a step."""
-        weights = [[weight for since, weight in corpus.weights if since <= step][-1] for corpus in self.corpora]
-        if self.temperature == 1.0:
-            return weights
-        sizes = [len(corpus.store) * weight for corpus, weight in zip(self.corpora, weights, strict=True)]
-        powers = [size ** (1 / self.temperature) if size else 0.0 for size in sizes]
-        scale = sum(sizes) / sum(powers)
-        return [scale * power / len(corpus.store) for power, corpus in zip(powers, self.corpora, strict=True)]
+        sizes = [len(corpus.store) * corpus.weight for corpus in self.corpora]
+        powers = [size ** (1 / temperature) for size in sizes]
+        self.pairs_per_epoch = sum(sizes)
+        """Number of pairs per epoch."""
+        self.shares = [corpus.weight for corpus in self.corpora]
+        """Number of times that each pair of each corpus occurs in an epoch."""
+        if temperature != 1.0:
+            scale = sum(sizes) / sum(powers)
+            self.shares = [scale * power / len(one.store) for power, one in zip(powers, self.corpora, strict=True)]
 
-    def pairs_per_epoch(self, step: int) -> float:
-        """Return the number of pairs per epoch, with the weights at a step."""
-        return sum(share * len(corpus.store) for share, corpus in zip(self.shares(step), self.corpora, strict=True))
-
-    def windows(self, epoch: int, since_step: int, taken: dict[str, int] | None) -> Iterator[Window]:
-        """Yield the windows of an epoch; see `SamplerState` for `since_step` and `taken`."""
-        begin, shares = Counter(taken), self.shares(since_step)
-        num_windows = max(1, round(self.pairs_per_epoch(since_step) / self.window_pairs))
+    def windows(self, epoch: int, taken: dict[str, int] | None) -> Iterator[Window]:
+        """Yield the windows of an epoch; see `SamplerState` for `taken`."""
+        begin = Counter(taken)
+        num_windows = max(1, round(self.pairs_per_epoch / self.window_pairs))
         ends = [0] * len(self.corpora)
         for number in range(num_windows):
             blocks, num_pairs = [], 0
             for which, corpus in enumerate(self.corpora):
-                start, ends[which] = ends[which], self._until(which, shares, epoch, (number + 1) / num_windows)
+                start, ends[which] = ends[which], self._until(which, epoch, (number + 1) / num_windows)
                 blocks.append(self._stream(corpus, begin[corpus.name] + start, begin[corpus.name] + ends[which]))
                 num_pairs += int(corpus.store.block_sizes(blocks[-1]).sum())
             after = {corpus.name: begin[corpus.name] + end for corpus, end in zip(self.corpora, ends, strict=True)}
             yield Window(number, blocks, num_pairs, after)
 
-    def _until(self, which: int, shares: list[float], epoch: int, progress: float) -> int:
+    def _until(self, which: int, epoch: int, progress: float) -> int:
         """Return the number of blocks that an epoch has taken from a corpus at `progress`, rounded at random."""
         corpus = self.corpora[which]
         offset = _generator(self.seed, corpus.name, "offset", epoch).random()
-        return math.floor(shares[which] * corpus.store.num_blocks * progress + offset)
+        return math.floor(self.shares[which] * corpus.store.num_blocks * progress + offset)
 
     def _stream(self, corpus: Corpus, start: int, end: int) -> Ints:
         """Return the blocks at positions `start` to `end` of the stream of a corpus."""

@@ -24,7 +24,7 @@ from mtformer.data.corpus.readers import Faults, RawRecords
 from mtformer.data.corpus.sources import bytes_on_disk, describe, files_of, languages, open_reader, require_files
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, hash_keys
-from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code, count_reasons, in_order, is_blank
+from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code, count_reasons, in_order
 from mtformer.data.filters.scripts import Alphabet
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, TokenCounts
 from mtformer.data.workers import Workers
@@ -231,7 +231,7 @@ class _ChunkCheck:
 
     def check_equality(self) -> _Hashes:
         """Find empty sides and copies; return the hashes for finding repeated lines and pairs."""
-        blank = [np.fromiter(map(is_blank, lines), np.bool_, len(lines)) for lines in self.texts]
+        blank = [np.array([not line.strip() for line in lines], np.bool_) for lines in self.texts]
         for side, is_empty in zip(SIDES, blank, strict=True):
             self.find(found.EMPTY, side, np.flatnonzero(is_empty).tolist())
         is_copy = [src.strip() == tgt.strip() for src, tgt in zip(*self.texts, strict=True)]

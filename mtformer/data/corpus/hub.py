@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mtformer.config.data import DataConfig, HubDataset
-from mtformer.data.corpus.readers import Faults, Fields, RawRecords, Reader
+from mtformer.data.corpus.readers import Faults, Fields, Lines, RawRecords
 from mtformer.data.data_report import Columns
 from mtformer.errors import DataError
 
@@ -21,8 +21,11 @@ OFFLINE = (
 )
 
 
-class HubReader(Reader):
+class HubReader:
     """Reader of the rows of a dataset; the first row determines which fields contain the texts."""
+
+    files: Sequence[Lines] = ()
+    position = 0
 
     def __init__(self, source: HubDataset, data: DataConfig) -> None:
         self._source, self._data = source, data
@@ -39,7 +42,7 @@ class HubReader(Reader):
             if self._rows is None or not self._rows.num_rows:
                 self._rows = next((table for table in self._tables if table.num_rows), None)
         if self._rows is None:
-            return RawRecords(0, lambda faults=None: ([], []))
+            return RawRecords(0, lambda faults: ([], []))
         rows, self._rows = self._rows.slice(0, count), self._rows.slice(count)
         if self._fields is None:
             self._fields = Fields.of(self._source, self._data, rows.slice(0, 1).to_pylist()[0])
@@ -51,7 +54,7 @@ class HubReader(Reader):
         return RawRecords(rows.num_rows, partial(_parse, self._fields, rows, f"{describe(self._source)}, row ", first))
 
 
-def _parse(fields: Fields, rows: Any, place: str, first: int, faults: Faults | None = None) -> Columns:
+def _parse(fields: Fields, rows: Any, place: str, first: int, faults: Faults) -> Columns:
     return fields.columns(rows.to_pylist(), place, first, faults)
 
 

@@ -2,33 +2,105 @@ r"""Readers of pairs, which split a source into raw records; the records are par
 
 A record is a line, two lines of parallel files, or a row of a dataset. Finding newlines is cheap and decoding is not,
 so raw records can be sent to other processes to be parsed. Only \n ends a line; a \r before it (files from Windows) and
-a byte order mark at the start of a file are removed.
+a byte order mark at the start of a file are removed. Files may be compressed (.gz, .xz, .zst).
 """
 
-import contextlib
+import gzip
 import io
 import json
 import lzma
 import os
 import sys
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import IO, Any
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, TextFiles, TsvFile
-from mtformer.data.corpus.compressed import BLOCK_BYTES, open_bytes, require_line
 from mtformer.data.data_report import Columns
 from mtformer.errors import DataError
+from mtformer.files import parse_json, require_file
 
+BLOCK_BYTES = 1 << 17
+LONGEST_LINE = 1 << 26
+"""Maximum line length in bytes; a file with longer lines is not text."""
+SUFFIXES = (".gz", ".xz", ".zst")
 BOM = b"\xef\xbb\xbf"
 LINES_AT_ONCE = 1000
+
+
+# ---- bytes of plain and compressed files ----------------------------------------------------------------------------
+
+
+def open_bytes(path: str | Path) -> IO[bytes]:
+    """Open a plain or compressed file, or a pipe, for reading.
+
+    Raises:
+        EOFError, OSError, zlib.error, lzma.LZMAError: on opening or reading, if the file is missing, damaged or
+            truncated; for damaged files, the error has no `strerror`.
+    """
+    require_file(path, or_pipe=True)
+    suffix = Path(path).suffix
+    if suffix == ".gz":
+        return io.BufferedReader(gzip.open(path, "rb"), BLOCK_BYTES)
+    if suffix == ".xz":
+        return lzma.open(path, "rb")
+    file = open(path, "rb", buffering=BLOCK_BYTES)  # noqa: SIM115
+    if suffix == ".zst":
+        import pyarrow as pa
+
+        return io.BufferedReader(pa.CompressedInputStream(file, "zstd"), BLOCK_BYTES)
+    return file
+
+
+def read_line(file: IO[bytes], name: str) -> bytes:
+    """Return the next line with its line ending, or b"" at the end of the file; raise DataError if it is too long."""
+    line = file.readline(LONGEST_LINE)
+    if len(line) - line.endswith(b"\n") >= LONGEST_LINE:
+        raise DataError(f"{name}: has a line of more than {LONGEST_LINE:,} bytes, so it is not a text file")
+    return line
+
+
+@contextmanager
+def create_bytes(path: str | Path, name: str | Path | None = None) -> Iterator[IO[bytes]]:
+    """Open a plain or compressed file for writing; the same contents always produce the same bytes.
+
+    The suffix of `name` determines the format if `path` is a temporary file.
+    """
+    suffix = Path(path if name is None else name).suffix
+    with ExitStack() as stack:
+        file: Any = stack.enter_context(open(path, "wb"))
+        if suffix == ".gz":
+            file = stack.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
+        elif suffix == ".xz":
+            file = stack.enter_context(lzma.open(file, "wb"))
+        elif suffix == ".zst":
+            import pyarrow as pa
+
+            file = stack.enter_context(pa.CompressedOutputStream(file, "zstd"))
+        yield file
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Convert errors on reading a file to DataError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; check the path") from error
+    except IsADirectoryError as error:
+        raise DataError(f"{path}: is a folder, not a file; for a Hugging Face dataset use `dataset: {path}`") from error
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        raise DataError(f"{path}: the compressed file is damaged or truncated ({error}); copy it again") from error
+
+
+# ---- raw records ----------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -42,12 +114,14 @@ class Faults:
     short: list[int] = field(default_factory=list)
     """Lines that lack a column; the column is read as empty."""
     broken: dict[int, str] = field(default_factory=dict)
-    """Error messages for rows without text for a side; both sides are read as empty."""
+    """Problems of rows without text for a side; both sides are read as empty."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """Error message for each invalid, short or broken record."""
 
-    @property
-    def unusable(self) -> list[int]:
-        """Indices of the records with invalid, short or broken lines."""
-        return sorted({*chain.from_iterable(self.invalid.values()), *self.short, *self.broken})
+    def require_none(self) -> None:
+        """Raise DataError for the first record with an error."""
+        if self.errors:
+            raise DataError(self.errors[min(self.errors)])
 
 
 @dataclass(frozen=True)
@@ -55,28 +129,15 @@ class RawRecords:
     """Consecutive unparsed records, which can be pickled."""
 
     size: int
-    parse: Callable[..., Columns]
-    """Function that returns the text of the records. For a record that cannot be parsed, it raises DataError, or adds
-    the record to its `Faults` argument if given."""
+    parse: Callable[[Faults], Columns]
+    """Function that returns the text of the records, and adds faulty records to its argument."""
 
-
-class Reader(ABC):
-    """Base class of readers, which return the records of a source in order."""
-
-    files: "Sequence[Lines]" = ()
-    """The open files; empty for a dataset."""
-
-    @abstractmethod
-    def take(self, count: int) -> RawRecords:
-        """Return the next records, at most `count`; size 0 at the end.
-
-        Raises DataError if the source is damaged, or its files have different numbers of lines.
-        """
-
-    @property
-    def position(self) -> int:
-        """Number of (compressed) bytes read from disk; 0 if unknown."""
-        return sum(file.position for file in self.files)
+    def texts(self) -> Columns:
+        """Return the text; raise DataError for the first record that cannot be parsed."""
+        faults = Faults()
+        texts = self.parse(faults)
+        faults.require_none()
+        return texts
 
 
 # ---- files of lines -------------------------------------------------------------------------------------------------
@@ -92,12 +153,11 @@ class Lines:
         self.path = path
         self.number = 0
         """Number of lines returned."""
-        self._rest = b""
-        """Bytes that have been read but not returned yet."""
 
     def __enter__(self) -> "Lines":
         with reading(self.path):
             self._file = open_bytes(self.path)
+        self._lines: Iterator[bytes] = iter(partial(read_line, self._file, self.path), b"")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -111,31 +171,20 @@ class Lines:
         except OSError:
             return 0
 
-    def peek(self, count: int) -> bytes:
-        """Return the next lines without consuming them; see `take`."""
-        number, lines = self.number, self.take(count)
-        self._rest, self.number = lines + self._rest, number
-        return lines
-
-    def take(self, count: int) -> bytes:
+    def take(self, count: int) -> list[bytes]:
         """Return the next lines, at most `count`, with their line endings."""
-        pieces, num_missing, length = [], count, 0
         with reading(self.path):
-            while num_missing and (piece := self._rest or self._file.read(BLOCK_BYTES)):
-                ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
-                end = int(ends[num_missing - 1]) + 1 if len(ends) >= num_missing else len(piece)
-                pieces.append(piece[:end])
-                length = end - int(ends[-1]) - 1 if len(ends) else length + end
-                require_line(length, self.path)
-                self._rest = piece[end:]
-                num_missing -= min(len(ends), num_missing)
-        lines = b"".join(pieces)
-        has_end = not lines or lines.endswith(b"\n")
-        self.number += count - num_missing + (not has_end)
+            lines = list(islice(self._lines, count))
+        self.number += len(lines)
         return lines
 
+    def put_back(self, lines: list[bytes]) -> None:
+        """Return these lines again, before the others."""
+        self._lines = chain(lines, self._lines)
+        self.number -= len(lines)
 
-class FileReader(Reader):
+
+class FileReader:
     """Reader of files that are read line by line in parallel.
 
     `parse` is a function from (index of the first line, bytes of each file, faults) to text. If `is_lenient`, files of
@@ -145,15 +194,22 @@ class FileReader(Reader):
     def __init__(self, parse: Callable[..., Columns], *files: Lines, is_lenient: bool = False) -> None:
         self._parse, self.files, self._is_lenient = parse, files, is_lenient
 
+    @property
+    def position(self) -> int:
+        """Number of (compressed) bytes read from disk; 0 if unknown."""
+        return sum(file.position for file in self.files)
+
     def take(self, count: int) -> RawRecords:
-        """Return the next lines of all files, at most `count`."""
+        """Return the next lines of all files, at most `count`; size 0 at the end.
+
+        Raises DataError if a file is damaged, or the files have different numbers of lines.
+        """
         first = self.files[0].number
         blocks = [file.take(count) for file in self.files]
-        numbers = [file.number for file in self.files]
-        size = max(0, min(numbers) - first)
-        if len(set(numbers)) > 1:
+        size = min(map(len, blocks))
+        if any(len(lines) > size for lines in blocks):
             for file in self.files:
-                while file.take(BLOCK_BYTES):
+                while file.take(LINES_AT_ONCE):
                     pass
             if not self._is_lenient:
                 src, tgt = self.files
@@ -161,64 +217,60 @@ class FileReader(Reader):
                     f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files must "
                     "have the same number of lines (only \\n ends a line)"
                 )
-            blocks = [b"".join(islice(io.BytesIO(lines), size)) for lines in blocks]
-        return RawRecords(size, partial(self._parse, first, *blocks))
+        return RawRecords(size, partial(self._parse, first, *(b"".join(lines[:size]) for lines in blocks)))
 
 
-def parse_text(source: TextFiles, first: int, src: bytes, tgt: bytes, faults: Faults | None = None) -> Columns:
+def parse_text(source: TextFiles, first: int, src: bytes, tgt: bytes, faults: Faults) -> Columns:
     """Parse lines of two parallel files."""
     return decode(source.src, first, src, "src", faults), decode(source.tgt, first, tgt, "tgt", faults)
 
 
-def parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults | None = None) -> Columns:
+def parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults) -> Columns:
     """Parse two columns of tab-separated lines."""
     src, tgt = source.src_column, source.tgt_column
     rows = [line.split("\t") for line in decode(source.tsv, first, lines, "pair", faults)]
     for number, row in enumerate(rows):
         if len(row) < max(src, tgt):
             key = "src_column" if src > len(row) else "tgt_column"
-            if faults is None:
-                raise DataError(
-                    f"{source.tsv}:{first + number + 1}: {key} is {getattr(source, key)}, but the number of "
-                    f"columns is {len(row)} (separated by tabs, counted from 1)"
-                )
             faults.short.append(number)
+            faults.errors[number] = (
+                f"{source.tsv}:{first + number + 1}: {key} is {getattr(source, key)}, but the number of "
+                f"columns is {len(row)} (separated by tabs, counted from 1)"
+            )
             row += [""] * (max(src, tgt) - len(row))
     return [row[src - 1] for row in rows], [row[tgt - 1] for row in rows]
 
 
-def parse_jsonl(source: JsonlFile, fields: "Fields", first: int, lines: bytes, faults: Faults | None = None) -> Columns:
+def parse_jsonl(source: JsonlFile, fields: "Fields", first: int, lines: bytes, faults: Faults) -> Columns:
     """Parse two fields of lines with JSON objects."""
     return fields.columns(decode(source.jsonl, first, lines, "pair", faults), f"{source.jsonl}:", first, faults)
 
 
-def decode(path: str, first: int, lines: bytes, side: str = "", faults: Faults | None = None) -> list[str]:
-    """Decode lines and remove line endings; `first` is the index of the first line in the file, starting at 0.
+def decode(path: str, first: int, lines: bytes, side: str, faults: Faults) -> list[str]:
+    r"""Decode lines and remove line endings; `first` is the index of the first line in the file, starting at 0.
 
-    Lines that are not UTF-8 are recorded in `faults` under the key `side`; without `faults`, they raise DataError.
+    Lines that are not UTF-8 or end with \r\n are recorded in `faults` under the key `side`.
     """
     if not lines:
         return []
     lines = lines.removeprefix(BOM) if first == 0 else lines
     try:
         text = lines.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if faults is None:
-            number = first + 1 + error.object.count(b"\n", 0, error.start)
-            column = error.start - error.object.rfind(b"\n", 0, error.start)
-            raise DataError(
-                f"{path}:{number}: not UTF-8 (byte {error.object[error.start]:#04x} at column {column}); convert the "
-                "file with iconv, or fix the line"
-            ) from error
+    except UnicodeDecodeError:
         text = lines.decode("utf-8", "replace")
-        decoded = text.encode("utf-8").split(b"\n")
-        faults.invalid[side] = [n for n, line in enumerate(lines.split(b"\n")) if line != decoded[n]]
-    found = text.split("\n")
-    if text.endswith("\n"):
-        found.pop()
+        for number, line in enumerate(lines.split(b"\n")):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                faults.invalid.setdefault(side, []).append(number)
+                faults.errors[number] = (
+                    f"{path}:{first + number + 1}: not UTF-8 (byte {line[error.start]:#04x} at column "
+                    f"{error.start + 1}); convert the file with iconv, or fix the line"
+                )
+    found = text.removesuffix("\n").split("\n")
     if "\r" not in text:
         return found
-    if faults is not None and (crlf := [number for number, line in enumerate(found) if line.endswith("\r")]):
+    if crlf := [number for number, line in enumerate(found) if line.endswith("\r")]:
         faults.crlf[side] = crlf
     return [line.removesuffix("\r") for line in found]
 
@@ -226,7 +278,15 @@ def decode(path: str, first: int, lines: bytes, side: str = "", faults: Faults |
 def read_lines(path: str | Path) -> list[str]:
     """Return all lines of a plain or compressed text file; raise DataError if it cannot be read or is not UTF-8."""
     with Lines(str(path)) as lines:
-        return decode(lines.path, 0, lines.take(sys.maxsize))
+        return decode_valid(lines.path, 0, lines.take(sys.maxsize))
+
+
+def decode_valid(path: str, first: int, lines: list[bytes]) -> list[str]:
+    """Decode lines like `decode`; raise DataError if one is not UTF-8."""
+    faults = Faults()
+    found = decode(path, first, b"".join(lines), "", faults)
+    faults.require_none()
+    return found
 
 
 # ---- rows with fields: lines of JSONL files and rows of datasets -----------------------------------------------------
@@ -239,14 +299,15 @@ class RowError(Exception):
 def parse_row(line: str) -> dict[str, Any]:
     """Parse a line with a JSON object; raise RowError if it is something else."""
     try:
-        row = json.loads(line)
+        row = parse_json(line)
+        if isinstance(row, dict):
+            return row
+        what = f"not a JSON object but {line[:40]!r}"
     except json.JSONDecodeError as error:
-        raise RowError(f"not JSON ({error.msg}: column {error.colno}); each line must be one JSON object") from error
-    except (ValueError, RecursionError) as error:  # a number with too many digits, or too deeply nested brackets
-        raise RowError(f"unsupported JSON ({error}); each line must be one JSON object") from error
-    if not isinstance(row, dict):
-        raise RowError(f"not a JSON object but {line[:40]!r}; each line must be one JSON object")
-    return row
+        what = f"not JSON ({error.msg}: column {error.colno})"
+    except ValueError as error:  # a number with too many digits, or too deeply nested brackets
+        what = f"unsupported JSON ({error})"
+    raise RowError(f"{what}; each line must be one JSON object")
 
 
 @dataclass(frozen=True)
@@ -266,16 +327,18 @@ class Fields:
     @classmethod
     def of_file(cls, source: JsonlFile, data: DataConfig, file: Lines) -> "Fields":
         """Return the fields of an open file; defaults depend on the first JSON object, which is not consumed."""
-        for line in decode(source.jsonl, 0, file.peek(LINES_AT_ONCE), faults=Faults()):
-            with contextlib.suppress(RowError):
+        lines = file.take(LINES_AT_ONCE)
+        file.put_back(lines)
+        for line in decode(source.jsonl, 0, b"".join(lines), "", Faults()):
+            with suppress(RowError):
                 return cls.of(source, data, parse_row(line))
         return cls.of(source, data, {})
 
-    def columns(self, rows: Iterable[Any], place: str, first: int, faults: Faults | None) -> Columns:
+    def columns(self, rows: Iterable[Any], place: str, first: int, faults: Faults) -> Columns:
         """Return the texts of rows, given as objects or lines of JSON; `first` is the index of the first row.
 
-        Faulty rows are recorded in `faults` and returned as empty texts. Without `faults`, they raise DataError with
-        `place` and the row number.
+        Faulty rows are recorded in `faults`, with a message that begins with `place` and the row number, and returned
+        as empty texts.
         """
         columns: Columns = [], []
         for number, row in enumerate(rows):
@@ -283,9 +346,8 @@ class Fields:
                 parsed = parse_row(row) if isinstance(row, str) else row
                 src, tgt = _text(parsed, self.src, "src_field"), _text(parsed, self.tgt, "tgt_field")
             except RowError as error:
-                if faults is None:
-                    raise DataError(f"{place}{first + number + 1}: {error}") from error
                 faults.broken[number] = str(error)
+                faults.errors.setdefault(number, f"{place}{first + number + 1}: {error}")
                 src = tgt = ""
             columns[0].append(src)
             columns[1].append(tgt)
@@ -315,18 +377,3 @@ def _text(row: dict[str, Any], keys: tuple[str, ...], option: str) -> str:
         except UnicodeEncodeError as error:
             raise RowError(f"field '{'.'.join(keys)}' has an unpaired surrogate, which is invalid") from error
     return value
-
-
-@contextlib.contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Convert errors on reading a file to DataError."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file; check the path") from error
-    except IsADirectoryError as error:
-        raise DataError(f"{path}: is a folder, not a file; for a Hugging Face dataset use `dataset: {path}`") from error
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        if isinstance(error, OSError) and error.strerror:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-        raise DataError(f"{path}: the compressed file is damaged or truncated ({error}); copy it again") from error

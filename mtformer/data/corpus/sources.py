@@ -15,14 +15,13 @@ from typing import Any
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.data.corpus import hub
-from mtformer.data.corpus.compressed import open_bytes
 from mtformer.data.corpus.readers import (
     LINES_AT_ONCE,
     Fields,
     FileReader,
     Lines,
     RawRecords,
-    Reader,
+    open_bytes,
     parse_jsonl,
     parse_text,
     parse_tsv,
@@ -43,7 +42,7 @@ def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
             is missing, or the Hub cannot be reached.
     """
     for records in read_records(source, data, LINES_AT_ONCE):
-        yield from zip(*records.parse(), strict=True)
+        yield from zip(*records.texts(), strict=True)
 
 
 def read_records(source: Source, data: DataConfig, size: int) -> Iterator[RawRecords]:
@@ -54,7 +53,7 @@ def read_records(source: Source, data: DataConfig, size: int) -> Iterator[RawRec
 
 
 @contextmanager
-def open_reader(source: Source, data: DataConfig, *, is_lenient: bool = False) -> Iterator[Reader]:
+def open_reader(source: Source, data: DataConfig, *, is_lenient: bool = False) -> Iterator[FileReader | hub.HubReader]:
     """Open a reader for a source; if `is_lenient`, it accepts files with different numbers of lines.
 
     Raises DataError if a file is missing, its compression is damaged, or the Hub cannot be reached.
@@ -112,7 +111,7 @@ def require_sources(data: DataConfig) -> None:
     require_files(sources)
     for source in data.sources:
         with open_reader(source, data) as reader:
-            reader.take(1).parse()
+            reader.take(1).texts()
     for source in data.dev_sources:
         deque(read_pairs(source, data), maxlen=0)
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element, ParseError
 
 from mtformer.config.languages import base_code
-from mtformer.data.corpus.compressed import open_bytes
-from mtformer.data.corpus.readers import reading
+from mtformer.data.corpus.readers import open_bytes, reading
 from mtformer.data.data_report import Pair
 from mtformer.errors import DataError
 

@@ -20,13 +20,13 @@ KEPT = 0
 EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS = "empty", "identical", "repetition", "URLs and markup", "few letters"
 SCRIPT, DIFFERENCE, NUMBERS, PUNCTUATION = "script", "length difference", "different numbers", "punctuation"
 LANGUAGE, TOO_LONG, RATIO, DUPLICATE = "language", "too long", "length ratio", "duplicate"
-LOW_SCORE, INVALID = "low score", "invalid line"
+INVALID = "invalid line"
 REASONS = (
     INVALID, EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS, SCRIPT, DIFFERENCE, NUMBERS, PUNCTUATION, LANGUAGE,
-    TOO_LONG, RATIO, DUPLICATE, LOW_SCORE,
+    TOO_LONG, RATIO, DUPLICATE,
 )  # fmt: skip
-"""Reasons for removal in the order of the checks; the first one that applies is counted. Only `data clean` scores pairs
-and removes invalid lines; in training, invalid lines are errors."""
+"""Reasons for removal in the order of the checks; the first one that applies is counted. Only `data clean` removes
+invalid lines; in training, they are errors."""
 
 RATIO_FROM_TOKENS = 10
 """The length ratio is checked if the longer side has more tokens than this."""
@@ -163,18 +163,12 @@ def code(reason: str) -> int:
 
 def count_reasons(codes: Codes) -> dict[str, int]:
     """Return the number of pairs by reason, without zeros, in the order of `REASONS`."""
-    counts = np.bincount(codes, minlength=1 + len(REASONS))[1:].tolist()
-    return {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
+    return in_order(dict(zip(REASONS, np.bincount(codes, minlength=1 + len(REASONS))[1:].tolist(), strict=True)))
 
 
 def in_order(counts: Mapping[str, int]) -> dict[str, int]:
     """Return counts by reason, without zeros, in the order of `REASONS`."""
     return {reason: counts[reason] for reason in REASONS if counts.get(reason)}
-
-
-def is_blank(line: str) -> bool:
-    """Return True for an empty line or a line of whitespace."""
-    return not line or line.isspace()
 
 
 def _repeats_words(line: str, most: int) -> bool:

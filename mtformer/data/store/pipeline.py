@@ -1,6 +1,5 @@
 """Filters, tokenization and duplicate keys, shared by data preparation, `data check` and `data clean`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,14 +10,12 @@ from mtformer.config.data import FilterConfig
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Keys, duplicate_keys
 from mtformer.data.filters.filters import KEPT, Codes, Filter
-from mtformer.data.store.ragged import Ints, Ragged
-from mtformer.text.tokenizer import UNK, Tokenizer, TokenizerPair
+from mtformer.data.store.pairs import Column, Ints, count_id, id_column, lengths
+from mtformer.text.tokenizer import UNK, TokenizerPair
 
 PAIRS_AT_ONCE = 10_240
 """Number of pairs that are parsed, filtered and tokenized together. With fewer pairs, starting SentencePiece's threads
 takes too long; with more, its results exceed the CPU cache."""
-SMALL_VOCABULARY = 1 << 16
-"""Maximum vocabulary size for which ids are stored in two bytes."""
 
 TokenCounts = NDArray[np.int32]
 """Array (pairs, 4): numbers of source and target tokens (excluding eos), and of unknown source and target tokens."""
@@ -44,17 +41,15 @@ class Pipeline:
         """Filter and tokenize pairs."""
         filter_, num_pairs = self.load(), len(texts[0])
         codes = filter_.by_text(texts)
-        counts, tokens = np.zeros((num_pairs, 4), dtype=np.int32), list[Ragged]()
+        counts, tokens = np.zeros((num_pairs, 4), dtype=np.int32), list[Column]()
         rows = np.arange(num_pairs) if self.tokenizes_all else np.flatnonzero(codes == KEPT)
         if self.tokenizers is not None:
             chosen = take(texts, rows)
             tokens = [
-                _encode(tokenizer, lines, num_threads)
+                id_column(tokenizer.encode(lines, num_threads), tokenizer.vocab_size)
                 for tokenizer, lines in zip((self.tokenizers.src, self.tokenizers.tgt), chosen, strict=True)
             ]
-            counts[rows] = np.stack(
-                [*(side.lengths_B for side in tokens), *(side.count(UNK) for side in tokens)], axis=1
-            )
+            counts[rows] = np.stack([*map(lengths, tokens), *(count_id(side, UNK) for side in tokens)], axis=1)
             by_length = filter_.by_length(counts[rows, 0], counts[rows, 1])
             codes[rows] = np.where(codes[rows] == KEPT, by_length, codes[rows])
         return Filtered(texts, codes, counts, tokens, rows)
@@ -77,12 +72,12 @@ class Filtered:
     codes: Codes
     counts: TokenCounts
     """Token counts; zeros for pairs that are not tokenized."""
-    tokens: list[Ragged]
+    tokens: list[Column]
     """Source ids and target ids of the pairs at `rows`; empty without tokenizers."""
     rows: Ints
     """Indices of the pairs that are tokenized."""
 
-    def kept(self) -> tuple[Columns, list[Ragged], TokenCounts]:
+    def kept(self) -> tuple[Columns, list[Column], TokenCounts]:
         """Return the text, ids and token counts of the kept pairs."""
         rows = np.flatnonzero(self.codes == KEPT)
         chosen = np.flatnonzero(self.codes[self.rows] == KEPT)
@@ -97,8 +92,3 @@ def take(texts: Columns, rows: Ints) -> Columns:
     numbers = rows.tolist()
     src, tgt = texts
     return [src[number] for number in numbers], [tgt[number] for number in numbers]
-
-
-def _encode(tokenizer: Tokenizer, lines: Sequence[str], num_threads: int) -> Ragged:
-    dtype = np.uint16 if tokenizer.vocab_size <= SMALL_VOCABULARY else np.int32
-    return Ragged.of(tokenizer.encode(lines, num_threads), dtype)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from filelock import Timeout
 
 from mtformer.config.data import DataConfig, FilterConfig, HubDataset, Source
@@ -39,9 +40,9 @@ from mtformer.data.data_report import DataReport
 from mtformer.data.filters.duplicates import Mask, repeated
 from mtformer.data.filters.filters import DUPLICATE, count_reasons, in_order
 from mtformer.data.store.cache import BUILDING, STORE, delete_unused, make_lock
+from mtformer.data.store.pairs import Pairs, join, make_pairs
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
-from mtformer.data.store.ragged import bytes_of
-from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, Pairs, Shard, Store, write_shard
+from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, Shard, Store, write_shard
 from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, explain_write_errors
 from mtformer.files import FORMAT, atomic_file, cache_folder, read_json, sync, write_text
@@ -116,11 +117,10 @@ def prepare(
 
 def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: TokenizerPair, keep_text: bool) -> str:
     """Return the name of a corpus in the cache; disabled filters do not affect it."""
-    filters = None
-    if pipeline.filters is not None:
-        keys = {name: key_of(FilterConfig, name) for name in FilterConfig.model_fields}
-        values = {name: getattr(pipeline.filters, name) for name, key in keys.items() if key.in_fingerprint}
-        filters = {name: value for name, value in values.items() if value != keys[name].off}
+    keys = {name: key_of(FilterConfig, name) for name in FilterConfig.model_fields}
+    filters = pipeline.filters and {
+        name: value for name, value in pipeline.filters if keys[name].in_fingerprint and value != keys[name].off
+    }
     settings = {
         "version": [PREPARATION, SHARD_PAIRS],
         "sources": sources,
@@ -179,12 +179,11 @@ class _Job:
 
     def make_shard(self, shard: _RawShard, num_threads: int) -> None:
         """Filter, tokenize and write the records of a shard."""
-        was_enabled = gc.isenabled()
         gc.disable()  # searching a million small lists for cycles would take a tenth of the time
         try:
             report = DataReport()
             parts = [self._filter(records, report, num_threads) for records in shard.records]
-            pairs = Pairs.joined(part for part, _ in parts)
+            pairs = join(part for part, _ in parts)
             with atomic_file(self.path(shard.number, ".npy")) as file, open(file, "wb") as opened:
                 np.save(opened, np.concatenate([rows for _, rows in parts]))
             if len(pairs):
@@ -192,12 +191,11 @@ class _Job:
                     write_shard(file, pairs)
             write_text(self.path(shard.number, ".json"), json.dumps(report.to_dict()))
         finally:
-            if was_enabled:
-                gc.enable()
+            gc.enable()
 
     def _filter(self, records: RawRecords, report: DataReport, num_threads: int) -> tuple[Pairs, np.ndarray]:
         """Return the kept pairs with a `ROW` each, and add counts to the report."""
-        texts = records.parse()
+        texts = records.texts()
         report.read += records.size
         report.count_unusual(*texts)
         filtered = self.pipeline.run(texts, num_threads)
@@ -209,7 +207,8 @@ class _Job:
         rows = np.empty(len(counts), dtype=ROW)
         keys = self.pipeline.keys(texts)
         rows["key"], rows["counts"] = keys if keys is not None else 0, counts
-        return Pairs(*tokens, *(map(bytes_of, texts) if self.keep_text else ())), rows
+        columns = [pa.array(lines, pa.string()) for lines in texts] if self.keep_text else []
+        return make_pairs(*tokens, *columns), rows
 
 
 def _make(
