@@ -34,8 +34,8 @@ def adapt(
     """Fine-tune a model on new text without forgetting what it knows.
 
     Half of each epoch repeats the training corpora of RUN. If they cannot be read, RUN translates the new sources
-    instead. Then the weights between old and new that gain most on the new dev set, and lose at most --max-loss on the
-    old one, become the weights of NEW. The same command resumes an interrupted adaptation.
+    instead. Then the weights between old and new that gain most chrF on the new dev set, and lose at most --max-loss on
+    the old one, become the weights of NEW. The same command resumes an interrupted adaptation.
     """
     from mtformer.experiment.adapt import SHARES, adaptation_config, choose_weights
 

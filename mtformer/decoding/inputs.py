@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mtformer.decoding.constraints import Phrase
 from mtformer.decoding.sentences import UNSPACED, split_line, split_sentences
@@ -13,6 +13,9 @@ from mtformer.text.tokenizer import EOS, UNK, Tokenizer, TokenizerPair
 LINE_BREAKS = re.compile("[\x00\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 
 WORD_START, WORD_END = rf"(?:(?<!\w)|(?={UNSPACED.pattern}))", rf"(?:(?!\w)|(?<={UNSPACED.pattern}))"
+
+MIN_SAVED = 0.2
+"""Minimum share of the tokens of a line in capital letters that lower case must save; see `without_capitals`."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,24 @@ def one_line(text: str) -> str:
 def as_written(phrases: Sequence[str], tokenizer: Tokenizer) -> list[str]:
     """Return the phrases as normalized by the tokenizer, with Unicode normalization and single spaces."""
     return [tokenizer.decode_pieces(tokenizer.pieces(one_line(phrase))).strip() for phrase in phrases]
+
+
+def without_capitals(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Line]:
+    """Return the lines, of which those in capital letters are in lower case, except for the first letter.
+
+    A tokenizer trained on normal text splits capitals into many short pieces, which models translate badly. A line
+    stays the same if lower case neither avoids unknown tokens nor saves `MIN_SAVED` of the tokens, if fewer than two of
+    its words are in capitals, or if its translation must contain a prefix or phrases.
+    """
+    found = list(lines)
+    for number, line in enumerate(lines):
+        words = [word for word in line.text.split() if word.isupper() and len(word) > 1]
+        if len(words) > 1 and line.text.isupper() and not line.prefix and not line.required:
+            text = line.text.capitalize()
+            before, after = tokenizer.encode([line.text, text])
+            if after.count(UNK) < before.count(UNK) or len(after) <= (1 - MIN_SAVED) * len(before):
+                found[number] = replace(line, text=text)
+    return found
 
 
 def make_segments(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mtformer.decoding.sentences import join_lines, needs_space
 from mtformer.text.pieces import SPACE
+from mtformer.text.tokenizer import BYTE_PIECE
 
 REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE = "repetition", "length limit", "copy of the source", "low confidence"
 FEWER_SENTENCES, NUMBERS, LOST_ADDRESS = "fewer sentences", "other numbers", "lost URL or e-mail address"
@@ -155,6 +156,16 @@ def flag_phrases(translation: Translation, prefix: str, required: Sequence[str])
     wrong += [f"{MISSING}: {phrase}" for phrase in required if phrase not in text]
     others = tuple(flag_phrases(other, prefix, required) for other in translation.alternatives)
     return replace(translation, flags=(*translation.flags, *wrong), alternatives=others)
+
+
+def in_capitals(one: Translation) -> Translation:
+    """Return the translation in capital letters; `tokens` and `pieces` stay those of the search."""
+    attention = one.attention
+    if attention is not None:
+        pieces = [piece if BYTE_PIECE.fullmatch(piece) else piece.upper() for piece in attention.tgt_pieces]
+        attention = replace(attention, tgt_pieces=pieces)
+    others = tuple(map(in_capitals, one.alternatives))
+    return replace(one, text=one.text.upper(), attention=attention, alternatives=others)
 
 
 def _join_attention(segments: Sequence[Translation]) -> Attention | None:

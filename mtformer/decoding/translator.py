@@ -25,9 +25,9 @@ from mtformer.decoding.ctranslate2_engine import import_ctranslate2, open_model,
 from mtformer.decoding.ctranslate2_model import cached_model
 from mtformer.decoding.engine import Engine, plan_batches
 from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.inputs import Segment, check_inputs, check_lines, make_segments
+from mtformer.decoding.inputs import Segment, check_inputs, check_lines, make_segments, without_capitals
 from mtformer.decoding.postprocessing import END, Postprocessor
-from mtformer.decoding.translation import LOST, REPETITION, Scored, Translation, flag_phrases, join_n_best
+from mtformer.decoding.translation import LOST, REPETITION, Scored, Translation, flag_phrases, in_capitals, join_n_best
 from mtformer.decoding.weights import find_weights
 from mtformer.device import pick_device, pick_search_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
@@ -175,7 +175,8 @@ class Translator:
         """Translate lines. Blank lines remain blank.
 
         A line longer than the training sources is split at sentence ends; `decoding.split` determines whether shorter
-        lines with several sentences are split too. The translations of the parts are joined.
+        lines with several sentences are split too. The translations of the parts are joined. A line in capital letters
+        is translated in lower case if the tokenizer does not know its capitals, and the translation capitalized.
 
         Args:
             lines: source lines.
@@ -196,7 +197,8 @@ class Translator:
         decoding, tgt = override(self.decoding, **settings), self.tokenizers.tgt
         self.engine.check(decoding, required is not None or glossary is not None)
         terms = sorted((glossary or {}).items(), key=lambda term: (-len(term[0]), term[0].islower()))
-        inputs = check_inputs(lines, prefixes, required, tgt, self.max_tokens, first_line, terms)
+        given = check_inputs(lines, prefixes, required, tgt, self.max_tokens, first_line, terms)
+        inputs = without_capitals(given, self.tokenizers.src)
         num_tags = len(self.engine.target.tags)
         preferred = self.max_tokens if decoding.split == "never" else self.preferred_tokens
         limits = preferred - num_tags, self.max_tokens - num_tags
@@ -228,9 +230,11 @@ class Translator:
         if prefixes is not None or required is not None or glossary is not None:
             checked = zip(translations, inputs, strict=True)
             translations = [flag_phrases(one, line.prefix, line.required) for one, line in checked]
-        if self.calibration is None:
-            return translations
-        return [self.calibration.rate(line.text, one) for line, one in zip(inputs, translations, strict=True)]
+        if self.calibration is not None:
+            rated = zip(inputs, translations, strict=True)
+            translations = [self.calibration.rate(line.text, one) for line, one in rated]
+        each = zip(given, inputs, translations, strict=True)
+        return [one if line.text == searched.text else in_capitals(one) for line, searched, one in each]
 
     def _search(
         self,

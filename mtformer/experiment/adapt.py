@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -53,11 +54,14 @@ log = logging.getLogger("mtformer")
 
 
 class Point(NamedTuple):
-    """A point on the line between the old and the new weights, with its dev BLEU."""
+    """A point on the line between the old and the new weights, with its dev scores."""
 
     share: float
     """Share of the new weights; 0: the old weights."""
     new: float
+    """BLEU on the new dev set."""
+    new_chrf: float
+    """chrF2++ on the new dev set."""
     old: float | None
     """BLEU on the old dev sets (the mean); None without an old dev set."""
 
@@ -143,8 +147,7 @@ def choose_weights(
 ) -> tuple[list[Point], Point]:
     """Save the best point between the old and the new weights as averaged weights; return all points and this one.
 
-    The best point has the highest BLEU on the new dev set among those that lose at most `max_loss` BLEU on the old dev
-    sets (interpolation as in WiSE-FT, Wortsman et al. 2022). `progress` is called after each point.
+    See `choose`; this is interpolation as in WiSE-FT (Wortsman et al. 2022). `progress` is called after each point.
     """
     assert config.training.init_from is not None
     base = RunDir.open(config.training.init_from)
@@ -169,12 +172,14 @@ def choose_weights(
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(torch.lerp(old[name], new[name], share))
-        values = []
+        bleu, chrf = list[float](), list[float]()
         for one in sets:
             found = [translation.text for translation in translator.into(one.tgt_lang).translate(one.sources)]
             settings = for_language(config.evaluation, one.tgt_lang)
-            values.append(score(found, one.references[0], settings, ["bleu"])[0].value)
-        points.append(Point(share, values[0], sum(values[1:]) / (len(values) - 1) if values[1:] else None))
+            scores = score(found, one.references[0], settings, ["bleu", "chrf"])
+            bleu.append(scores[0].value)
+            chrf.append(scores[1].value)
+        points.append(Point(share, bleu[0], chrf[0], fmean(bleu[1:]) if bleu[1:] else None))
         progress()
     chosen = choose(points, max_loss)
     weights = {name: torch.lerp(old[name], new[name], chosen.share) for name in old}
@@ -184,10 +189,13 @@ def choose_weights(
 
 
 def choose(points: Sequence[Point], max_loss: float) -> Point:
-    """Return the point with the highest new BLEU among those that lose at most `max_loss` BLEU on the old dev sets."""
+    """Return the point with the highest chrF2++ on the new dev set that loses at most `max_loss` BLEU on the old ones.
+
+    On a small dev set, chrF varies less between similar models than BLEU.
+    """
     before = points[0].old
     allowed = [one for one in points if before is None or one.old is None or one.old >= before - max_loss]
-    return max(allowed, key=lambda one: one.new)
+    return max(allowed, key=lambda one: one.new_chrf)
 
 
 # ---- corpora --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ MAX_PAIRS = 1_000_000
 CHARACTERS_PER_TOKEN = 4.5
 PIECES_PER_WORD = 0.4
 """Maximum vocabulary size per distinct word: small texts with few different words have no more pieces."""
-WARMUP_SHARE, VALIDATIONS, AVERAGED = 0.1, 20, 4
+WARMUP_SHARE, VALIDATIONS, AVERAGED = 0.03, 20, 4
 
 
 class Size(NamedTuple):
@@ -39,7 +39,7 @@ class Size(NamedTuple):
 
 SIZES = (
     Size(10_000, 2000, 128, 4, 0.3, "none", 2048, 3e-3, 150),
-    Size(50_000, 5000, 128, 4, 0.25, "none", 4096, 4e-3, 60),
+    Size(100_000, 8000, 128, 4, 0.25, "none", 2048, 5e-3, 50),
     Size(500_000, 8000, 256, 4, 0.2, "none", 4096, 2e-3, 30),
     Size(MAX_PAIRS, 16_000, 512, 6, 0.1, "none", 16_384, 1e-3, 15),
 )

@@ -67,7 +67,7 @@ class Trainer:
         config: the config of the experiment.
         run: the run directory.
         step: the training step, with model and optimizer.
-        batches_from: function that takes a sampler state and a step, and returns the batches that follow, each with its
+        batches_from: function that takes a sampler state and returns the batches that follow, each with its
             `end` state.
         dev_batches: function that returns the dev batches; None without dev data.
         decode_dev: function that translates and scores dev; None without dev data.

@@ -117,9 +117,9 @@ def test_without_old_corpora_the_old_model_translates_the_new_sources(
 @pytest.mark.parametrize(
     ("points", "share"),
     [
-        ([(0.0, 10.0, 40.0), (0.5, 14.0, 39.8), (1.0, 15.0, 39.0)], 0.5),
-        ([(0.0, 10.0, 40.0), (0.5, 9.0, 39.8), (1.0, 15.0, 39.0)], 0.0),
-        ([(0.0, 10.0, None), (0.5, 14.0, None), (1.0, 15.0, None)], 1.0),
+        ([(0.0, 10.0, 30.0, 40.0), (0.5, 9.0, 34.0, 39.8), (1.0, 15.0, 35.0, 39.0)], 0.5),
+        ([(0.0, 10.0, 30.0, 40.0), (0.5, 14.0, 29.0, 39.8), (1.0, 15.0, 35.0, 39.0)], 0.0),
+        ([(0.0, 10.0, 30.0, None), (0.5, 14.0, 34.0, None), (1.0, 15.0, 35.0, None)], 1.0),
     ],
 )
 def test_the_best_point_within_the_allowed_loss_is_chosen(points: list[Any], share: float) -> None:

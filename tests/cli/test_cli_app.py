@@ -394,3 +394,28 @@ def test_the_program_shortens_the_spin_of_openmp_threads(
         monkeypatch.setenv(name, value)
     assert invoke("config", "schema").exit_code == 0
     assert os.environ.get("GOMP_SPINCOUNT") == count
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell which cores a process uses")
+@pytest.mark.parametrize(
+    ("num_threads", "num_busy", "is_shared"),
+    [(None, 0, False), (None, 1, True), ("3", 1, False), ("3", 2, True), ("x", 1, True), ("9", 0, False)],
+)
+def test_other_processes_on_the_cores_are_noticed(
+    num_threads: str | None, num_busy: int, is_shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four cores, of which `num_busy` are in use between the two samples; the fifth belongs to others."""
+
+    def write(tick: int) -> None:
+        rows = [f"cpu{n} {tick} 0 0 0 0 0 0 0 0 0" if n < num_busy or n == 4 else f"cpu{n} 0 0 0 {tick} 0 0 0 0 0 0"
+                for n in range(5)]  # fmt: skip
+        (tmp_path / "stat").write_text("\n".join(["cpu  0 0 0 0 0 0 0 0 0 0", *rows, "intr 0", ""]))
+
+    write(100)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(program.time, "sleep", lambda _: write(120))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if num_threads is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", num_threads)
+    assert program.has_shared_cores(str(tmp_path / "stat")) == is_shared
+    assert not program.has_shared_cores(str(tmp_path / "missing"))

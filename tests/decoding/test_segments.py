@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 from toy import WORDS, random_lines
 
+from mtformer.config.schema import TokenizerConfig
+from mtformer.decoding.inputs import check_inputs, without_capitals
 from mtformer.decoding.sentences import join_lines, split_line
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.run_dir import RunDir
+from mtformer.text.tokenizer import Tokenizer
+from mtformer.text.train import train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -208,3 +212,49 @@ def test_lone_surrogates_and_line_breaks_are_replaced(translator: Translator) ->
     assert found.text.startswith("die ?frau und")
     assert translator.translate(["der"], required=[[odd]])[0].flags != ()
     assert translator.score([odd], [odd])[0] == translator.score(["die ?frau und"], ["die ?frau und"])[0]
+
+
+@pytest.mark.parametrize("settings", [{"n_best": 3}, {"beam_size": 1}, {"split": "always"}])
+def test_a_line_in_capital_letters_is_translated_in_lower_case(
+    translator: Translator, settings: dict[str, Any]
+) -> None:
+    lines = ["der hund schläft. die katze liest.", "ein hund im park"]
+    expected = translator.translate([line.capitalize() for line in lines], attention=True, **settings)
+    found = translator.translate([line.upper() for line in lines], attention=True, **settings)
+    for one, other in zip(found, expected, strict=True):
+        assert one.text == other.text.upper() != other.text
+        assert [each.text for each in one.alternatives] == [each.text.upper() for each in other.alternatives]
+        assert (one.tokens, one.score) == (other.tokens, other.score)
+        assert one.attention is not None
+        assert other.attention is not None
+        assert one.attention.tgt_pieces == [piece.upper() for piece in other.attention.tgt_pieces]
+
+
+@pytest.mark.parametrize(
+    ("line", "prefix", "required", "expected"),
+    [
+        ("DER HUND UND DIE KATZEN", "", [], "Der hund und die katzen"),
+        ("ÄRGER IM PARK", "", [], "Ärger im park"),
+        ("HUND", "", [], "HUND"),
+        ("Der HUND IM PARK", "", [], "Der HUND IM PARK"),
+        ("A 4", "", [], "A 4"),
+        ("犬 NATO", "", [], "犬 NATO"),
+        ("", "", [], ""),
+        ("DER HUND", "ein", [], "DER HUND"),
+        ("DER HUND", "", ["katze"], "DER HUND"),
+    ],
+)
+def test_lines_without_capitals(
+    translator: Translator, line: str, prefix: str, required: list[str], expected: str
+) -> None:
+    src, tgt = translator.tokenizers.src, translator.tokenizers.tgt
+    lines = check_inputs([line], [prefix], [required], tgt, translator.max_tokens, 0, [])
+    assert [one.text for one in without_capitals(lines, src)] == [expected]
+
+
+def test_capitals_that_the_tokenizer_knows_are_kept(translator: Translator, tmp_path: Path) -> None:
+    lines = random_lines(200, seed=1)
+    train_tokenizer(iter([*lines, *map(str.upper, lines)]), TokenizerConfig(vocab_size=80), tmp_path / "both.model")
+    line = lines[0].upper()
+    checked = check_inputs([line], None, None, translator.tokenizers.tgt, translator.max_tokens, 0, [])
+    assert without_capitals(checked, Tokenizer.load(tmp_path / "both.model"))[0].text == line
