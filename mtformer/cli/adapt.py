@@ -48,10 +48,11 @@ def adapt(
     run_training(config, run_dir, ["mtformer", *sys.argv[1:]], "auto")
     with tqdm(total=len(SHARES), desc="interpolate", disable=None, leave=False) as bar:
         points, chosen = choose_weights(new, config, max_loss, bar.update)
-    rows = [["dev BLEU", "before", "after", f"chosen ({chosen.share:.0%} of the change)"]]
+    rows = [["dev set, score", "before", "after", f"chosen ({chosen.share:.0%} of the change)"]]
     shown = (points[0], points[-1], chosen)
-    rows.append(["new", *(f"{one.new:.2f}" for one in shown)])
+    rows.append(["new, chrF2++", *(f"{one.new_chrf:.2f}" for one in shown)])
+    rows.append(["new, BLEU", *(f"{one.new:.2f}" for one in shown)])
     if chosen.old is not None:
-        rows.append(["old", *(f"{one.old:.2f}" for one in shown)])
+        rows.append(["old, BLEU", *(f"{one.old:.2f}" for one in shown)])
     echo(*table_lines(rows, right=[1, 2, 3]))
     echo(f"translate with: mtformer translate {run_dir}", err=True)
