@@ -23,8 +23,8 @@ from mtformer.errors import LostProcessError, MtformerError
 DEBUG = "MTFORMER_DEBUG"
 SECONDS_TO_WAIT = 3.0
 INTERRUPTED = 130
-SPIN_COUNTS = {False: "10000000", True: "3000"}
-"""How often waiting OpenMP threads (GNU) check for work before they sleep, by whether other processes use the cores."""
+LONG_SPIN, SHORT_SPIN = "10000000", "3000"
+"""How often waiting OpenMP threads (GNU) check for work before they sleep: in training on idle cores, and otherwise."""
 SHARED_CORES = 0.3
 """Number of cores in use from which the cores count as shared."""
 SAMPLE_SECONDS = 0.2
@@ -116,8 +116,9 @@ def _program(
     if debug:
         os.environ[DEBUG] = "1"
     if os.environ.keys().isdisjoint(("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
-        is_shared = context.invoked_subcommand not in TRAINING or has_shared_cores()
-        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNTS[is_shared]  # read when torch is imported
+        trains = context.invoked_subcommand in TRAINING and not {"-h", "--help"}.intersection(sys.argv)
+        is_long = trains and not has_shared_cores()
+        os.environ["GOMP_SPINCOUNT"] = LONG_SPIN if is_long else SHORT_SPIN  # read when torch is imported
     set_up_logging()
 
 

@@ -1,8 +1,10 @@
 """Read, merge, validate, write and compare configs; the origin of each value is recorded."""
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
@@ -17,6 +19,7 @@ from mtformer.errors import ConfigError
 from mtformer.files import FORMAT, expand_user, read_bytes, require_format, require_text
 
 SectionT = TypeVar("SectionT", bound=Section)
+log = logging.getLogger("mtformer")
 MOST_BYTES = 1_000_000
 """Maximum size of a config in bytes; reading YAML of this size takes a minute."""
 LONGEST_CHAIN = 20
@@ -95,12 +98,32 @@ def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dic
     values, tree = dict[str, Any](value or {}), dict[str, Any]()
     if "format" in values:
         require_format(own.pop(("format",)), values.pop("format"), ConfigError)
+        values = without_removed_keys(values, Config, path)
     if "extends" in values:
         tree = _read_base(path, values.pop("extends"), own.pop(("extends",)), origins, (*extended_by, path))
     for key, value in values.items():
         _put(tree, key, value, Config, (key,), origins)
     origins.update(own)
     return tree
+
+
+def without_removed_keys(value: Any, annotation: Any, path: str) -> Any:
+    """Return the values of a saved config without keys of earlier versions; log a warning for those that were on."""
+    if not isinstance(value, dict):
+        return value
+    section = plain(annotation)
+    removed = section.removed if is_section(section) else {}
+    for key in removed.keys() & value.keys():
+        if value[key] != removed[key]:
+            _warn_of_removed(path, key)
+    return {
+        key: without_removed_keys(one, child(annotation, key), path) for key, one in value.items() if key not in removed
+    }
+
+
+@cache
+def _warn_of_removed(path: str, key: str) -> None:
+    log.warning("%s: %s is not supported anymore and is ignored", path, key)
 
 
 def _take_pretrained(tree: dict[str, Any], origins: Origins) -> None:

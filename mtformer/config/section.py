@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -74,16 +74,8 @@ class Section(BaseModel):
     on_resume: ClassVar[OnResume | None] = None
     """Default `on_resume` of the keys in this section; None: inherited from the key of the section itself."""
     removed: ClassVar[dict[str, Any]] = {}
-    """Keys of earlier versions, with the value that turned them off; runs of these versions have them."""
+    """Keys of earlier versions, with the value that turned them off; see `loading.without_removed_keys`."""
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_removed_keys(cls, values: Any) -> Any:
-        """Ignore removed keys that were turned off; others are unknown keys."""
-        if not isinstance(values, dict):
-            return values
-        return {key: value for key, value in values.items() if key not in cls.removed or value != cls.removed[key]}
 
 
 def nearest(word: str, allowed: list[str]) -> str:

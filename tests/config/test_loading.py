@@ -232,14 +232,18 @@ def test_an_override_creates_a_list_or_a_mapping_of_dev_sets(write: Write) -> No
     )
 
 
-@pytest.mark.parametrize(("value", "is_accepted"), [("0.0", True), ("0.1", False)])
-def test_keys_of_earlier_versions_are_accepted_only_if_they_are_off(
-    value: str, is_accepted: bool, tmp_path: Path
+@pytest.mark.parametrize(("value", "is_on"), [("0.0", False), ("0.1", True)])
+def test_keys_of_earlier_versions_are_ignored_only_in_saved_configs(
+    value: str, is_on: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(f"data: {{src_lang: en, tgt_lang: de}}\ntokenizer:\n  sampling_alpha: {value}\n")
-    if is_accepted:
-        assert load_config(path).config == load_config(path, ["tokenizer.joint=true"]).config
-        return
-    with pytest.raises(ConfigError, match=r"config\.yaml:3: tokenizer\.sampling_alpha: unknown key"):
+    path, text = (
+        tmp_path / "config.yaml",
+        f"data: {{src_lang: en, tgt_lang: de}}\ntokenizer: {{sampling_alpha: {value}}}\n",
+    )
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"config\.yaml:2: tokenizer\.sampling_alpha: unknown key"):
         load_config(path)
+    path.write_text(f"format: 1\n{text}")
+    assert "sampling_alpha" not in dump_config(load_config(path).config)
+    warning = f"{path}: sampling_alpha is not supported anymore and is ignored"
+    assert [record.message for record in caplog.records] == [warning] * is_on
