@@ -89,12 +89,13 @@ class Muon(torch.optim.AdamW):
         is_skipped = (torch.zeros((), device=grads.device) if self.found_inf is None else self.found_inf) > 0
         momenta = [one.of(self.state[one.weight]["momentum"]) for one in projections]
         old = torch.stack(momenta)
-        new = torch.where(is_skipped, old, MOMENTUM * old + grads)
+        new = torch.where(is_skipped, old, grads.add(old, alpha=MOMENTUM))
         torch._foreach_copy_(momenta, list(new.unbind()))
-        updates = orthogonalize(grads + MOMENTUM * new, self.dtype) * (UPDATE_RMS * grads.size(2) ** 0.5)
+        updates = torch.where(is_skipped, 0.0, orthogonalize(grads.add_(new, alpha=MOMENTUM), self.dtype))
         weights = [one.of(one.weight.detach()) for one in projections]
-        updates = torch.where(is_skipped, 0.0, updates + weight_decay * torch.stack(weights))
-        torch._foreach_add_(weights, list(updates.unbind()), alpha=-lr)
+        if weight_decay:
+            torch._foreach_mul_(weights, torch.where(is_skipped, 1.0, 1 - lr * weight_decay))
+        torch._foreach_add_(weights, list(updates.unbind()), alpha=-lr * UPDATE_RMS * grads.size(2) ** 0.5)
 
 
 def orthogonalize(matrices: Tensor, dtype: torch.dtype) -> Tensor:
