@@ -149,10 +149,12 @@ class MultiHeadAttention(nn.Module):
         """Return queries (B, H, T, K), keys and values (B, G, S, K)."""
         if kv is not None:
             return self._split(self.in_projection(x_BTD, 0, self.H * self.K)), *kv
-        widths = [self.H * self.K, self.G * self.K, self.G * self.K]
-        q_BHTK, k_BGTK, v_BGTK = map(self._split, self.in_projection(x_BTD).split(widths, dim=-1))
+        heads_BTHK = self.in_projection(x_BTD).unflatten(-1, (-1, self.K))
+        rotated_BTHK, v_BTGK = heads_BTHK.split([self.H + self.G, self.G], dim=2)
         if rotation is not None:
-            q_BHTK, k_BGTK = rotation(q_BHTK), rotation(k_BGTK)
+            rotated_BTHK = rotation(rotated_BTHK)
+        q_BHTK, k_BGTK = rotated_BTHK.transpose(1, 2).split([self.H, self.G], dim=1)
+        v_BGTK = v_BTGK.transpose(1, 2)
         return (q_BHTK, k_BGTK, v_BGTK) if cache is None else (q_BHTK, *cache.append(k_BGTK, v_BGTK))
 
     def _repeat(self, x_BGSK: Tensor) -> Tensor:

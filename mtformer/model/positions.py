@@ -50,16 +50,15 @@ class LearnedPositions(nn.Module):
 
 
 class Rotation(NamedTuple):
-    """Cosines and sines (T, K/2) of the rotation angles of some positions."""
+    """Cosines and signed sines (T, 1, K) of the rotation angles of some positions."""
 
     cos: Tensor
     sin: Tensor
 
-    def __call__(self, x_BHTK: Tensor) -> Tensor:
-        """Rotate queries or keys; a rotation of one position is broadcast over dimension 2."""
-        cos, sin = self.cos.to(x_BHTK.dtype), self.sin.to(x_BHTK.dtype)
-        a, b = x_BHTK.chunk(2, dim=-1)
-        return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    def __call__(self, x_BTHK: Tensor) -> Tensor:
+        """Rotate queries or keys; a rotation of one position is broadcast over dimension 1."""
+        cos, sin = self.cos.to(x_BTHK.dtype), self.sin.to(x_BTHK.dtype)
+        return torch.addcmul(x_BTHK * cos, x_BTHK.roll(x_BTHK.size(-1) // 2, dims=-1), sin)
 
 
 class RotaryPositions(nn.Module):
@@ -73,9 +72,9 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, max_positions: int, K: int) -> None:
         super().__init__()
-        sin, cos = sinusoid(max_positions, K).chunk(2, dim=1)
-        self.register_buffer("cos", cos.contiguous(), persistent=False)
-        self.register_buffer("sin", sin.contiguous(), persistent=False)
+        sin, cos = sinusoid(max_positions, K).unsqueeze(1).chunk(2, dim=-1)
+        self.register_buffer("cos", torch.cat([cos, cos], dim=-1), persistent=False)
+        self.register_buffer("sin", torch.cat([-sin, sin], dim=-1), persistent=False)
 
     def forward(self, positions: slice) -> Rotation:
         """Return the rotation for these positions."""

@@ -51,18 +51,18 @@ def test_a_sequence_longer_than_max_positions_is_an_error(kind: str) -> None:
 
 
 def test_rotary_is_a_complex_rotation() -> None:
-    x_BHTK = random(2, 3, 7, 8)
-    rotated = RotaryPositions(7, 8)(slice(7))(x_BHTK)
+    x_BTHK = random(2, 7, 3, 8)
+    rotated = RotaryPositions(7, 8)(slice(7))(x_BTHK)
     for b in range(2):
         for h in range(3):
-            expected = reference.rotate(x_BHTK[b, h].numpy())
-            np.testing.assert_allclose(rotated[b, h].numpy(), expected, rtol=0, atol=1e-6)
+            expected = reference.rotate(x_BTHK[b, :, h].numpy())
+            np.testing.assert_allclose(rotated[b, :, h].numpy(), expected, rtol=0, atol=1e-6)
 
 
 def test_a_rotation_of_one_position_applies_to_all_beams() -> None:
-    """During decoding, dimension 2 contains the beams."""
-    rotary, x_BHTK = RotaryPositions(7, 8), random(2, 3, 1, 8).expand(2, 3, 7, 8)
-    at_each = rotary(slice(7))(x_BHTK)
+    """During decoding, dimension 1 contains the beams."""
+    rotary, x_BTHK = RotaryPositions(7, 8), random(2, 1, 3, 8).expand(2, 7, 3, 8)
+    at_each = rotary(slice(7))(x_BTHK)
     for t in range(7):
-        rotated_BHRK = rotary(slice(t, t + 1))(x_BHTK[:, :, :5])
-        assert torch.equal(rotated_BHRK, at_each[:, :, t : t + 1].expand(2, 3, 5, 8))
+        rotated_BRHK = rotary(slice(t, t + 1))(x_BTHK[:, :5])
+        assert torch.equal(rotated_BRHK, at_each[:, t : t + 1].expand(2, 5, 3, 8))
