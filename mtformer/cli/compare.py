@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from mtformer.cli.options import CometOption, argument, optional
+from mtformer.cli.options import argument, optional
 from mtformer.cli.output import echo, table_lines
 from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import ConfigError
-from mtformer.evaluation.comet import Comet
 from mtformer.experiment.sweep import short_keys
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ def compare(
     sentences: Annotated[int, typer.Option(min=0, help="Show this many of the sentences that differ most.")] = 5,
     as_json: Annotated[bool, optional("Print everything as JSON.", "--json")] = False,
     force: Annotated[bool, optional("Compare despite different data, metrics or settings.", "--force")] = False,
-    comet: CometOption = None,
 ) -> None:
     """Compare runs or hypothesis files: scores, significance, lengths and sentences.
 
@@ -64,13 +62,11 @@ def compare(
     if ref:
         runs, material = read_files(paths, ref, src, _evaluation(bleu_tokenizer or "13a"))
         systems, materials = group_runs(runs), [material]
-        if comet is not None and material.sources is None:
-            raise ConfigError("--comet requires the sources; give them with --src")
     else:
         runs = open_runs(paths)
         systems = group_runs(runs, group)
         materials = [read_material(name, runs, force) for name in common_sets(runs, sets or [])]
-    comparisons, different = _compare_all(systems, materials, sentences, comet), dict(config_differences(systems))
+    comparisons, different = _compare_all(systems, materials, sentences), dict(config_differences(systems))
     if as_json:
         echo(_json(systems, different, comparisons))
         return
@@ -89,18 +85,13 @@ def _evaluation(bleu_tokenizer: str) -> EvaluationConfig:
         raise ConfigError(f"--bleu-tokenizer '{bleu_tokenizer}': {error.errors()[0]['msg']}") from error
 
 
-def _compare_all(
-    systems: "list[System]", materials: "list[Material]", num_sentences: int, comet_model: str | None
-) -> "list[Comparison]":
+def _compare_all(systems: "list[System]", materials: "list[Material]", num_sentences: int) -> "list[Comparison]":
     from mtformer.cli.progress import alive
-    from mtformer.device import pick_device
     from mtformer.evaluation.compare import compare as compare_one
     from mtformer.evaluation.compare import num_units
 
-    comet = Comet(comet_model, pick_device("auto").type) if comet_model is not None else None
-    total = num_units(systems, comet is not None) * len(materials)
-    with alive("compare", total=total, unit="test") as bar:
-        return [compare_one(systems, material, num_sentences, comet, bar.update) for material in materials]
+    with alive("compare", total=num_units(systems) * len(materials), unit="test") as bar:
+        return [compare_one(systems, material, num_sentences, bar.update) for material in materials]
 
 
 def _json(systems: "list[System]", different: dict[str, list[Any]], comparisons: "list[Comparison]") -> str:
@@ -165,25 +156,23 @@ def _comparison_lines(comparison: "Comparison", width: int) -> Iterator[str]:
 
 def _metric_rows(table: "MetricTable") -> list[Sequence[str]]:
     """Return the rows of a table, without empty columns."""
-    digits, rows = 4 if table.name == "comet" else 2, table.systems
-    scores = [f"{row.mean:.{digits}f}" for row in rows]
+    rows = table.systems
+    scores = [f"{row.mean:.2f}" for row in rows]
     columns = {"system": [row.system for row in rows], "score": scores}
     if any(row.deviation is not None for row in rows):
-        spreads = [f" ± {row.deviation:.{digits}f}" if row.deviation is not None else "" for row in rows]
+        spreads = [f" ± {row.deviation:.2f}" if row.deviation is not None else "" for row in rows]
         columns = {"system": columns["system"], "n": [str(len(row.runs)) for row in rows]}
         columns["mean ± sd"] = [score + spread for score, spread in zip(scores, spreads, strict=True)]
-    columns["95% interval"] = [_interval((row.estimate.low, row.estimate.high), digits) for row in rows]
+    columns["95% interval"] = [_interval((row.estimate.low, row.estimate.high)) for row in rows]
     if len(rows) > 1:
-        columns["diff"] = ["" if row.difference is None else f"{row.difference:+.{digits}f}" for row in rows]
+        columns["diff"] = ["" if row.difference is None else f"{row.difference:+.2f}" for row in rows]
         columns["p boot"] = ["" if row.tests is None else f"{row.tests.p_bootstrap:.4f}" for row in rows]
         columns["p rand"] = ["" if row.tests is None else f"{row.tests.p_randomization:.4f}" for row in rows]
     if any(row.seeds_interval for row in rows):
-        columns["over seeds"] = [
-            _interval(row.seeds_interval, digits, "+") if row.seeds_interval else "" for row in rows
-        ]
+        columns["over seeds"] = [_interval(row.seeds_interval, "+") if row.seeds_interval else "" for row in rows]
     return [list(columns), *zip(*columns.values(), strict=True)]
 
 
-def _interval(bounds: tuple[float, float], digits: int, sign: str = "") -> str:
-    low, high = (f"{bound:{sign}.{digits}f}" for bound in bounds)
+def _interval(bounds: tuple[float, float], sign: str = "") -> str:
+    low, high = (f"{bound:{sign}.2f}" for bound in bounds)
     return f"{low} to {high}"

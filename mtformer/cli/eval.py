@@ -14,7 +14,6 @@ from mtformer.cli.decoding_options import Load
 from mtformer.cli.line_files import parallel_lines
 from mtformer.cli.options import (
     CheckpointsOption,
-    CometOption,
     DeviceOption,
     EnsembleArgument,
     PrecisionOption,
@@ -27,7 +26,6 @@ from mtformer.cli.output import echo, for_terminal, printable, table_lines
 from mtformer.config.data import TextFiles
 from mtformer.config.loading import load_config
 from mtformer.errors import ConfigError, explain_write_errors
-from mtformer.evaluation.comet import Comet
 from mtformer.files import FORMAT, write_text
 from mtformer.run_dir import RunDir
 
@@ -49,7 +47,6 @@ def evaluate(
     testset: Annotated[str | None, optional("sacreBLEU test set, such as wmt14/full.")] = None,
     to: ToOption = None,
     output: Annotated[Path | None, optional("Folder for the results (default: RUN/eval).")] = None,
-    comet: CometOption = None,
     calibrate: Annotated[bool, optional("Fit the confidence of translations to this set.", "--calibrate")] = False,
     *,
     load: Load,
@@ -67,7 +64,7 @@ def evaluate(
     if calibrate:
         calibrate_run(RunDir.open(runs[0]), translator, sets)
     else:
-        evaluate_sets(runs[0], sets, translator, output, comet)
+        evaluate_sets(runs[0], sets, translator, output)
 
 
 def calibrate_run(run: RunDir, translator: "Translator", sets: "list[EvalSet]") -> None:
@@ -86,29 +83,23 @@ def calibrate_run(run: RunDir, translator: "Translator", sets: "list[EvalSet]") 
     log.info("confidence fitted to %d pairs; %.0f%% have a chrF2++ of at least %g", len(chrf), 100 * share, GOOD_CHRF)
 
 
-def evaluate_sets(
-    run: Path,
-    sets: "list[EvalSet]",
-    translator: "Translator",
-    output: Path | None = None,
-    comet_model: str | None = None,
-) -> None:
+def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", output: Path | None = None) -> None:
     """Translate and score each test set, save the results, and print a table of the scores to stdout."""
     from mtformer.evaluation.evaluate import evaluate as evaluate_one
 
     opened = RunDir.open(run)
     config = load_config(opened.config).config
-    comet = Comet(comet_model, translator.engine.device) if comet_model is not None else None
     cards = {}
     for one in sets:
         folder = output / one.name if output is not None else opened.evaluation(one.name)
         with tqdm(total=len(one.sources), desc=printable(one.name), unit="line", disable=None, leave=False) as bar:
-            cards[folder] = evaluate_one(translator, one, config.evaluation, folder, progress=bar.update, comet=comet)
+            cards[folder] = evaluate_one(translator, one, config.evaluation, folder, progress=bar.update)
     first = next(iter(cards.values()))
     rows = [["test set", "lines", *(score.label for score in first.scores)]]
-    for card in cards.values():
-        values = [f"{score.value:.{4 if score.name == 'comet' else 2}f}" for score in card.scores]
-        rows.append([card.name, str(card.num_sentences), *values])
+    rows += [
+        [card.name, str(card.num_sentences), *(f"{score.value:.2f}" for score in card.scores)]
+        for card in cards.values()
+    ]
     echo(*table_lines(rows, right=range(1, len(rows[0]))))
     echo(*(f"{score.label}: {score.signature}" for score in first.scores))
     echo(*(f"hypotheses and scores: {folder}" for folder in cards), err=True)

@@ -42,14 +42,9 @@ CHECKPOINT_HELP = (
     "clearly better on dev; without dev data, averaged if it exists, else last."
 )
 BACKEND_HELP = "mtformer or ctranslate2. Default: ctranslate2 for its exports and for int8 on a CPU, else mtformer."
-COMET_HELP = (
-    "Also score with COMET (`comet` extra): a model on the Hugging Face Hub, such as Unbabel/wmt22-comet-da, or a path "
-    "to checkpoints/model.ckpt. A checkpoint is a pickle file, which can run code: use only a source you trust."
-)
 EnsembleArgument = Annotated[list[Path], argument("Run directory or bundle; several form an ensemble.")]
 ToOption = Annotated[str | None, optional("Target language (default: data.tgt_lang).")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 PrecisionOption = Annotated[str | None, typer.Option(help=PRECISION_HELP, show_default="fp32; on CUDA fp16")]
 BackendOption = Annotated[Literal["mtformer", "ctranslate2"] | None, optional(BACKEND_HELP)]
 CheckpointsOption = Annotated[list[str] | None, optional(CHECKPOINT_HELP + " Repeat for an ensemble.", "--checkpoint")]
-CometOption = Annotated[str | None, optional(COMET_HELP)]

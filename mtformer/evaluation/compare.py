@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from mtformer.config.loading import config_diff
-from mtformer.evaluation.comet import Comet
-from mtformer.evaluation.scores import METRICS, ScoreName
+from mtformer.evaluation.scores import METRICS, MetricName
 from mtformer.evaluation.significance import (
     Counts,
     Estimate,
@@ -17,7 +16,6 @@ from mtformer.evaluation.significance import (
     PairedTests,
     describe_tests,
     estimate,
-    mean_measure,
     paired_tests,
     sacrebleu_measure,
     welch_interval,
@@ -61,7 +59,7 @@ class SystemScore:
 class MetricTable:
     """Scores of all systems for one metric."""
 
-    name: ScoreName
+    name: MetricName
     label: str
     signature: str
     tests: str
@@ -76,7 +74,7 @@ class Bucket:
     low: int
     high: int | None
     num_sentences: int
-    scores: dict[ScoreName, list[float]]
+    scores: dict[MetricName, list[float]]
     """For each metric, one score per system: the mean over its runs."""
 
 
@@ -105,22 +103,21 @@ class Comparison:
     ignored: list[str]
 
 
-def num_units(systems: Sequence[System], comet: bool) -> int:
+def num_units(systems: Sequence[System]) -> int:
     """Return the number of times that `compare` calls `progress` for one test set."""
-    return len(systems) * (len(METRICS) + comet)
+    return len(systems) * len(METRICS)
 
 
 def compare(
     systems: Sequence[System],
     material: Material,
     num_sentences: int = 5,
-    comet: Comet | None = None,
     progress: Callable[[], object] = lambda: None,
 ) -> Comparison:
     """Compare systems on a test set; the first system is the baseline.
 
-    The result includes the `num_sentences` sentences with the largest differences. `comet` is an additional metric,
-    which requires sources. `progress` is called after each system and metric.
+    The result includes the `num_sentences` sentences with the largest differences. `progress` is called after
+    each system and metric.
 
     Raises:
         ConfigError: if the BLEU tokenizer is not available, or sacreBLEU's seed is invalid.
@@ -128,10 +125,6 @@ def compare(
     outputs = {run.path: material.outputs[run.path] for system in systems for run in system.runs}
     measures = [sacrebleu_measure(name, material.evaluation, outputs, material.references) for name in METRICS]
     chrf = measures[METRICS.index("chrf")]
-    if comet is not None and material.sources is not None:
-        texts = material.sources, material.references[0]
-        scores = {path: comet.sentence_scores(texts[0], lines, texts[1]) for path, lines in outputs.items()}
-        measures.append(mean_measure(comet.signature, scores))
     unit, buckets = _by_length(systems, material.sources, measures) if material.sources is not None else ("words", [])
     return Comparison(
         material.name,

@@ -12,7 +12,6 @@ from mtformer.data.corpus.sources import languages, read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.card import EvalSet, ScoreCard, write_card
-from mtformer.evaluation.comet import Comet
 from mtformer.evaluation.scores import METRICS, MetricName, for_language, looks_tokenized, score
 
 log = logging.getLogger("mtformer")
@@ -71,11 +70,10 @@ def evaluate(
     *,
     metrics: Sequence[MetricName] = METRICS,
     progress: Callable[[int], object] | None = None,
-    comet: Comet | None = None,
 ) -> ScoreCard:
     """Translate a test set with the translator's `decoding` settings, score it, and save a score card in `folder`.
 
-    `progress` is passed to `Translator.translate`. `comet` is an additional metric; it uses only the first reference.
+    `progress` is passed to `Translator.translate`.
     """
     if any(looks_tokenized(references) for references in test.references):
         log.warning("%s: the references look tokenized; their scores are not comparable to published ones", test.name)
@@ -85,6 +83,4 @@ def evaluate(
     seconds = time.perf_counter() - start
     config = for_language(config, test.tgt_lang)
     scores = score(hypotheses, test.references[0], config, metrics, test.references[1:])
-    if comet is not None:
-        scores.append(comet.score(test.sources, hypotheses, test.references[0]))
     return write_card(folder, test, hypotheses, scores, config, translator, seconds)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:  # importing sacreBLEU takes a second
 
 MetricName = Literal["bleu", "chrf", "ter"]
 METRICS: tuple[MetricName, ...] = ("bleu", "chrf", "ter")
-ScoreName = Literal["bleu", "chrf", "ter", "comet"]
 BY_LANGUAGE = {
     **dict.fromkeys(("zh", "zho", "chi", "cmn", "lzh", "wuu", "yue"), "zh"),
     **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
@@ -29,9 +28,10 @@ log = logging.getLogger("mtformer")
 
 @dataclass(frozen=True)
 class Score:
-    """A corpus score: its name, the label used in papers, and its signature (sacreBLEU's, or the COMET model)."""
+    """A corpus score: its name, the label used in papers, and sacreBLEU's signature."""
 
-    name: ScoreName
+    name: str
+    """A `MetricName`; cards of version 0.3 may also have `comet`."""
     label: str
     value: float
     signature: str

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import ConfigError
-from mtformer.evaluation.scores import MetricName, ScoreName, make_metric
+from mtformer.evaluation.scores import MetricName, make_metric
 
 Counts = NDArray[np.float64]
 NUM_RESAMPLES, NUM_TRIALS = 1000, 10_000
@@ -36,7 +36,7 @@ SEED = "SACREBLEU_SEED"
 class Measure:
     """A metric that scores any subset of sentences from precomputed counts."""
 
-    name: ScoreName
+    name: MetricName
     label: str
     signature: str
     score_of: Callable[[Any], float]
@@ -86,12 +86,6 @@ def sacrebleu_measure(
     label = metric._compute_score_from_stats(next(iter(counts.values())).sum(0)).name
     signature = metric.get_signature().format()
     return Measure(name, label, signature, lambda sums: metric._compute_score_from_stats(sums).score, counts)
-
-
-def mean_measure(signature: str, outputs: Mapping[Path, Sequence[float]]) -> Measure:
-    """Return COMET as a measure: the corpus score is the mean of the sentence scores in `outputs`, keyed by path."""
-    counts = {path: np.array([(score, 1.0) for score in scores]) for path, scores in outputs.items()}
-    return Measure("comet", "COMET", signature, lambda sums: float(sums[0] / sums[1]), counts)
 
 
 def estimate(measure: Measure, counts_NC: Counts) -> Estimate:

@@ -181,9 +181,6 @@ def test_files_of_hypotheses(files: Path, corpus: Path) -> None:
     assert with_sources["sentences"][0]["source"]
     two = compared(*options, "--ref", files / "bad", "--bleu-tokenizer", "char")["sets"][0]["metrics"][0]
     assert two["signature"].startswith("nrefs:2|case:mixed|eff:no|tok:char|")
-    result = invoke("compare", *options, "--comet", "x")
-    assert result.exit_code == 2
-    assert "--comet requires the sources; give them with --src" in result.stderr
 
 
 def test_the_help_explains_the_difference_from_sacrebleu() -> None:

@@ -123,6 +123,7 @@ def test_notes_are_differences_without_effect_on_translations(folder: Path) -> N
     old["versions"]["sacrebleu"] = "2.0.0"
     for score in old["scores"]:
         score["signature"] = score["signature"].replace(f"version:{sacrebleu.__version__}", "version:2.0.0")
+    old["scores"].append({"name": "comet", "label": "COMET", "value": 0.5, "signature": "model:x"})  # by version 0.3
     old["decoding"]["batch_tokens"] = 64
     old["device"] = "cuda"
     (folder / "scores.json").write_text(json.dumps(old), encoding="utf-8")

@@ -49,7 +49,7 @@ def single(name: str) -> System:
 def test_runs_with_several_seeds_have_mean_and_deviation() -> None:
     calls = list[int]()
     found = compare([A, B], MATERIAL, progress=lambda: calls.append(1))
-    assert len(calls) == num_units([A, B], comet=False) == 6
+    assert len(calls) == num_units([A, B]) == 6
     assert [table.name for table in found.metrics] == ["bleu", "chrf", "ter"]
     a, b = found.metrics[0].systems
     expected = [[bleu(OUTPUTS[Path(f"{name}{seed}")]) for seed in (1, 2, 3)] for name in "ab"]

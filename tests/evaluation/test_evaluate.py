@@ -15,7 +15,6 @@ from mtformer.decoding.translator import Translation
 from mtformer.errors import DataError
 from mtformer.evaluation.card import EvalSet, read_card, read_texts
 from mtformer.evaluation.evaluate import evaluate, sacrebleu_set, source_set
-from mtformer.evaluation.scores import Score
 from mtformer.run_dir import RunDir
 
 SOURCES = ["the dog", "", "a woman reads"]
@@ -51,19 +50,6 @@ def test_hypotheses_and_scores_are_saved(tmp_path: Path) -> None:
     card = read_card(folder)
     assert card == evaluation
     assert read_texts(folder, card) == (test, answers)
-
-
-def test_comet_is_added_on_request(tmp_path: Path) -> None:
-    asked = []
-
-    def comet_score(*texts: list[str]) -> Score:
-        asked.append(texts)
-        return Score("comet", "COMET", 0.5, "model:x")
-
-    test, comet = EvalSet("mine", SOURCES, [REFERENCES, SOURCES]), SimpleNamespace(score=comet_score)
-    evaluate(FakeTranslator(REFERENCES), test, EvaluationConfig(), tmp_path, comet=comet)  # type: ignore[arg-type]
-    assert asked == [(SOURCES, REFERENCES, REFERENCES)]
-    assert read_card(tmp_path).scores[-1] == Score("comet", "COMET", 0.5, "model:x")
 
 
 def test_tokenized_references_give_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
