@@ -48,8 +48,6 @@ def translate(
     as_json: Annotated[bool, optional("Write a JSON object per line: text, score, flags.", "--json")] = False,
     json_attention: Annotated[bool, optional("With --json: add cross-attention weights.", "--json-attention")] = False,
     attention: Annotated[Path | None, optional("Write attention as .json, .html, or .png (for one line).")] = None,
-    attention_layer: Annotated[int | None, optional("Decoder layer of a .png, from 1 (default: last).")] = None,
-    attention_head: Annotated[int | None, optional("Attention head of a .png, from 1 (default: all).")] = None,
     targets: Annotated[Path | None, optional("With --attention: file of translations to analyze.")] = None,
     alignment: Annotated[bool, optional("Append ||| and word alignments, such as 0-0 1-2.", "--alignment")] = False,
     *,
@@ -63,8 +61,7 @@ def translate(
     is_resumable = target is not None and (target.is_file() or not target.exists())  # not a pipe or device
     errors = {
         "--json-attention requires --json": json_attention and not as_json,
-        "--attention-layer, --attention-head and --targets require --attention FILE": attention is None
-        and (attention_layer or attention_head or targets),
+        "--targets requires --attention FILE": targets is not None and attention is None,
         "--attention needs all lines, but --continue skips some; remove one of them": attention is not None
         and continues,
         f"--output {target} is a folder; name a file": target is not None and target.is_dir(),
@@ -87,7 +84,7 @@ def translate(
     if attention is not None:
         from mtformer.report.attention import AttentionFile
 
-        attention_file = AttentionFile(attention, attention_layer, attention_head)
+        attention_file = AttentionFile(attention)
     # Missing files, and an output that another process is writing, are reported before a model is loaded.
     with parallel_lines([source, *beside.values()]) as lines, output.locked() if output else nullcontext():
         translator = load(run, to)

@@ -95,13 +95,10 @@ def map_values(label: str, one: AttentionMaps) -> dict[str, Any]:
 class AttentionFile:
     """A file of attention weights: numbers (.json), a page of heat maps (.html), or a picture (.png).
 
-    A picture shows a decoder layer, counted from 1 (None: the last one), and a head, counted from 1 (None: all). Raise
-    MtformerError if the suffix is unknown, `layer` or `head` is given for another format, or matplotlib is missing.
+    Raise MtformerError if the suffix is unknown, or matplotlib is missing for a picture.
     """
 
     path: Path
-    layer: int | None = None
-    head: int | None = None
     maps: list[tuple[int, AttentionMaps]] = field(default_factory=list, init=False)
     """(line number, maps) of each line that was added."""
 
@@ -110,10 +107,6 @@ class AttentionFile:
             raise ConfigError(f"--attention {self.path}: unknown format; use .json, .html or .png")
         if self.path.suffix == ".png":
             require_extra("an attention picture", "report", "matplotlib")
-        elif self.layer or self.head:
-            raise ConfigError(
-                "--attention-layer and --attention-head are for .png; other formats contain all layers and heads"
-            )
 
     def add(self, translator: Translator, number: int, source: str, translation: str | Translation) -> None:
         """Compute the maps of a line, counted from 1, unless it is blank; raise ConfigError for too many lines."""
@@ -136,18 +129,11 @@ class AttentionFile:
             sentences = [map_values(f"line {number}", one) for number, one in self.maps]
             write_text(self.path, render("attention.html", title="Attention", sentences=sentences))
         else:
-            self._write_picture(self.maps[0][1])
+            figure = draw(self.maps[0][1])
+            with warnings.catch_warnings(), atomic_file(self.path) as temporary:
+                warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # one per letter and position
+                figure.savefig(temporary, format="png", dpi=DPI)
         log.info("attention written to %s", self.path)
-
-    def _write_picture(self, maps: AttentionMaps) -> None:
-        num_layers, num_heads = maps.cross_LHTS.shape[:2]
-        for name, given, most in (("layer", self.layer, num_layers), ("head", self.head, num_heads)):
-            if given is not None and not 1 <= given <= most:
-                raise ConfigError(f"--attention-{name} {given}: the decoder has {name}s 1 to {most}")
-        figure = draw(maps, (self.layer or num_layers) - 1, None if self.head is None else self.head - 1)
-        with warnings.catch_warnings(), atomic_file(self.path) as temporary:
-            warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # one per letter and position
-            figure.savefig(temporary, format="png", dpi=DPI)
 
 
 def _numbers(line: int, one: AttentionMaps) -> dict[str, Any]:
@@ -165,40 +151,39 @@ def _numbers(line: int, one: AttentionMaps) -> dict[str, Any]:
     }
 
 
-def draw(maps: AttentionMaps, layer: int, head: int | None) -> "Figure":
-    """Draw a heat map for each head, or for one head, with a row per target token and a column per source token.
+def draw(maps: AttentionMaps) -> "Figure":
+    """Draw a heat map for each head of the last decoder layer, with a row per target and a column per source token.
 
-    The decoder layer and the head are counted from 0. Raise ConfigError if the picture would be too large.
+    Raise ConfigError if the picture would be too large.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    heads = range(maps.cross_LHTS.size(1)) if head is None else [head]
-    num_columns = math.ceil(math.sqrt(len(heads)))
-    num_rows = math.ceil(len(heads) / num_columns)
+    num_layers, num_heads = maps.cross_LHTS.shape[:2]
+    num_columns = math.ceil(math.sqrt(num_heads))
+    num_rows = math.ceil(num_heads / num_columns)
     longest = [max(map(len, pieces)) * FONT_SIZE / 72 * 0.65 for pieces in (maps.tgt_pieces, maps.src_pieces)]
     width = num_columns * (len(maps.src_pieces) * CELL + 0.3) + longest[0] + 0.8
     height = num_rows * (len(maps.tgt_pieces) * CELL + 0.35) + longest[1] + 0.5
     if max(width, height) > MAX_INCHES:
-        less = "choose one with --attention-head, or " if len(heads) > 1 else ""
-        raise ConfigError(f"the picture would be {width:.0f} x {height:.0f} inches; {less}write .json or .html")
+        raise ConfigError(f"the picture would be {width:.0f} x {height:.0f} inches; write .json or .html")
     figure = Figure(figsize=(max(width, 4.0), height), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
     grid = figure.subplots(num_rows, num_columns, squeeze=False, sharex=True, sharey=True).flatten()
     fonts = _fonts("".join([*maps.src_pieces, *maps.tgt_pieces]))
-    for axes, number in zip(grid, heads, strict=False):
-        image = axes.imshow(maps.cross_LHTS[layer, number].numpy(), cmap="Blues", vmin=0, vmax=1)
-        axes.set_title(f"head {number + 1}", fontsize=FONT_SIZE + 1)
-        axes.tick_params(length=0)
-    for axes in grid[len(heads) :]:
+    for number, weights_TS in enumerate(maps.cross_LHTS[-1]):
+        image = grid[number].imshow(weights_TS.numpy(), cmap="Blues", vmin=0, vmax=1)
+        grid[number].set_title(f"head {number + 1}", fontsize=FONT_SIZE + 1)
+        grid[number].tick_params(length=0)
+    for axes in grid[num_heads:]:
         axes.set_visible(False)
-    for axes in grid[max(0, len(heads) - num_columns) : len(heads)]:
+    for axes in grid[max(0, num_heads - num_columns) : num_heads]:
         axes.tick_params(labelbottom=True)  # also above a hidden map
     as_written = {"fontsize": FONT_SIZE, "fontfamily": fonts, "parse_math": False}  # show $ as it is
     for axes in grid:
         axes.set_xticks(range(len(maps.src_pieces)), maps.src_pieces, rotation=90, **as_written)
         axes.set_yticks(range(len(maps.tgt_pieces)), maps.tgt_pieces, **as_written)
     figure.colorbar(image, ax=list(grid), shrink=min(1.0, 3.0 / height), label="weight")
-    figure.suptitle(f"cross-attention, layer {layer + 1} of {len(maps.cross_LHTS)}", fontsize=FONT_SIZE + 3)
+    figure.suptitle(f"cross-attention, layer {num_layers} of {num_layers}", fontsize=FONT_SIZE + 3)
     return figure
 
 
