@@ -88,9 +88,9 @@ def _evaluation(bleu_tokenizer: str) -> EvaluationConfig:
 def _compare_all(systems: "list[System]", materials: "list[Material]", num_sentences: int) -> "list[Comparison]":
     from mtformer.cli.progress import alive
     from mtformer.evaluation.compare import compare as compare_one
-    from mtformer.evaluation.compare import num_units
+    from mtformer.evaluation.scores import METRICS
 
-    with alive("compare", total=num_units(systems) * len(materials), unit="test") as bar:
+    with alive("compare", total=len(materials) * len(METRICS) * len(systems), unit="test") as bar:
         return [compare_one(systems, material, num_sentences, bar.update) for material in materials]
 
 

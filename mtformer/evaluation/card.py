@@ -42,15 +42,6 @@ class HashedFile(_Model):
     sha256: str
 
 
-class Hardware(_Model):
-    """Hardware on which the hypotheses were computed."""
-
-    cpu: str
-    num_threads: int
-    gpu: str | None
-    """None if no GPU was used."""
-
-
 class TextHashes(_Model):
     r"""SHA-256 of each text as UTF-8 lines that end with \n, as printed by `sha256sum` for the saved files."""
 
@@ -79,7 +70,7 @@ class ScoreCard(_Model):
     """Translation time."""
     device: str
     dtype: str
-    hardware: Hardware
+    hardware: dict[str, Any]
     date: str
     versions: dict[str, str]
 
@@ -205,13 +196,13 @@ def _decoding(a: ScoreCard, b: ScoreCard) -> dict[str, str]:
     return {key: f"decoding.{key} {one} and {other}" for key, (one, other) in values.items() if one != other}
 
 
-def describe_hardware(device: str) -> Hardware:
-    """Describe this machine, including its GPU if the device is `cuda`."""
+def describe_hardware(device: str) -> dict[str, Any]:
+    """Return the CPU, the number of threads, and the GPU if the device is `cuda`."""
     information = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*:\s*(.+)", information.read_text()) if information.is_file() else None
     cpu = found[1].strip() if found else platform.processor() or platform.machine()
     gpu = torch.cuda.get_device_name() if device == "cuda" else None
-    return Hardware(cpu=cpu, num_threads=torch.get_num_threads(), gpu=gpu)
+    return {"cpu": cpu, "num_threads": torch.get_num_threads(), "gpu": gpu}
 
 
 def _rewrite_hint(folder: Path) -> str:

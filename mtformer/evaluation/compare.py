@@ -17,7 +17,6 @@ from mtformer.evaluation.significance import (
     describe_tests,
     estimate,
     paired_tests,
-    sacrebleu_measure,
     welch_interval,
 )
 from mtformer.evaluation.systems import Material, System, distinguishes
@@ -103,11 +102,6 @@ class Comparison:
     ignored: list[str]
 
 
-def num_units(systems: Sequence[System]) -> int:
-    """Return the number of times that `compare` calls `progress` for one test set."""
-    return len(systems) * len(METRICS)
-
-
 def compare(
     systems: Sequence[System],
     material: Material,
@@ -117,13 +111,13 @@ def compare(
     """Compare systems on a test set; the first system is the baseline.
 
     The result includes the `num_sentences` sentences with the largest differences. `progress` is called after
-    each system and metric.
+    each metric of a system.
 
     Raises:
         ConfigError: if the BLEU tokenizer is not available, or sacreBLEU's seed is invalid.
     """
     outputs = {run.path: material.outputs[run.path] for system in systems for run in system.runs}
-    measures = [sacrebleu_measure(name, material.evaluation, outputs, material.references) for name in METRICS]
+    measures = [Measure(name, material.evaluation, outputs, material.references) for name in METRICS]
     chrf = measures[METRICS.index("chrf")]
     unit, buckets = _by_length(systems, material.sources, measures) if material.sources is not None else ("words", [])
     return Comparison(

@@ -14,10 +14,9 @@ N sentences, C statistics that a metric collects per sentence: n-grams for BLEU 
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,21 +31,36 @@ NUM_RESAMPLES, NUM_TRIALS = 1000, 10_000
 SEED = "SACREBLEU_SEED"
 
 
-@dataclass(frozen=True)
 class Measure:
-    """A metric that scores any subset of sentences from precomputed counts."""
+    """A sacreBLEU metric that scores any subset of sentences from `counts`, which are keyed by the path of the output.
 
-    name: MetricName
-    label: str
-    signature: str
-    score_of: Callable[[Any], float]
-    """Function (counts summed over sentences) -> score."""
-    counts: dict[Path, Counts]
-    """Counts, keyed by the path of the hypotheses."""
+    Raises:
+        ConfigError: if the BLEU tokenizer is not available.
+    """
+
+    def __init__(
+        self,
+        name: MetricName,
+        config: EvaluationConfig,
+        outputs: Mapping[Path, Sequence[str]],
+        references: Sequence[Sequence[str]],
+    ) -> None:
+        self.name = name
+        self._metric = make_metric(name, config)
+        self.counts: dict[Path, Counts] = {
+            path: np.array(self._metric._extract_corpus_statistics(list(lines), list(references)), dtype=float)
+            for path, lines in outputs.items()
+        }
+        self.label = self._metric._compute_score_from_stats(next(iter(self.counts.values())).sum(0)).name
+        self.signature = self._metric.get_signature().format()
 
     def score(self, counts_NC: Counts) -> float:
         """Return the corpus score."""
         return self.score_of(counts_NC.sum(0))
+
+    def score_of(self, counts_C: Counts) -> float:
+        """Return the score for counts that are summed over sentences."""
+        return self._metric._compute_score_from_stats(counts_C).score
 
 
 @dataclass(frozen=True)
@@ -68,24 +82,6 @@ class PairedTests:
 
     p_bootstrap: float
     p_randomization: float
-
-
-def sacrebleu_measure(
-    name: MetricName,
-    config: EvaluationConfig,
-    outputs: Mapping[Path, Sequence[str]],
-    references: Sequence[Sequence[str]],
-) -> Measure:
-    """Return a sacreBLEU metric; raise ConfigError if the BLEU tokenizer is not available."""
-    metric = make_metric(name, config)
-    streams = [list(stream) for stream in references]
-    counts = {
-        path: np.array(metric._extract_corpus_statistics(list(lines), streams), dtype=float)
-        for path, lines in outputs.items()
-    }
-    label = metric._compute_score_from_stats(next(iter(counts.values())).sum(0)).name
-    signature = metric.get_signature().format()
-    return Measure(name, label, signature, lambda sums: metric._compute_score_from_stats(sums).score, counts)
 
 
 def estimate(measure: Measure, counts_NC: Counts) -> Estimate:
@@ -122,7 +118,7 @@ def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> Pa
 def _bootstrap(measure: Measure, counts_NC: Counts) -> NDArray[np.float64]:
     """Return the scores of bootstrap samples; the samples of all systems have the same sentences."""
     N, counts_NC = len(counts_NC), counts_NC.astype(np.float32)
-    samples = _generator().choice(N, size=(NUM_RESAMPLES, N), replace=True)
+    samples = _generator().choice(N, size=(NUM_RESAMPLES, N))
     return np.array([measure.score(counts_NC[sample_N]) for sample_N in samples])
 
 

@@ -69,8 +69,7 @@ def open_runs(paths: Sequence[Path]) -> list[Run]:
         if path.is_file():
             raise DataError(f"{path}: is a file, not a run directory; to compare files of hypotheses, add --ref")
     configs = [load_config(RunDir.open(path, verified=False).config).config for path in paths]
-    names = _names(paths)
-    return [Run(name, path, config) for name, path, config in zip(names, paths, configs, strict=True)]
+    return [Run(*each) for each in zip(_names(paths), paths, configs, strict=True)]
 
 
 def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
@@ -146,7 +145,7 @@ def read_files(
     hypotheses: Sequence[Path], references: Sequence[Path], sources: Path | None, evaluation: EvaluationConfig
 ) -> tuple[list[Run], Material]:
     """Return files of hypotheses as runs without a config; raise DataError if one is missing or line counts differ."""
-    names = _names(hypotheses)
+    runs = [Run(name, path) for name, path in zip(_names(hypotheses), hypotheses, strict=True)]
     paths = [*references, *([sources] if sources else []), *hypotheses]
     for path in paths:
         if path.is_dir():
@@ -158,7 +157,6 @@ def read_files(
         raise DataError(f"files of unequal length: {has} lines; give files with the same number of lines")
     if numbers == {0}:
         raise DataError(f"{references[0]}: no lines to compare")
-    runs = [Run(name, path) for name, path in zip(names, hypotheses, strict=True)]
     source_lines, outputs = lines[sources] if sources else None, {path: lines[path] for path in hypotheses}
     streams = [lines[path] for path in references]
     return runs, Material(references[0].name, source_lines, streams, evaluation, outputs, [], [])

@@ -202,11 +202,11 @@ def describe_environment(threads: int, device: str = "cpu") -> dict[str, str]:
     memory, hardware = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, describe_hardware(device)
     environment = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"),
-        "machine": f"{hardware.cpu}, {os.cpu_count()} logical cores, {memory:.0f} GiB, {platform.system()}",
+        "machine": f"{hardware['cpu']}, {os.cpu_count()} logical cores, {memory:.0f} GiB, {platform.system()}",
         "threads": str(threads),
     }
     if device == "cuda":
         versions |= {"CUDA": str(torch.version.cuda), "cuDNN": str(torch.backends.cudnn.version())}
         query = "nvidia-smi --query-gpu=driver_version,memory.total --format=csv,noheader"
-        environment |= {"device": str(hardware.gpu), "driver and memory": subprocess.getoutput(query)}
+        environment |= {"device": str(hardware["gpu"]), "driver and memory": subprocess.getoutput(query)}
     return {**environment, "versions": ", ".join(f"{name} {version}" for name, version in versions.items())}

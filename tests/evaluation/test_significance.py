@@ -22,7 +22,6 @@ from mtformer.evaluation.significance import (
     describe_tests,
     estimate,
     paired_tests,
-    sacrebleu_measure,
     t_quantile,
     welch_interval,
 )
@@ -34,7 +33,7 @@ METRICS: list[tuple[MetricName, Any]] = [("bleu", BLEU()), ("chrf", CHRF(word_or
 
 def measured(name: MetricName, *systems: list[str]) -> tuple[Measure, list[Counts]]:
     outputs = {Path(str(number)): lines for number, lines in enumerate(systems)}
-    measure = sacrebleu_measure(name, EvaluationConfig(), outputs, [REFERENCES])
+    measure = Measure(name, EvaluationConfig(), outputs, [REFERENCES])
     return measure, list(measure.counts.values())
 
 
@@ -64,7 +63,7 @@ def test_scores_and_signatures_equal_those_of_score(config: EvaluationConfig) ->
     hypotheses, references = SIMILAR[:30], [REFERENCES[:30], GOOD[:30]]
     scores = score(hypotheses, references[0], config, more_references=references[1:])
     for (name, _), expected in zip(METRICS, scores, strict=True):
-        measure = sacrebleu_measure(name, config, {Path("a"): hypotheses}, references)
+        measure = Measure(name, config, {Path("a"): hypotheses}, references)
         assert measure.score(measure.counts[Path("a")]) == pytest.approx(expected.value, abs=1e-9)
         assert (measure.label, measure.signature) == (expected.label, expected.signature)
 
