@@ -36,12 +36,10 @@ IDS = {
     "forced_eos_token_id": EOS,
 }
 ATTENTIONS = {
-    "encoder": {"self_attention": ("self_attn", "self_attention_residual")},
-    "decoder": {
-        "self_attention": ("self_attn", "self_attention_residual"),
-        "cross_attention": ("encoder_attn", "cross_attention_residual"),
-    },
+    "encoder": {"self_attention": "self_attn"},
+    "decoder": {"self_attention": "self_attn", "cross_attention": "encoder_attn"},
 }
+"""Hugging Face's names of our attention modules."""
 
 
 def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> None:
@@ -78,10 +76,10 @@ def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
     for side, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         for kind in [f"{number}.{{}}.{leaf}" for number in range(num_layers) for leaf in ("weight", "bias")]:
             ours, theirs = f"{side}.{kind}".format, f"model.{side}.layers.{kind}".format
-            for attention, (name, around) in ATTENTIONS[side].items():
+            for attention, name in ATTENTIONS[side].items():
                 yield ours(f"{attention}.in_projection"), [theirs(f"{name}.{x}_proj") for x in "qkv"]
                 yield ours(f"{attention}.out_projection"), [theirs(f"{name}.out_proj")]
-                yield ours(f"{around}.norm"), [theirs(f"{name}_layer_norm")]
+                yield ours(f"{attention}_residual.norm"), [theirs(f"{name}_layer_norm")]
             yield ours("feed_forward.expand"), [theirs("fc1")]
             yield ours("feed_forward.contract"), [theirs("fc2")]
             yield ours("feed_forward_residual.norm"), [theirs("final_layer_norm")]
