@@ -116,7 +116,6 @@ def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
         Section("data", "Data", tables.data(run)),
         Section("parameters", "Parameters", _try(run, "parameters", lambda: tables.parameters(run))),
         Section("config", "Config", tables.config(run)),
-        Section("commands", "Commands to repeat the run", tables.commands(run)),
     ]
     if run.points("train", "loss") and not run.samples:
         run.unread.append(f"translations of dev: there is no {run.run.samples.name}, so the run may have no dev data")

@@ -1,10 +1,8 @@
-"""Tables of a report: scores, starts, speed, data, parameters, config, and the commands that repeat the run."""
+"""Tables of a report: scores, starts, speed, data, parameters and config."""
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -72,7 +70,7 @@ def starts(run: RunContents) -> Table | None:
 
 
 def speed(run: RunContents) -> Table | None:
-    """Return tokens per second, how training time was spent, and the time left."""
+    """Return tokens per second, how training time was spent, the time left, and the package versions."""
     rows: list[tuple[str, str]] = []
     for figure in FIGURES:
         values = [value for _, value in run.points("train", figure.key)]
@@ -86,7 +84,8 @@ def speed(run: RunContents) -> Table | None:
         left = format_duration((run.max_steps - run.step) * steps[-1][1])
         rows.append(("time left", f"about {left}, plus validations"))
     rows += [("ended", format_time(state.ended))] if state.ended is not None else []
-    rows += [(key, str(run.made_with[key])) for key in ("precision", "processes") if key in run.made_with]
+    keys = ("precision", "processes", "mtformer", "python", "torch", "sentencepiece")
+    rows += [(key, str(run.made_with[key])) for key in keys if key in run.made_with]
     return Table((), rows) if rows else None
 
 
@@ -212,29 +211,3 @@ def config_differences(runs: Sequence[RunContents]) -> Table | None:
     keys = differing_keys(rows)
     cells = [(row.name, *(format_plain(without_folder(key, row.config.get(key))) for key in keys)) for row in rows]
     return Table(("run", *short_keys(keys).values()), cells)
-
-
-def commands(run: RunContents) -> dict[str, str]:
-    """Return the commands that repeat the run, and the package versions used for it."""
-    path = run.run.path
-    lines = [] if run.run.is_bundle else [["train", str(run.run.config), "--run-dir", f"{path}-again"]]
-    if run.points("train", "loss"):
-        lines.append(["reproduce", str(path)])
-    if run.state.state in ("interrupted", "failed", "killed"):
-        lines.append(["train", str(run.run.config), "--run-dir", str(path), "--resume"])
-    if run.config is not None and run.config.data.test:
-        lines.append(["eval", str(path), *_checkpoint_option(run)])
-    lines.append(["report", str(path)])
-    made_with = run.made_with or next((card.versions for card in run.scores.values()), {})
-    packages = ("mtformer", "python", "torch", "sentencepiece")
-    versions = [f"{name} {made_with[name]}" for name in packages if name in made_with]
-    return {"text": "\n".join(shlex.join(["mtformer", *line]) for line in lines), "versions": ", ".join(versions)}
-
-
-def _checkpoint_option(run: RunContents) -> Sequence[str]:
-    """Return the option that selects the scored checkpoint, if the scores are those of a single step."""
-    for card in run.scores.values():
-        folders = [Path(one.file).parent.name for one in card.checkpoints]
-        if len(folders) == 1 and (found := re.fullmatch(r"step-(\d+)", folders[0])):
-            return ["--checkpoint", str(int(found[1]))]
-    return []

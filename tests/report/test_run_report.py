@@ -26,7 +26,6 @@ from mtformer.weights import read_weights
 CURVES = ["loss", "perplexity", "bleu", "chrf", "learning_rate", "grad_norm", "tokens_per_second", "memory_gb"]
 SECTIONS = [
     "curves", "scores", "samples", "sentences", "attention", "starts", "speed", "data", "parameters", "config",
-    "commands",
 ]  # fmt: skip
 
 
@@ -294,7 +293,7 @@ def test_the_report_of_a_run_that_has_just_started(opens: Opens, tmp_path: Path,
     page = opens(run.report)
     assert page.locator("header p").first.inner_text() == "not started. Nothing is logged yet."
     ids = page.locator("section").evaluate_all("all => all.map((one) => one.id)")
-    assert ids == [*(["parameters"] if has_tokenizer else []), "config", "commands"]
+    assert ids == [*(["parameters"] if has_tokenizer else []), "config"]
 
 
 def test_the_report_of_a_bundle(made: RunDir, opens: Opens, tmp_path: Path) -> None:
@@ -307,7 +306,6 @@ def test_the_report_of_a_bundle(made: RunDir, opens: Opens, tmp_path: Path) -> N
     page = opens(bundle.report)
     assert "bundle: weights" in page.locator("header").inner_text()
     assert page.locator(".unread").count() == 0
-    assert "mtformer train" not in page.locator("#commands").inner_text()
 
 
 @pytest.mark.parametrize(("state", "message"), [
@@ -323,7 +321,6 @@ def test_the_report_of_an_unfinished_run(opens: Opens, tmp_path: Path, state: st
     page = opens(run.report)
     assert message in page.locator("header").inner_text()
     assert f"step {STEPS} of 900" in page.locator("header").inner_text()
-    assert "--resume" in page.locator("#commands").inner_text()
     assert page.locator("figure").count() == 1
 
 

@@ -101,12 +101,3 @@ def test_each_of_several_corpora_has_a_column(read: RunContents) -> None:
     assert ["pairs read", "10", "5", "5"] in found
     assert ["left out: duplicate", "1", "1", "–"] in found
     assert ["target tokens per line", "1.5", "3.0", "3.0"] in found
-
-
-def test_commands_can_be_pasted_into_a_shell(read: RunContents, tmp_path: Path) -> None:
-    renamed = read.run.path.rename(tmp_path / "a run's")
-    text = tables.commands(read_run(renamed, "run"))["text"]
-    quoted = "'" + str(renamed).replace("'", "'\"'\"'")
-    assert f"mtformer train {quoted}/config.yaml' --run-dir {quoted}-again'" in text
-    for command in ("reproduce", "eval", "report"):
-        assert f"mtformer {command} {quoted}'" in text
