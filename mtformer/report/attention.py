@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import warnings
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,22 +90,20 @@ def map_values(label: str, one: AttentionMaps) -> dict[str, Any]:
     }
 
 
-@dataclass
 class AttentionFile:
     """A file of attention weights: numbers (.json), a page of heat maps (.html), or a picture (.png).
 
     Raise MtformerError if the suffix is unknown, or matplotlib is missing for a picture.
     """
 
-    path: Path
-    maps: list[tuple[int, AttentionMaps]] = field(default_factory=list, init=False)
-    """(line number, maps) of each line that was added."""
-
-    def __post_init__(self) -> None:
-        if self.path.suffix not in MAX_LINES:
-            raise ConfigError(f"--attention {self.path}: unknown format; use .json, .html or .png")
-        if self.path.suffix == ".png":
+    def __init__(self, path: Path) -> None:
+        if path.suffix not in MAX_LINES:
+            raise ConfigError(f"--attention {path}: unknown format; use .json, .html or .png")
+        if path.suffix == ".png":
             require_extra("an attention picture", "report", "matplotlib")
+        self.path = path
+        self.maps: list[tuple[int, AttentionMaps]] = []
+        """(line number, maps) of each line that was added."""
 
     def add(self, translator: Translator, number: int, source: str, translation: str | Translation) -> None:
         """Compute the maps of a line, counted from 1, unless it is blank; raise ConfigError for too many lines."""
@@ -191,18 +188,17 @@ def _fonts(text: str) -> list[str]:
     """Return the default font and installed fonts for letters that it lacks; warn about letters without a font."""
     from matplotlib import font_manager
 
-    own, fonts, missing = font_manager.findfont(FONT), [FONT], set(text)
+    fonts, missing = list[str](), list(dict.fromkeys(text))
     plain = [one for one in font_manager.fontManager.ttflist if (one.style, one.weight) == ("normal", 400)]
     others = [(one.fname, one.name) for one in plain if BOXES not in one.name]
-    for file, name in [(own, FONT), *others]:
-        has = missing & set(map(chr, font_manager.get_font(file).get_charmap()))
-        fonts += [name] if has and name != FONT else []
-        missing -= has
+    for file, name in [(font_manager.findfont(FONT), FONT), *others]:
+        has = font_manager.get_font(file).get_charmap()
+        left = [one for one in missing if ord(one) not in has]
+        if len(left) < len(missing):
+            fonts, missing = [*fonts, name], left
         if not missing:
             return fonts
-    undrawn = "".join(one for one in dict.fromkeys(text) if one in missing)
     log.warning(
-        "no installed font has %s; the picture shows boxes instead; install a font such as Noto Sans",
-        undrawn if len(undrawn) <= 10 else f"{undrawn[:10]}...",
+        "no installed font has %s; the picture shows boxes instead; install a font such as Noto Sans", "".join(missing)
     )
     return fonts
