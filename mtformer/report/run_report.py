@@ -58,7 +58,7 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
         title=f"Run {runs[0].name}" if len(runs) == 1 else f"{len(runs)} runs",
         tests=tests,
         overviews=[_overview(run, tests) for run in runs],
-        unread=_unread(runs),
+        unread=[f" of {run.name}: {line}" if len(runs) > 1 else f": {line}" for run in runs for line in run.unread],
         sections=[section for section in sections if section.content],
         written=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M UTC} by mtformer {__version__}",
     )
@@ -92,15 +92,6 @@ def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
         "time": format_duration(seconds) if seconds else None,
         "weights": weights.text if weights is not None else None,
     }
-
-
-def _unread(runs: Sequence[RunContents]) -> list[str]:
-    """Return the messages about unreadable parts; runs with the same message are named on one line."""
-    names: dict[str, list[str]] = {}
-    for run in runs:
-        for line in run.unread:
-            names.setdefault(line, []).append(run.name)
-    return [f" of {', '.join(some)}: {line}" if len(runs) > 1 else f": {line}" for line, some in names.items()]
 
 
 def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
