@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from mtformer.config.data import DataConfig, Source
@@ -12,7 +12,7 @@ from mtformer.data.corpus.sources import languages, read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.card import EvalSet, ScoreCard, write_card
-from mtformer.evaluation.scores import METRICS, MetricName, for_language, looks_tokenized, score
+from mtformer.evaluation.scores import for_language, looks_tokenized, score
 
 log = logging.getLogger("mtformer")
 
@@ -68,7 +68,6 @@ def evaluate(
     config: EvaluationConfig,
     folder: Path,
     *,
-    metrics: Sequence[MetricName] = METRICS,
     progress: Callable[[int], object] | None = None,
 ) -> ScoreCard:
     """Translate a test set with the translator's `decoding` settings, score it, and save a score card in `folder`.
@@ -82,5 +81,5 @@ def evaluate(
     hypotheses = [translation.text for translation in found]
     seconds = time.perf_counter() - start
     config = for_language(config, test.tgt_lang)
-    scores = score(hypotheses, test.references[0], config, metrics, test.references[1:])
+    scores = score(hypotheses, test.references[0], config, more_references=test.references[1:])
     return write_card(folder, test, hypotheses, scores, config, translator, seconds)

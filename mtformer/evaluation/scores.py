@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from mtformer.config.schema import EvaluationConfig
-from mtformer.errors import ConfigError, DataError
+from mtformer.errors import ConfigError
 
 if TYPE_CHECKING:  # importing sacreBLEU takes a second
     from sacrebleu.metrics.base import Metric
@@ -49,19 +49,12 @@ def score(
     `for_language` adapts `config` to a language. Each reference has one line per hypothesis.
 
     Raises:
-        DataError: if the numbers of lines differ or are 0.
         ConfigError: if the BLEU tokenizer is not available.
     """
-    streams = [references, *more_references]
-    for stream in streams:
-        if len(stream) != len(hypotheses):
-            raise DataError(f"{len(hypotheses)} hypotheses but {len(stream)} references; the numbers must be equal")
-    if not hypotheses:
-        raise DataError("nothing to score: no hypotheses and no references")
     found = []
     for name in metrics:
         metric = make_metric(name, config)
-        result = metric.corpus_score(list(hypotheses), [list(stream) for stream in streams])
+        result = metric.corpus_score(list(hypotheses), [list(stream) for stream in (references, *more_references)])
         found.append(Score(name, result.name, result.score, metric.get_signature().format()))
     return found
 

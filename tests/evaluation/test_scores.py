@@ -10,7 +10,7 @@ import sacrebleu
 from sacrebleu.metrics.chrf import CHRF
 
 from mtformer.config.schema import EvaluationConfig
-from mtformer.errors import ConfigError, DataError
+from mtformer.errors import ConfigError
 from mtformer.evaluation import scores
 from mtformer.evaluation.scores import for_language, looks_tokenized, score, sentence_chrf
 
@@ -57,15 +57,6 @@ def test_blank_lines_count_as_sentences() -> None:
     (without,) = score([HYPOTHESES[i] for i in kept], [REFERENCES[i] for i in kept], EvaluationConfig(), ("bleu",))
     (bleu,) = score(HYPOTHESES, REFERENCES, EvaluationConfig(), ("bleu",))
     assert bleu.value < without.value
-
-
-def test_unequal_numbers_of_lines_raise_data_error() -> None:
-    with pytest.raises(DataError, match="4 hypotheses but 3 references"):
-        score(HYPOTHESES, REFERENCES[:3], EvaluationConfig())
-    with pytest.raises(DataError, match="4 hypotheses but 2 references"):
-        score(HYPOTHESES, REFERENCES, EvaluationConfig(), more_references=[SECOND[:2]])
-    with pytest.raises(DataError, match="nothing to score"):
-        score([], [], EvaluationConfig())
 
 
 def test_a_tokenizer_that_is_not_installed_raises_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
