@@ -1,7 +1,5 @@
 """Tables of a report: scores, starts, speed, data, parameters and config."""
 
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
@@ -169,25 +167,14 @@ def _data_rows(reports: Sequence[DataReport]) -> list[tuple[str, ...]]:
 
 
 def parameters(run: RunContents) -> Table | None:
-    """Return the parameters by name, with one row for all layers; tied parameters are counted once."""
+    """Return the number of parameters, of which tied ones are counted once, and their size."""
     if run.config is None or not run.run.tokenizer.is_dir():
         return None
     tokenizers = TokenizerPair.load(run.run.tokenizer)
     with torch.device("meta"):
         model = Transformer(run.config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
-    groups = Counter(
-        (re.sub(r"\.\d+\.", ".*.", name, count=1), tuple(each.shape)) for name, each in model.named_parameters()
-    )
-    rows = [
-        (name, " × ".join(f"{size:,}" for size in shape), str(count), *_size(count * torch.Size(shape).numel()))
-        for (name, shape), count in groups.items()
-    ]
-    rows.append(("all", "", "", *_size(sum(each.numel() for each in model.parameters()))))
-    return Table(("name (*: each layer)", "shape", "layers", "parameters", "MB in fp32"), rows, (1, 2, 3, 4))
-
-
-def _size(num_parameters: int) -> tuple[str, str]:
-    return f"{num_parameters:,}", f"{4 * num_parameters / 1e6:.2f}"
+    size = sum(each.numel() for each in model.parameters())
+    return Table((), [("parameters", f"{size:,}"), ("MB in fp32", f"{4 * size / 1e6:.2f}")])
 
 
 def config(run: RunContents) -> dict[str, Any]:
