@@ -17,6 +17,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +59,7 @@ class Measure:
         """Return the corpus score."""
         return self.score_of(counts_NC.sum(0))
 
-    def score_of(self, counts_C: Counts) -> float:
+    def score_of(self, counts_C: Any) -> float:
         """Return the score for counts that are summed over sentences."""
         return self._metric._compute_score_from_stats(counts_C).score
 

@@ -86,11 +86,10 @@ def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
         group.append(run)
     systems = []
     for group in groups:
-        seeds = {run.path: run.seed or 0 for run in group}
-        if len(set(seeds.values())) < len(group):
+        if len({run.seed for run in group}) < len(group):
             systems += [System(run.name, [run]) for run in group]
         else:
-            systems.append(System(_common_name(group), sorted(group, key=lambda run: seeds[run.path])))
+            systems.append(System(_common_name(group), sorted(group, key=lambda run: run.seed or 0)))
     names = [system.name for system in systems]
     return [one if names.count(one.name) == 1 else System(one.runs[0].name, one.runs) for one in systems]
 
