@@ -44,6 +44,8 @@ ONLY = {
     "static_position_embeddings": True,
 }
 """Settings for which only one value can be imported, which is also the default of those that may be missing."""
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+"""Our names for activations, by Marian's names."""
 EMBEDDINGS = (
     "model.shared.weight",
     "model.encoder.embed_tokens.weight",
@@ -135,6 +137,11 @@ def _read_settings(path: Path) -> dict[str, Any]:
             raise CheckpointError(
                 f"{path}: {what} is {pair[0]} in the encoder but {pair[1]} in the decoder; the numbers must be equal"
             )
+    if settings["activation_function"] not in ACTIVATIONS:
+        raise CheckpointError(
+            f"{path}: activation_function {settings['activation_function']!r} cannot be imported; it must be one of "
+            f"{', '.join(ACTIVATIONS)}"
+        )
     return settings
 
 
@@ -173,7 +180,6 @@ def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any]
     if search.get("max_length"):  # includes the decoder's start token and eos; Marian has no other limit
         decoding["max_length"] = max(1, search["max_length"] - 2)
         decoding["max_length_ratio"] = float(decoding["max_length"])
-    activation = settings["activation_function"]
     tree = {
         "data": {
             "src_lang": src_lang,
@@ -189,7 +195,7 @@ def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any]
             "num_decoder_layers": settings["decoder_layers"],
             **{key: settings[key] for key in ("dropout", "attention_dropout", "activation_dropout")},
             "norm_position": "post",
-            "activation": "silu" if activation == "swish" else activation,
+            "activation": ACTIVATIONS[settings["activation_function"]],
             "max_positions": settings["max_position_embeddings"],
             "tie_embeddings": "output",
             "output_bias": True,

@@ -340,7 +340,7 @@ training:
         ("config.json", {"scale_embedding": False}, r"config.json: scale_embedding False cannot be imported"),
         ("config.json", {"share_encoder_decoder_embeddings": False}, r"share_encoder_decoder_embeddings False cannot"),
         ("config.json", {"decoder_ffn_dim": 64}, r"config.json: ffn_dim is 48 in the encoder but 64 in the decoder"),
-        ("config.json", {"activation_function": "gelu_new"}, r"config.json cannot be imported: model.activation"),
+        ("config.json", {"activation_function": "gelu_new"}, r"activation_function 'gelu_new' cannot be imported"),
         ("config.json", {"encoder_layers": 3}, r"safetensors: model.encoder.layers.2.self_attn.q_proj.* is missing"),
         (
             "config.json",
