@@ -26,13 +26,22 @@ from mtformer.weights import read_weights, require_finite
 FOLDER = (
     "a Marian folder has config.json, vocab.json, source.spm, target.spm, and model.safetensors or pytorch_model.bin"
 )
-REQUIRED = (
-    "model_type", "scale_embedding", "encoder_layers", "decoder_layers", "encoder_attention_heads",
-    "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "d_model", "max_position_embeddings",
-    "activation_function", "dropout", "attention_dropout", "activation_dropout", "eos_token_id", "pad_token_id",
-    "decoder_start_token_id",
-)  # fmt: skip
-"""Settings that config.json must have; transformers always writes them."""
+DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), 12),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 16),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 4096),
+    "d_model": 1024,
+    "max_position_embeddings": 1024,
+    "activation_function": "gelu",
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "eos_token_id": 0,
+    "pad_token_id": 58100,
+    "decoder_start_token_id": 58100,
+    "scale_embedding": False,
+}
+"""Defaults for settings that are missing in config.json."""
 ONLY = {
     "model_type": "marian",
     "scale_embedding": True,
@@ -43,7 +52,7 @@ ONLY = {
     "add_final_layer_norm": False,
     "static_position_embeddings": True,
 }
-"""Settings for which only one value can be imported, which is also the default of those that may be missing."""
+"""Settings for which only one value can be imported. It is also the default, except for the first two."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 """Our names for activations, by Marian's names."""
 EMBEDDINGS = (
@@ -123,14 +132,11 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in config.json; raise CheckpointError for the first missing or unsupported one."""
-    settings = _read_json(path)
-    for key in REQUIRED:
-        if key not in settings:
-            raise CheckpointError(f"{path}: {key} is missing; save the model with transformers")
+    """Return the settings in config.json, with defaults; raise CheckpointError for the first unsupported one."""
+    settings = {**DEFAULTS, **_read_json(path)}
     for key, value in ONLY.items():
-        if settings.get(key, value) != value:
-            raise CheckpointError(f"{path}: {key} {settings[key]!r} cannot be imported; it must be {value!r}")
+        if settings.get(key, None if key == "model_type" else value) != value:
+            raise CheckpointError(f"{path}: {key} {settings.get(key)!r} cannot be imported; it must be {value!r}")
     for what in ("attention_heads", "ffn_dim"):
         pair = settings[f"encoder_{what}"], settings[f"decoder_{what}"]
         if pair[0] != pair[1]:
