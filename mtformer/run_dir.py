@@ -50,6 +50,7 @@ class RunDir:
         # step-00001000/: model.safetensors, trainer.pt, meta.json; damaged-step-.../: skipped on resuming, never read
         self.checkpoints = self.path / "checkpoints"
         self.averaged = self.checkpoints / "averaged"  # model.safetensors, meta.json
+        self.exam = self.path / "exam.json"  # card written by `mtformer exam --json`, for the model card
         self.confidence = self.path / "confidence.json"  # fitted on dev data, see `decoding.confidence`
         self.evaluations = self.path / "eval"  # NAME/: scores.json, {sources,references,hypotheses}.txt
         self.bundle_weights = self.path / WEIGHTS

@@ -27,10 +27,10 @@ from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.ctranslate2_model import write_model
 from mtformer.decoding.translator import from_data_report
 from mtformer.decoding.weights import find_weights
-from mtformer.errors import CheckpointError, ConfigError, explain_write_errors
+from mtformer.errors import CheckpointError, ConfigError, DataError, explain_write_errors
 from mtformer.evaluation.card import read_card
 from mtformer.export.vocabulary_map import write_vocabulary_map
-from mtformer.files import atomic_file, atomic_folder, file_sha256, write_checksums
+from mtformer.files import atomic_file, atomic_folder, file_sha256, read_json, write_checksums
 from mtformer.run_dir import MODEL_CARD, MULTI_SENTENCE_SHARE, SCORES, RunDir
 from mtformer.templating import render
 from mtformer.text.tags import language_tag
@@ -153,11 +153,16 @@ def model_card(run: RunDir, config: Config, weights: Sequence[Path], **export: o
     `export` has what the template shows of the export: format, name, quantization and vocabulary_map.
 
     Raises:
-        DataError: if a score card is damaged.
+        DataError: if a score card, or the table in exam.json, is damaged.
     """
     data, hashes = config.data, [file_sha256(path) for path in weights]
     cards = [read_card(path.parent) for path in sorted(run.evaluations.glob(f"*/{SCORES}"))]
     names = [path for source in data.sources for path in files_of(source) or [getattr(source, "dataset", "")]]
+    try:
+        rows = read_json(run.exam)["exams"][0]["rows"] if run.exam.exists() else {}
+        exam = [{"row": name, **row} for name, row in rows.items()]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(f"{run.exam}: not a table with rows ({error}); write it again, or move it away") from error
     return render(
         "card.md",
         **export,
@@ -170,5 +175,6 @@ def model_card(run: RunDir, config: Config, weights: Sequence[Path], **export: o
         num_parameters=sum(weight.numel() for weight in read_weights(weights[0]).values()),
         # The mean of several checkpoints, and their ensemble, have the same files.
         cards=[card for card in cards if len(hashes) == 1 and [one.sha256 for one in card.checkpoints] == hashes],
+        exam=exam,
         settings=config_diff(load_defaults().config, without_side_outputs(without_files(config))),
     )

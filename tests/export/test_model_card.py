@@ -64,6 +64,7 @@ def test_the_snippet_for_transformers_translates(make_trained: Make, tmp_path: P
 
 
 def test_contents(run: Path, tmp_path: Path, corpus: Path) -> None:
+    (run / "exam.json").write_text(json.dumps({"exams": [{"rows": {"a|b": {"chrf": 3.14}, "c": {"chrf": None}}}]}))
     assert invoke("export", run, "--checkpoint", "averaged", "--output", tmp_path / "it").exit_code == 0
     header, text = card_of(tmp_path / "it")
     assert header["license"] == "unknown"
@@ -74,6 +75,7 @@ def test_contents(run: Path, tmp_path: Path, corpus: Path) -> None:
         "- `train.en`",
         f"Sentence pairs after filtering: {kept}.",
         "| model.d_model | 24 |",
+        "| a\\|b | 3.1 |\n| c |  |\n",
     ):
         assert expected in text
     assert str(corpus) not in text
@@ -104,6 +106,10 @@ def test_bad_runs_are_refused(run: Path, tmp_path: Path, form: str) -> None:
         assert message in result.stderr
         assert [path.name for path in tmp_path.iterdir() if path not in (run, copy)] == ["it"] * target.exists()
 
+    for text in ("{", "{}", "[]", '{"exams": 3}', '{"exams": [{"rows": [3]}]}'):
+        (run / "exam.json").write_text(text)
+        refuse(f"{run}/exam.json: not a table with rows")
+    (run / "exam.json").unlink()
     for name, message in {"tokenizer": "joint.model: missing; ", "checkpoints": "it has no checkpoint yet"}.items():
         (run / name).rename(copy)
         refuse(message)
