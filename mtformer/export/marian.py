@@ -17,6 +17,7 @@ from mtformer.errors import CheckpointError, explain_write_errors
 from mtformer.export.huggingface import tensor_names
 from mtformer.export.marian_tokenizer import SpecialRows, source_side, target_side
 from mtformer.files import CHECKSUMS, atomic_folder, parse_json, read_bytes, read_meta, verify, write_checksums
+from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import FINETUNE_CONFIG, RunDir
 from mtformer.templating import render
@@ -61,9 +62,8 @@ EMBEDDINGS = (
     "model.decoder.embed_tokens.weight",
     "lm_head.weight",
 )
-"""Names of the shared embedding matrix (V, D); a file contains some of them, depending on the version that wrote it."""
+"""Names of the shared embedding matrix; a file contains some of them, depending on the version that wrote it."""
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
-"""Names of sinusoids, which some files contain."""
 BIAS = "final_logits_bias"
 UNDETERMINED = "und"
 """ISO 639 code for an undetermined language."""
@@ -220,14 +220,8 @@ def _weights(
     source: Path, config: Config, num_rows: int, src_rows: list[int], tgt_rows: list[int]
 ) -> dict[str, Tensor]:
     path, theirs = _read_tensors(source)
-    for name in POSITIONS:
-        theirs.pop(name, None)
-    found = [theirs.pop(name) for name in EMBEDDINGS if name in theirs]
-    if not found:
-        raise CheckpointError(f"{path}: {EMBEDDINGS[0]} is missing")
-    shared = found[0]
-    if len(shared) != num_rows:
-        raise CheckpointError(f"{path}: its embeddings have {len(shared)} rows, but vocab.json has {num_rows} pieces")
+    shared = _embeddings(path, theirs, num_rows)
+    _check_positions(path, theirs, config.model.max_positions, config.model.d_model)
     bias_V = theirs.pop(BIAS, shared.new_zeros(num_rows)).flatten()
     if len(bias_V) != num_rows:
         raise CheckpointError(f"{path}: {BIAS} has {len(bias_V)} values, but vocab.json has {num_rows} pieces")
@@ -266,3 +260,26 @@ def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
         raise CheckpointError(f"{path}: not a dictionary of tensors")
     require_finite(path, tensors)
     return path, {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _embeddings(path: Path, theirs: dict[str, Tensor], num_rows: int) -> Tensor:
+    """Return the shared embedding matrix (V, D), which has several names."""
+    found = {name: theirs.pop(name) for name in EMBEDDINGS if name in theirs}
+    if not found:
+        raise CheckpointError(f"{path}: {EMBEDDINGS[0]} is missing")
+    first, *others = found.items()
+    for name, tensor in others:
+        if not torch.equal(tensor, first[1]):
+            raise CheckpointError(f"{path}: {name} differs from {first[0]}; only shared embeddings can be imported")
+    if len(first[1]) != num_rows:
+        raise CheckpointError(f"{path}: {first[0]} has {len(first[1])} rows, but vocab.json has {num_rows} pieces")
+    return first[1]
+
+
+def _check_positions(path: Path, theirs: dict[str, Tensor], num_positions: int, D: int) -> None:
+    """Raise CheckpointError if the file contains positions other than our sinusoids."""
+    table = sinusoid(num_positions, D)
+    for name in POSITIONS:
+        found = theirs.pop(name, table)
+        if found.shape != table.shape or not torch.allclose(found, table, rtol=0.0, atol=1e-3):
+            raise CheckpointError(f"{path}: {name} is not a table of sinusoids; other positions cannot be imported")
