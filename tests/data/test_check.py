@@ -306,7 +306,7 @@ def test_tsv_lines_that_lack_a_column(tmp_path: Path) -> None:
 
 
 def test_invalid_jsonl_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first line is invalid too, so the fields are determined by the first valid object."""
+    """The first line is invalid too; the default fields are determined for each row."""
     lines = [
         '{"translation": {"en": "a", ',
         '{"translation": {"en": "one line", "de": "eine\\nZeile"}}',

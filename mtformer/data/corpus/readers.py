@@ -12,15 +12,15 @@ import lzma
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from mtformer.config.data import DataConfig, HubDataset, JsonlFile, TextFiles, TsvFile
+from mtformer.config.data import HubDataset, JsonlFile, TextFiles, TsvFile
 from mtformer.data.data_report import Columns
 from mtformer.errors import DataError
 from mtformer.files import parse_json, require_file
@@ -178,11 +178,6 @@ class Lines:
         self.number += len(lines)
         return lines
 
-    def put_back(self, lines: list[bytes]) -> None:
-        """Return these lines again, before the others."""
-        self._lines = chain(lines, self._lines)
-        self.number -= len(lines)
-
 
 class FileReader:
     """Reader of files that are read line by line in parallel.
@@ -241,9 +236,10 @@ def parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults) -> Colu
     return [row[src - 1] for row in rows], [row[tgt - 1] for row in rows]
 
 
-def parse_jsonl(source: JsonlFile, fields: "Fields", first: int, lines: bytes, faults: Faults) -> Columns:
+def parse_jsonl(source: JsonlFile, languages: tuple[str, str], first: int, lines: bytes, faults: Faults) -> Columns:
     """Parse two fields of lines with JSON objects."""
-    return fields.columns(decode(source.jsonl, first, lines, "pair", faults), f"{source.jsonl}:", first, faults)
+    rows = decode(source.jsonl, first, lines, "pair", faults)
+    return parse_rows(source, languages, rows, f"{source.jsonl}:", first, faults)
 
 
 def decode(path: str, first: int, lines: bytes, side: str, faults: Faults) -> list[str]:
@@ -310,56 +306,42 @@ def parse_row(line: str) -> dict[str, Any]:
     raise RowError(f"{what}; each line must be one JSON object")
 
 
-@dataclass(frozen=True)
-class Fields:
-    """Key paths of the source and target text in a row."""
+def parse_rows(
+    source: JsonlFile | HubDataset,
+    languages: tuple[str, str],
+    rows: Iterable[Any],
+    place: str,
+    first: int,
+    faults: Faults,
+) -> Columns:
+    """Return the texts of rows, given as objects or lines of JSON; `first` is the index of the first row.
 
-    src: tuple[str, ...]
-    tgt: tuple[str, ...]
-
-    @classmethod
-    def of(cls, source: JsonlFile | HubDataset, data: DataConfig, first_row: dict[str, Any]) -> "Fields":
-        """Return the fields named in the config of a source; the defaults depend on the first row."""
-        src = source.src_field or _default(source.src_lang or data.src_lang, first_row)
-        tgt = source.tgt_field or _default(source.tgt_lang or data.tgt_lang, first_row)
-        return cls(tuple(src.split(".")), tuple(tgt.split(".")))
-
-    @classmethod
-    def of_file(cls, source: JsonlFile, data: DataConfig, file: Lines) -> "Fields":
-        """Return the fields of an open file; defaults depend on the first JSON object, which is not consumed."""
-        lines = file.take(LINES_AT_ONCE)
-        file.put_back(lines)
-        for line in decode(source.jsonl, 0, b"".join(lines), "", Faults()):
-            with suppress(RowError):
-                return cls.of(source, data, parse_row(line))
-        return cls.of(source, data, {})
-
-    def columns(self, rows: Iterable[Any], place: str, first: int, faults: Faults) -> Columns:
-        """Return the texts of rows, given as objects or lines of JSON; `first` is the index of the first row.
-
-        Faulty rows are recorded in `faults`, with a message that begins with `place` and the row number, and returned
-        as empty texts.
-        """
-        columns: Columns = [], []
-        for number, row in enumerate(rows):
-            try:
-                parsed = parse_row(row) if isinstance(row, str) else row
-                src, tgt = _text(parsed, self.src, "src_field"), _text(parsed, self.tgt, "tgt_field")
-            except RowError as error:
-                faults.broken[number] = str(error)
-                faults.errors.setdefault(number, f"{place}{first + number + 1}: {error}")
-                src = tgt = ""
-            columns[0].append(src)
-            columns[1].append(tgt)
-        return columns
+    Faulty rows are recorded in `faults`, with a message that begins with `place` and the row number, and returned as
+    empty texts.
+    """
+    columns: Columns = [], []
+    for number, row in enumerate(rows):
+        try:
+            parsed = parse_row(row) if isinstance(row, str) else row
+            src = _text(parsed, field_of(parsed, source.src_field, languages[0]), "src_field")
+            tgt = _text(parsed, field_of(parsed, source.tgt_field, languages[1]), "tgt_field")
+        except RowError as error:
+            faults.broken[number] = str(error)
+            faults.errors.setdefault(number, f"{place}{first + number + 1}: {error}")
+            src = tgt = ""
+        columns[0].append(src)
+        columns[1].append(tgt)
+    return columns
 
 
-def _default(language: str, first_row: dict[str, Any]) -> str:
-    nested = first_row.get("translation")
-    return f"translation.{language}" if isinstance(nested, dict) and language in nested else language
+def field_of(row: dict[str, Any], field: str | None, language: str) -> Sequence[str]:
+    """Return the keys of the field with the text of a language: those in `field`, `translation.LANG` or `LANG`."""
+    if field:
+        return field.split(".")
+    return ("translation", language) if isinstance(row.get("translation"), dict) else (language,)
 
 
-def _text(row: dict[str, Any], keys: tuple[str, ...], option: str) -> str:
+def _text(row: dict[str, Any], keys: Sequence[str], option: str) -> str:
     """Return the text of a field; null is read as empty."""
     value: Any = row
     for key in keys:

@@ -17,7 +17,6 @@ from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, Text
 from mtformer.data.corpus import hub
 from mtformer.data.corpus.readers import (
     LINES_AT_ONCE,
-    Fields,
     FileReader,
     Lines,
     RawRecords,
@@ -65,9 +64,9 @@ def open_reader(source: Source, data: DataConfig, *, is_lenient: bool = False) -
         elif isinstance(source, TsvFile):
             yield FileReader(partial(parse_tsv, source), *files)
         elif isinstance(source, JsonlFile):
-            yield FileReader(partial(parse_jsonl, source, Fields.of_file(source, data, *files)), *files)
+            yield FileReader(partial(parse_jsonl, source, languages(source, data)), *files)
         else:
-            yield hub.HubReader(source, data)
+            yield hub.HubReader(source, languages(source, data))
 
 
 def languages(source: Source, data: DataConfig) -> tuple[str, str]:
