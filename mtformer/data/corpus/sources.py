@@ -107,7 +107,6 @@ def require_sources(data: DataConfig) -> None:
     """
     sources = [*data.sources, *data.dev_sources, *data.test.values()]
     file_states(sources)
-    require_files(sources)
     for source in data.sources:
         with open_reader(source, data) as reader:
             reader.take(1).texts()

@@ -124,7 +124,7 @@ def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: Tokeniz
     settings = {
         "version": [PREPARATION, SHARD_PAIRS],
         "sources": sources,
-        "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
+        "tokenizers": [tokenizer.sha256 for tokenizer in tokenizers],
         "filters": filters,
         "languages": pipeline.languages,
         "keep_text": keep_text,
