@@ -172,9 +172,8 @@ class _ChunkCheck:
 
     def check_reading(self) -> None:
         """Find lines that cannot be read or parsed."""
-        for kind, rows_of in ((found.INVALID, self.faults.invalid), (found.CRLF, self.faults.crlf)):
-            for side, rows in rows_of.items():
-                self.find(kind, side, rows)
+        for side, rows in self.faults.invalid.items():
+            self.find(found.INVALID, side, rows)
         self.find(found.SHORT, "pair", self.faults.short)
         self.find(found.BROKEN, "pair", self.faults.broken, self.faults.broken)
 

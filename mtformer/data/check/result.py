@@ -24,10 +24,10 @@ UNITS = ("characters", "words", "tokens")
 SIDES = ("src", "tgt")
 
 KINDS = (
-    INVALID, SHORT, BROKEN, CRLF, MIXED, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG, LOW_RATIO,
+    INVALID, SHORT, BROKEN, MIXED, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG, LOW_RATIO,
     HIGH_RATIO, FOREIGN, OTHER_SCRIPT, UNKNOWN, COMPOSED, DECOMPOSED,
 ) = (
-    "invalid UTF-8", "missing column", "broken row", "line end \\r\\n", "mixed normalization (NFC and NFD)",
+    "invalid UTF-8", "missing column", "broken row", "mixed normalization (NFC and NFD)",
     "empty side", "copy", "exact duplicate", "near duplicate", "several targets", "long line",
     "target short for its source", "target long for its source", "letters of another script",
     "mostly in another script", "unknown tokens", "composed (NFC)", "decomposed (NFD)",
@@ -40,7 +40,7 @@ FAULTS = {
     ),
 }
 """Characters that break lines in other tools or indicate damage."""
-ORDER = (*KINDS[:4], *FAULTS, *KINDS[4:])
+ORDER = (*KINDS[:3], *FAULTS, *KINDS[3:])
 """Order of findings in the report."""
 
 Number = TypeVar("Number", int, float)

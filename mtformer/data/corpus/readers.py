@@ -105,12 +105,10 @@ def reading(path: str) -> Iterator[None]:
 
 @dataclass
 class Faults:
-    """Faulty records by index; the keys of `invalid` and `crlf` are sides, or "pair" for lines that contain both."""
+    """Faulty records by index; the keys of `invalid` are sides, or "pair" for lines that contain both."""
 
     invalid: dict[str, list[int]] = field(default_factory=dict)
     """Lines that are not UTF-8; invalid bytes become U+FFFD."""
-    crlf: dict[str, list[int]] = field(default_factory=dict)
-    """Lines that end with \\r\\n."""
     short: list[int] = field(default_factory=list)
     """Lines that lack a column; the column is read as empty."""
     broken: dict[int, str] = field(default_factory=dict)
@@ -243,9 +241,9 @@ def parse_jsonl(source: JsonlFile, languages: tuple[str, str], first: int, lines
 
 
 def decode(path: str, first: int, lines: bytes, side: str, faults: Faults) -> list[str]:
-    r"""Decode lines and remove line endings; `first` is the index of the first line in the file, starting at 0.
+    """Decode lines and remove line endings; `first` is the index of the first line in the file, starting at 0.
 
-    Lines that are not UTF-8 or end with \r\n are recorded in `faults` under the key `side`.
+    Lines that are not UTF-8 are recorded in `faults` under the key `side`.
     """
     if not lines:
         return []
@@ -264,11 +262,7 @@ def decode(path: str, first: int, lines: bytes, side: str, faults: Faults) -> li
                     f"{error.start + 1}); convert the file with iconv, or fix the line"
                 )
     found = text.removesuffix("\n").split("\n")
-    if "\r" not in text:
-        return found
-    if crlf := [number for number, line in enumerate(found) if line.endswith("\r")]:
-        faults.crlf[side] = crlf
-    return [line.removesuffix("\r") for line in found]
+    return [line.removesuffix("\r") for line in found] if "\r" in text else found
 
 
 def read_lines(path: str | Path) -> list[str]:
