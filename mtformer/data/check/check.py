@@ -7,9 +7,10 @@ and overlap, and draws random samples, which require whole sets (`_Pass`); it ne
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
@@ -20,7 +21,7 @@ from mtformer.config.data import DataConfig, FilterConfig, Source
 from mtformer.config.languages import base_code
 from mtformer.data.check import result as found
 from mtformer.data.check.result import NUM_EXAMPLES, SIDES, CorpusCheck, Example, Overlap, SetCheck, Side, SourceCount
-from mtformer.data.corpus.readers import Faults, RawRecords
+from mtformer.data.corpus.readers import INVALID, Faults, RawRecords
 from mtformer.data.corpus.sources import bytes_on_disk, describe, files_of, languages, open_reader, require_files
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, hash_keys
@@ -135,7 +136,8 @@ class _Checked(NamedTuple):
 def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chunk, num_threads: int) -> _Checked:
     """Check one chunk."""
     one = _ChunkCheck(chunk)
-    one.check_reading()
+    for (kind, side), notes in one.faults.notes.items():
+        one.find(kind, side, notes)
     for side, lines, language in zip(SIDES, one.texts, chunk.languages, strict=True):
         one.check_characters(side, lines)
         one.check_normalization(side, lines)
@@ -158,11 +160,10 @@ class _ChunkCheck:
         self.texts, self.faults = chunk.parsed
         self.counts = SetCheck("", Side(chunk.languages[0]), Side(chunk.languages[1]), chunk.records.size)
 
-    def find(self, kind: str, side: str, rows: Iterable[int], notes: dict[int, str] | None = None) -> None:
-        """Add the number of rows to a finding, with the first rows as examples."""
-        numbers = list(rows)
-        examples = [self.chunk.example(row, side, (notes or {}).get(row, "")) for row in numbers[:NUM_EXAMPLES]]
-        self.counts.find(kind, side, len(numbers), examples)
+    def find(self, kind: str, side: str, notes: Mapping[int, str]) -> None:
+        """Add rows, given with their notes, to a finding, with the first rows as examples."""
+        examples = [self.chunk.example(row, side, note) for row, note in islice(notes.items(), NUM_EXAMPLES)]
+        self.counts.find(kind, side, len(notes), examples)
 
     def rank(self, kind: str, side: str, rows: NDArray[np.int64], ranks: NDArray[Any], note: str = "") -> None:
         """Add the number of rows to a finding, with the highest-ranked rows as examples; `note` describes the rank."""
@@ -170,32 +171,26 @@ class _ChunkCheck:
         examples = [self.chunk.example(row, side, note.format(ranks[row]), float(ranks[row])) for row in worst]
         self.counts.find(kind, side, len(rows), examples)
 
-    def check_reading(self) -> None:
-        """Find lines that cannot be read or parsed."""
-        for side, rows in self.faults.invalid.items():
-            self.find(found.INVALID, side, rows)
-        self.find(found.SHORT, "pair", self.faults.short)
-        self.find(found.BROKEN, "pair", self.faults.broken, self.faults.broken)
-
     def check_characters(self, side: str, lines: list[str]) -> None:
         """Find faulty characters; U+FFFD in place of invalid bytes is not counted again."""
         if not ANY_FAULT.search(" ".join(lines)):
             return
-        invalid = {*self.faults.invalid.get(side, ()), *self.faults.invalid.get("pair", ())}
+        invalid = {row for key in (side, "pair") for row in self.faults.notes.get((INVALID, key), ())}
         suspicious = {row: line for row, line in enumerate(lines) if ANY_FAULT.search(line)}
         suspicious |= {row: lines[row].replace("\ufffd", " ") for row in suspicious.keys() & invalid}
         faulty: set[int] = set()
         for kind, pattern in FAULT_PATTERNS.items():
-            matches = {row: match for row, line in suspicious.items() if (match := pattern.search(line))}
-            self.find(kind, side, matches, {row: f"character {match.start() + 1}" for row, match in matches.items()})
-            faulty.update(matches)
+            matches = ((row, pattern.search(line)) for row, line in suspicious.items())
+            notes = {row: f"character {match.start() + 1}" for row, match in matches if match}
+            self.find(kind, side, notes)
+            faulty.update(notes)
         self.counts.side(side).faulty_lines += len(faulty)
 
     def check_normalization(self, side: str, lines: list[str]) -> None:
         """Find lines with characters that differ in the Unicode normalization forms NFC and NFD."""
         other = [(row, line) for row, line in enumerate(lines) if not line.isascii()]
-        self.find(found.COMPOSED, side, [row for row, line in other if len(normalize("NFD", line)) > len(line)])
-        self.find(found.DECOMPOSED, side, [row for row, line in other if len(normalize("NFC", line)) < len(line)])
+        self.find(found.COMPOSED, side, {row: "" for row, line in other if len(normalize("NFD", line)) > len(line)})
+        self.find(found.DECOMPOSED, side, {row: "" for row, line in other if len(normalize("NFC", line)) < len(line)})
 
     def check_scripts(self, side: str, lines: list[str], language: str) -> None:
         """Find letters in scripts that the language does not use; a few Latin letters are always accepted."""
@@ -232,9 +227,10 @@ class _ChunkCheck:
         """Find empty sides and copies; return the hashes for finding repeated lines and pairs."""
         blank = [np.array([not line.strip() for line in lines], np.bool_) for lines in self.texts]
         for side, is_empty in zip(SIDES, blank, strict=True):
-            self.find(found.EMPTY, side, np.flatnonzero(is_empty).tolist())
+            self.find(found.EMPTY, side, dict.fromkeys(np.flatnonzero(is_empty).tolist(), ""))
         is_copy = [src.strip() == tgt.strip() for src, tgt in zip(*self.texts, strict=True)]
-        self.find(found.COPY, "pair", np.flatnonzero(np.array(is_copy) & ~blank[0]).tolist())
+        copies = np.flatnonzero(np.array(is_copy) & ~blank[0]).tolist()
+        self.find(found.COPY, "pair", dict.fromkeys(copies, ""))
         keys = [hash_keys(lines) for lines in self.texts]
         keys += [duplicate_keys(self.texts, is_normalized=is_normalized) for is_normalized in (False, True)]
         blank += [blank[0] & blank[1]] * 2

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from mtformer.data.corpus.readers import BROKEN, INVALID, SHORT
 from mtformer.data.data_report import UNUSUAL
 
 NUM_EXAMPLES = 10
@@ -24,10 +25,10 @@ UNITS = ("characters", "words", "tokens")
 SIDES = ("src", "tgt")
 
 KINDS = (
-    INVALID, SHORT, BROKEN, MIXED, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG, LOW_RATIO,
+    MIXED, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG, LOW_RATIO,
     HIGH_RATIO, FOREIGN, OTHER_SCRIPT, UNKNOWN, COMPOSED, DECOMPOSED,
 ) = (
-    "invalid UTF-8", "missing column", "broken row", "mixed normalization (NFC and NFD)",
+    "mixed normalization (NFC and NFD)",
     "empty side", "copy", "exact duplicate", "near duplicate", "several targets", "long line",
     "target short for its source", "target long for its source", "letters of another script",
     "mostly in another script", "unknown tokens", "composed (NFC)", "decomposed (NFD)",
@@ -40,7 +41,7 @@ FAULTS = {
     ),
 }
 """Characters that break lines in other tools or indicate damage."""
-ORDER = (*KINDS[:3], *FAULTS, *KINDS[3:])
+ORDER = (INVALID, SHORT, BROKEN, *FAULTS, *KINDS)
 """Order of findings in the report."""
 
 Number = TypeVar("Number", int, float)

@@ -29,6 +29,9 @@ BLOCK_BYTES = 1 << 17
 LONGEST_LINE = 1 << 26
 """Maximum line length in bytes; a file with longer lines is not text."""
 SUFFIXES = (".gz", ".xz", ".zst")
+INVALID, SHORT, BROKEN = "invalid UTF-8", "missing column", "broken row"
+"""Kinds of faults: invalid bytes, which become U+FFFD, a missing column, and a row without text for a side; a missing
+column is read as empty, as are both sides of a broken row."""
 BOM = b"\xef\xbb\xbf"
 LINES_AT_ONCE = 1000
 
@@ -105,16 +108,17 @@ def reading(path: str) -> Iterator[None]:
 
 @dataclass
 class Faults:
-    """Faulty records by index; the keys of `invalid` are sides, or "pair" for lines that contain both."""
+    """Faulty records of a block."""
 
-    invalid: dict[str, list[int]] = field(default_factory=dict)
-    """Lines that are not UTF-8; invalid bytes become U+FFFD."""
-    short: list[int] = field(default_factory=list)
-    """Lines that lack a column; the column is read as empty."""
-    broken: dict[int, str] = field(default_factory=dict)
-    """Problems of rows without text for a side; both sides are read as empty."""
+    notes: dict[tuple[str, str], dict[int, str]] = field(default_factory=dict)
+    """Details by index; the keys are a kind (see above) and a side, or "pair" if the record contains both sides."""
     errors: dict[int, str] = field(default_factory=dict)
-    """Error message for each invalid, short or broken record."""
+    """Error message for each faulty record."""
+
+    def add(self, kind: str, side: str, number: int, error: str, note: str = "") -> None:
+        """Add a record, given its index."""
+        self.notes.setdefault((kind, side), {})[number] = note
+        self.errors.setdefault(number, error)
 
     def require_none(self) -> None:
         """Raise DataError for the first record with an error."""
@@ -225,11 +229,9 @@ def parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults) -> Colu
     for number, row in enumerate(rows):
         if len(row) < max(src, tgt):
             key = "src_column" if src > len(row) else "tgt_column"
-            faults.short.append(number)
-            faults.errors[number] = (
-                f"{source.tsv}:{first + number + 1}: {key} is {getattr(source, key)}, but the number of "
-                f"columns is {len(row)} (separated by tabs, counted from 1)"
-            )
+            found = f"{key} is {getattr(source, key)}, but the number of columns is {len(row)}"
+            error = f"{source.tsv}:{first + number + 1}: {found} (separated by tabs, counted from 1)"
+            faults.add(SHORT, "pair", number, error)
             row += [""] * (max(src, tgt) - len(row))
     return [row[src - 1] for row in rows], [row[tgt - 1] for row in rows]
 
@@ -256,11 +258,9 @@ def decode(path: str, first: int, lines: bytes, side: str, faults: Faults) -> li
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError as error:
-                faults.invalid.setdefault(side, []).append(number)
-                faults.errors[number] = (
-                    f"{path}:{first + number + 1}: not UTF-8 (byte {line[error.start]:#04x} at column "
-                    f"{error.start + 1}); convert the file with iconv, or fix the line"
-                )
+                where = f"byte {line[error.start]:#04x} at column {error.start + 1}"
+                remedy = "convert the file with iconv, or fix the line"
+                faults.add(INVALID, side, number, f"{path}:{first + number + 1}: not UTF-8 ({where}); {remedy}")
     found = text.removesuffix("\n").split("\n")
     return [line.removesuffix("\r") for line in found] if "\r" in text else found
 
@@ -320,8 +320,7 @@ def parse_rows(
             src = _text(parsed, field_of(parsed, source.src_field, languages[0]), "src_field")
             tgt = _text(parsed, field_of(parsed, source.tgt_field, languages[1]), "tgt_field")
         except RowError as error:
-            faults.broken[number] = str(error)
-            faults.errors.setdefault(number, f"{place}{first + number + 1}: {error}")
+            faults.add(BROKEN, "pair", number, f"{place}{first + number + 1}: {error}", note=str(error))
             src = tgt = ""
         columns[0].append(src)
         columns[1].append(tgt)
