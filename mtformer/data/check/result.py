@@ -25,13 +25,12 @@ UNITS = ("characters", "words", "tokens")
 SIDES = ("src", "tgt")
 
 KINDS = (
-    MIXED, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG, LOW_RATIO,
-    HIGH_RATIO, FOREIGN, OTHER_SCRIPT, UNKNOWN, COMPOSED, DECOMPOSED,
+    EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG, LOW_RATIO, HIGH_RATIO, FOREIGN, OTHER_SCRIPT,
+    UNKNOWN,
 ) = (
-    "mixed normalization (NFC and NFD)",
     "empty side", "copy", "exact duplicate", "near duplicate", "several targets", "long line",
     "target short for its source", "target long for its source", "letters of another script",
-    "mostly in another script", "unknown tokens", "composed (NFC)", "decomposed (NFD)",
+    "mostly in another script", "unknown tokens",
 )  # fmt: skip
 FAULTS = {
     **UNUSUAL,
@@ -192,17 +191,11 @@ class SetCheck:
             self.find(finding.kind, finding.side, finding.count, finding.examples)
 
     def finish(self) -> None:
-        """Select outliers and mixed normalization forms, which depend on the whole set, and sort the findings."""
+        """Select outliers, which depend on the whole set, and sort the findings."""
         for side in SIDES:
             logs = {math.log(n): count for n, count in self.side(side).lengths.get("characters", {}).items() if n}
             limit = outlier_limits(logs)[1]
             self._keep_outliers(LONG, side, logs, limit, f"over {limit:,.0f} characters")
-            forms = [self.findings.pop((form, side), Finding(form, side)) for form in (DECOMPOSED, COMPOSED)]
-            rarer = min(forms, key=lambda finding: finding.count)
-            if rarer.count:
-                self.findings[MIXED, side] = Finding(
-                    MIXED, side, rarer.count, f"the less frequent form: {rarer.kind}", rarer.examples
-                )
         logs = {key * RATIO_STEP: count for key, count in self.log_ratios.items()}
         low, high = outlier_limits(logs)
         inverse = {-value: count for value, count in logs.items()}
