@@ -24,14 +24,10 @@ NUM_BINS, RATIO_STEPS_PER_BIN = 40, 6
 UNITS = ("characters", "words", "tokens")
 SIDES = ("src", "tgt")
 
-KINDS = (
-    EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG, LOW_RATIO, HIGH_RATIO, FOREIGN, OTHER_SCRIPT,
-    UNKNOWN,
-) = (
-    "empty side", "copy", "exact duplicate", "near duplicate", "several targets", "long line",
-    "target short for its source", "target long for its source", "letters of another script",
-    "mostly in another script", "unknown tokens",
-)  # fmt: skip
+EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE = "empty side", "copy", "exact duplicate", "near duplicate"
+SEVERAL_TARGETS, LONG, UNKNOWN = "several targets", "long line", "unknown tokens"
+LOW_RATIO, HIGH_RATIO = "target short for its source", "target long for its source"
+FOREIGN, OTHER_SCRIPT = "letters of another script", "mostly in another script"
 FAULTS = {
     **UNUSUAL,
     "byte order mark inside (U+FEFF)": "\ufeff",
@@ -40,7 +36,10 @@ FAULTS = {
     ),
 }
 """Characters that break lines in other tools or indicate damage."""
-ORDER = (INVALID, SHORT, BROKEN, *FAULTS, *KINDS)
+ORDER = (
+    INVALID, SHORT, BROKEN, *FAULTS, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG, LOW_RATIO,
+    HIGH_RATIO, FOREIGN, OTHER_SCRIPT, UNKNOWN,
+)  # fmt: skip
 """Order of findings in the report."""
 
 Number = TypeVar("Number", int, float)
