@@ -105,7 +105,7 @@ def test_each_planted_fault_is_counted(tmp_path: Path, seed: int) -> None:
     faulty = sum(expected[key] for key in list(FAULTS)[2:9] if key[1] == "src")
     assert train.src.faulty_lines == faulty
     lines = [len(Path(path).read_bytes().split(b"\n")) - 1 for path in (tmp_path / "first.en", tmp_path / "second.en")]
-    assert [(one.pairs, one.lines) for one in train.sources] == [(number, [number, number]) for number in lines]
+    assert [one.pairs for one in train.sources] == lines
     for key, finding in train.findings.items():
         assert len(finding.examples) == finding.count, key
         for example in finding.examples:
@@ -270,16 +270,12 @@ def test_reported_removals_equal_those_of_data_preparation(
         assert all(dirty[one.line - 1] == (one.src, one.tgt) for one in sample if reason != "too long")
 
 
-def test_files_of_unequal_length_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_unequal_length_raise_an_error(tmp_path: Path) -> None:
     source = write(tmp_path, "unequal", [clean(number) for number in range(30)])
     with open(source["tgt"], "ab") as file:
         file.write(b"one more\nand more")
-    data = config(train=[source])
-    for size in (1, 7, 30, 31, 100):
-        monkeypatch.setattr(checking, "PAIRS_AT_ONCE", size)
-        check = check_corpora(data, None)
-        assert (check.sets[0].pairs, check.sets[0].sources[0].lines) == (30, [30, 32])
-        assert [one.limit for one in exceeded_limits(check, data)] == ["unequal file lengths"]
+    with pytest.raises(DataError, match=r"unequal.en has 30 lines but .*unequal.de has 32"):
+        check_corpora(config(train=[source]), None)
 
 
 def test_tsv_lines_that_lack_a_column(tmp_path: Path) -> None:
@@ -319,7 +315,7 @@ def test_invalid_jsonl_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             (3, "no field 'translation.de'"),
             (4, "not a JSON object but '[1]'; each line must be one JSON object"),
         ]
-        assert (train.sources[0].lines, train.src.lengths["characters"].sum()) == ([5], len("one line" + "two lines"))
+        assert (train.pairs, train.src.lengths["characters"].sum()) == (5, len("one line" + "two lines"))
         assert f"(the first: {tmp_path}/x.jsonl.gz:1: not JSON" in exceeded_limits(check, data)[0].message
 
 

@@ -259,12 +259,11 @@ class _Pass:
             count, paths, position = SourceCount(describe(source)), files_of(source), 0
             self.result.sources.append(count)
             files = (paths[0], paths[-1]) if paths else (count.name, count.name)
-            with open_reader(source, self.data, is_lenient=True) as reader:
+            with open_reader(source, self.data) as reader:
                 while (records := reader.take(PAIRS_AT_ONCE)).size:
                     first, more, position = count.pairs + 1, reader.position - position, reader.position
                     count.pairs += records.size
                     yield _Chunk(records, first, more, files, languages(source, self.data), self.is_training)
-                count.lines = [file.number for file in reader.files]
 
     def add(self, chunk: _Chunk, checked: _Checked) -> None:
         """Add the result of the next chunk."""

@@ -25,7 +25,7 @@ class Excess(NamedTuple):
 
 
 def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
-    """Return exceeded limits of `data.check` and `data.filters`, with empty sets and files of unequal lengths."""
+    """Return exceeded limits of `data.check` and `data.filters`, with empty sets."""
     exceeded = list[Excess]()
 
     def test(name: str, key: str, value: float, what: str, remedy: str) -> None:
@@ -38,10 +38,6 @@ def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
     for one in check.sets:
         if not one.pairs:
             exceeded.append(Excess("no pairs", one.name, f"{one.name}: no pairs found; give sources that contain text"))
-        for source in one.sources:
-            if len(set(source.lines)) > 1:
-                message = f"{source.name} have {source.lines[0]:,} and {source.lines[1]:,} lines"
-                exceeded.append(Excess("unequal file lengths", one.name, f"{one.name}: {message}; align the files"))
         if invalid := [finding for finding in one.findings.values() if finding.kind in (INVALID, SHORT, BROKEN)]:
             count, first = sum(finding.count for finding in invalid), invalid[0].examples[0]
             kinds = ", ".join(f"{title(finding)} {finding.count:,}" for finding in invalid)

@@ -145,11 +145,10 @@ class Side:
 
 @dataclass
 class SourceCount:
-    """Number of pairs of a source, and number of lines of each file (empty for a dataset)."""
+    """Number of pairs of a source."""
 
     name: str
     pairs: int = 0
-    lines: list[int] = field(default_factory=list)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mtformer.config.data import HubDataset
-from mtformer.data.corpus.readers import Faults, Lines, RawRecords, field_of, parse_rows
+from mtformer.data.corpus.readers import Faults, RawRecords, field_of, parse_rows
 from mtformer.data.data_report import Columns
 from mtformer.errors import DataError
 
@@ -24,7 +24,6 @@ OFFLINE = (
 class HubReader:
     """Reader of the rows of a dataset."""
 
-    files: Sequence[Lines] = ()
     position = 0
 
     def __init__(self, source: HubDataset, languages: tuple[str, str]) -> None:

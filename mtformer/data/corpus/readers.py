@@ -184,37 +184,35 @@ class Lines:
 class FileReader:
     """Reader of files that are read line by line in parallel.
 
-    `parse` is a function from (index of the first line, bytes of each file, faults) to text. If `is_lenient`, files of
-    unequal length are read up to the end of the shortest one; otherwise, they are an error.
+    `parse` is a function from (index of the first line, bytes of each file, faults) to text.
     """
 
-    def __init__(self, parse: Callable[..., Columns], *files: Lines, is_lenient: bool = False) -> None:
-        self._parse, self.files, self._is_lenient = parse, files, is_lenient
+    def __init__(self, parse: Callable[..., Columns], *files: Lines) -> None:
+        self._parse, self._files = parse, files
 
     @property
     def position(self) -> int:
         """Number of (compressed) bytes read from disk; 0 if unknown."""
-        return sum(file.position for file in self.files)
+        return sum(file.position for file in self._files)
 
     def take(self, count: int) -> RawRecords:
         """Return the next lines of all files, at most `count`; size 0 at the end.
 
         Raises DataError if a file is damaged, or the files have different numbers of lines.
         """
-        first = self.files[0].number
-        blocks = [file.take(count) for file in self.files]
+        first = self._files[0].number
+        blocks = [file.take(count) for file in self._files]
         size = min(map(len, blocks))
         if any(len(lines) > size for lines in blocks):
-            for file in self.files:
+            for file in self._files:
                 while file.take(LINES_AT_ONCE):
                     pass
-            if not self._is_lenient:
-                src, tgt = self.files
-                raise DataError(
-                    f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files must "
-                    "have the same number of lines (only \\n ends a line)"
-                )
-        return RawRecords(size, partial(self._parse, first, *(b"".join(lines[:size]) for lines in blocks)))
+            src, tgt = self._files
+            raise DataError(
+                f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files must have the "
+                "same number of lines (only \\n ends a line)"
+            )
+        return RawRecords(size, partial(self._parse, first, *(b"".join(lines) for lines in blocks)))
 
 
 def parse_text(source: TextFiles, first: int, src: bytes, tgt: bytes, faults: Faults) -> Columns:

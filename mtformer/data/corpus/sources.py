@@ -52,15 +52,15 @@ def read_records(source: Source, data: DataConfig, size: int) -> Iterator[RawRec
 
 
 @contextmanager
-def open_reader(source: Source, data: DataConfig, *, is_lenient: bool = False) -> Iterator[FileReader | hub.HubReader]:
-    """Open a reader for a source; if `is_lenient`, it accepts files with different numbers of lines.
+def open_reader(source: Source, data: DataConfig) -> Iterator[FileReader | hub.HubReader]:
+    """Open a reader for a source.
 
     Raises DataError if a file is missing, its compression is damaged, or the Hub cannot be reached.
     """
     with ExitStack() as stack:
         files = [stack.enter_context(Lines(path)) for path in files_of(source)]
         if isinstance(source, TextFiles):
-            yield FileReader(partial(parse_text, source), *files, is_lenient=is_lenient)
+            yield FileReader(partial(parse_text, source), *files)
         elif isinstance(source, TsvFile):
             yield FileReader(partial(parse_tsv, source), *files)
         elif isinstance(source, JsonlFile):
