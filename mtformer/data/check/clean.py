@@ -33,8 +33,6 @@ class _Chunk(NamedTuple):
     counts: TokenCounts
     keys: Keys | None
     """Duplicate keys of the kept pairs; None if duplicates are not removed."""
-    report: DataReport
-    """Number of pairs, and of unusual characters."""
 
 
 def clean(
@@ -67,7 +65,7 @@ def clean(
                     kept = np.flatnonzero(chunk.codes == KEPT)
                     chunk.codes[kept[seen.add(chunk.keys)]] = code(DUPLICATE)
                 _write(files, chunk, report.read + 1)
-                report += chunk.report
+                report.read += records.size
                 report.leave_out(count_reasons(chunk.codes))
                 report.count_kept(chunk.counts[chunk.codes == KEPT])
                 progress(records.size)
@@ -80,13 +78,12 @@ def clean(
 
 
 def _filter(pipeline: Pipeline, records: RawRecords, num_threads: int) -> _Chunk:
-    report, faults = DataReport(read=records.size), Faults()
+    faults = Faults()
     texts = records.parse(faults)
-    report.count_unusual(*texts)
     filtered = pipeline.run(texts, num_threads)
     filtered.codes[list(faults.errors)] = code(INVALID)
     kept = take(texts, np.flatnonzero(filtered.codes == KEPT))
-    return _Chunk(texts, filtered.codes, filtered.counts, pipeline.keys(kept), report)
+    return _Chunk(texts, filtered.codes, filtered.counts, pipeline.keys(kept))
 
 
 def _write(files: Sequence[IO[bytes]], chunk: _Chunk, first: int) -> None:

@@ -1,7 +1,4 @@
-"""Sources of sentence pairs: parallel text files, TSV, JSONL and Hugging Face datasets.
-
-Unusual characters in a line are kept and counted in the data report.
-"""
+"""Sources of sentence pairs: parallel text files, TSV, JSONL and Hugging Face datasets."""
 
 import hashlib
 import json
