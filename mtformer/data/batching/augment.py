@@ -21,13 +21,10 @@ EMOJI = "😀😂😉😍🤔😢👍👏🙏🎉🔥🚀"
 
 
 class Augmentation:
-    """Callable that adds noise to pairs.
+    """Callable that adds noise to pairs with text, given the tokenizers with which they were prepared.
 
-    Args:
-        tokenizers: the tokenizers with which the corpora were prepared; the stores must include the text of the pairs.
-        noise: noise settings.
-        max_tokens: maximum number of tokens of a noisy line, excluding eos; a longer one is replaced with the stored
-            line (a longer pair with the stored pair, if noise changed targets).
+    A noisy line of more than `max_tokens` tokens, excluding eos, is replaced with the stored line (if noise changed
+    targets, the pair with the stored pair).
     """
 
     def __init__(self, tokenizers: TokenizerPair, noise: NoiseConfig, max_tokens: int) -> None:
@@ -55,10 +52,7 @@ class Augmentation:
 def add_noise(
     src: str, tgt: str, config: NoiseConfig, random: np.random.Generator, is_known: Callable[[str], bool]
 ) -> tuple[str, str]:
-    """Add noise to a pair, to train robust models (Karpukhin et al. 2019; Niu et al. 2020).
-
-    Text for which `is_known` returns False is not copied.
-    """
+    """Add noise to a pair (Karpukhin et al. 2019; Niu et al. 2020); only text that `is_known` is copied."""
     if config.word_dropout:
         words = src.split(" ")
         is_kept = random.random(len(words)) >= config.word_dropout

@@ -146,10 +146,7 @@ class RawRecords:
 
 
 class Lines:
-    """Lines of a plain or compressed file, which is open inside a `with` statement.
-
-    Opening and reading raise DataError if the file is missing or its compression is damaged.
-    """
+    """Lines of a file that is open inside a `with` statement; raises DataError if the file is missing or damaged."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -182,10 +179,7 @@ class Lines:
 
 
 class FileReader:
-    """Reader of files that are read line by line in parallel.
-
-    `parse` is a function from (index of the first line, bytes of each file, faults) to text.
-    """
+    """Reader of parallel lines; `parse` is a function of (index of the first line, bytes of each file, faults)."""
 
     def __init__(self, parse: Callable[..., Columns], *files: Lines) -> None:
         self._parse, self._files = parse, files
@@ -196,10 +190,7 @@ class FileReader:
         return sum(file.position for file in self._files)
 
     def take(self, count: int) -> RawRecords:
-        """Return the next lines of all files, at most `count`; size 0 at the end.
-
-        Raises DataError if a file is damaged, or the files have different numbers of lines.
-        """
+        """Return up to `count` lines (size 0 at the end); raise DataError if files are damaged or of unequal length."""
         first = self._files[0].number
         blocks = [file.take(count) for file in self._files]
         size = min(map(len, blocks))
@@ -241,10 +232,7 @@ def parse_jsonl(source: JsonlFile, languages: tuple[str, str], first: int, lines
 
 
 def decode(path: str, first: int, lines: bytes, side: str, faults: Faults) -> list[str]:
-    """Decode lines and remove line endings; `first` is the index of the first line in the file, starting at 0.
-
-    Lines that are not UTF-8 are recorded in `faults` under the key `side`.
-    """
+    """Decode lines and remove line endings, given the index of the first line; lines that are not UTF-8 are faults."""
     if not lines:
         return []
     lines = lines.removeprefix(BOM) if first == 0 else lines

@@ -33,9 +33,7 @@ CHANGED = "{} changed while it was being read; run the command again"
 def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
     """Yield all pairs of a source in order; the language codes in `data` determine the default fields.
 
-    Raises:
-        DataError: if a file is missing, damaged or not UTF-8, files have different numbers of lines, a column or field
-            is missing, or the Hub cannot be reached.
+    Raises DataError if the source is missing or damaged, a line is faulty, or files have different numbers of lines.
     """
     for records in read_records(source, data, LINES_AT_ONCE):
         yield from zip(*records.texts(), strict=True)
@@ -50,10 +48,7 @@ def read_records(source: Source, data: DataConfig, size: int) -> Iterator[RawRec
 
 @contextmanager
 def open_reader(source: Source, data: DataConfig) -> Iterator[FileReader | hub.HubReader]:
-    """Open a reader for a source.
-
-    Raises DataError if a file is missing, its compression is damaged, or the Hub cannot be reached.
-    """
+    """Open a reader for a source; raise DataError if a file is missing or damaged, or the Hub cannot be reached."""
     with ExitStack() as stack:
         files = [stack.enter_context(Lines(path)) for path in files_of(source)]
         if isinstance(source, TextFiles):
@@ -112,10 +107,7 @@ def require_sources(data: DataConfig) -> None:
 
 
 def source_fingerprint(source: Source, data: DataConfig) -> str:
-    """Return a hash of the contents of a source and of its settings; it does not depend on file names or times.
-
-    Raises DataError if a file is missing, or the dataset cannot be loaded.
-    """
+    """Return a hash of the contents and settings of a source; raise DataError if it is missing or cannot be loaded."""
     content: list[Any] = []
     for path in files_of(source):
         with reading(path):
@@ -130,10 +122,7 @@ def source_fingerprint(source: Source, data: DataConfig) -> str:
 
 
 def file_states(sources: Iterable[Source]) -> dict[str, tuple[int, int, int]]:
-    """Return the size, modification time and inode number of each file.
-
-    Raises DataError if a file is missing, or is a pipe, which can be read only once.
-    """
+    """Return the size, modification time and inode number of each file; raise DataError if it is missing or a pipe."""
     states = {}
     for path in (path for source in sources for path in files_of(source)):
         with reading(path):

@@ -81,9 +81,8 @@ def prepare(
     The sources must be in the same languages. The filters apply only if `is_training`. `keep_text` also stores the
     text, which augmentation needs. `advance` is called regularly during tokenization.
 
-    Raises:
-        DataError: if a source is missing, damaged or empty, or changes while it is read, the filters remove more than
-            filters.max_filtered_share, or the cache cannot be written.
+    Raises DataError if a source is missing, damaged or empty, or changes while it is read, the filters remove more than
+    filters.max_filtered_share, or the cache cannot be written.
     """
     filters = data.filters if is_training else None
     pipeline = Pipeline(filters, languages(sources[0], data), tokenizers)
