@@ -112,20 +112,12 @@ class _Chunk:
         return Example(self.files[side == "tgt"], self.first_line + row, src, tgt, note, rank)
 
 
-class _Hashes(NamedTuple):
-    """Hashes of the pairs of a chunk and of their sides; `near` ignores case, punctuation and whitespace."""
-
-    src: Keys
-    tgt: Keys
-    pair: Keys
-    near: Keys
-
-
 class _Checked(NamedTuple):
     """Result for a chunk; `codes` are the reasons for removal, except duplicates."""
 
     counts: SetCheck
-    hashes: _Hashes
+    hashes: dict[str, Keys]
+    """Hashes of sources (src), targets (tgt) and pairs (pair; near: without case, punctuation and whitespace)."""
     codes: Codes
 
 
@@ -215,18 +207,20 @@ class _ChunkCheck:
         counts.unknown = int(unknown.sum())
         counts.word_tokens = int(lengths.sum()) if "words" in counts.lengths else 0
 
-    def check_equality(self) -> _Hashes:
+    def check_equality(self) -> dict[str, Keys]:
         """Find empty sides and copies; return the hashes for finding repeated lines and pairs."""
         blank = [np.array([not line.strip() for line in lines], np.bool_) for lines in self.texts]
-        for side, is_empty in zip(SIDES, blank, strict=True):
+        hashes = {}
+        for side, lines, is_empty in zip(SIDES, self.texts, blank, strict=True):
             self.find(found.EMPTY, side, dict.fromkeys(np.flatnonzero(is_empty).tolist(), ""))
+            hashes[side] = np.where(is_empty, BLANK, hash_keys(lines))
         is_copy = [src.strip() == tgt.strip() for src, tgt in zip(*self.texts, strict=True)]
         copies = np.flatnonzero(np.array(is_copy) & ~blank[0]).tolist()
         self.find(found.COPY, "pair", dict.fromkeys(copies, ""))
-        keys = [hash_keys(lines) for lines in self.texts]
-        keys += [duplicate_keys(self.texts, is_normalized=is_normalized) for is_normalized in (False, True)]
-        blank += [blank[0] & blank[1]] * 2
-        return _Hashes(*(np.where(is_empty, BLANK, some) for is_empty, some in zip(blank, keys, strict=True)))
+        for name, is_normalized in (("pair", False), ("near", True)):
+            keys = duplicate_keys(self.texts, is_normalized=is_normalized)
+            hashes[name] = np.where(blank[0] & blank[1], BLANK, keys)
+        return hashes
 
     def _count(self, unit: str, side: str, lengths: Iterable[int]) -> NDArray[np.int32]:
         counted = np.fromiter(lengths, np.int32, self.counts.pairs)
@@ -246,7 +240,7 @@ class _Pass:
         self.result = SetCheck(name, Side(src_lang), Side(tgt_lang))
         self.earlier = list(earlier)
         self.overlaps = [Overlap(name, one.result.name) for one in earlier]
-        self.seen = {column: SeenKeys() for column in _Hashes._fields}
+        self.seen = {column: SeenKeys() for column in (*SIDES, "pair", "near")}
         self._several_targets, self._kept = SeenKeys(), SeenKeys()
         self._repeated: dict[tuple[str, str, str], dict[int, Example]] = {}
         """Examples of the first `MAX_TRACKED` repeated texts, by kind, side and note, ranked by their frequency."""
@@ -268,17 +262,17 @@ class _Pass:
     def add(self, chunk: _Chunk, checked: _Checked) -> None:
         """Add the result of the next chunk."""
         self.result.merge(checked.counts)
-        hashes, has_text = checked.hashes, checked.hashes.pair != BLANK
-        is_repeated = self.seen["pair"].add(hashes.pair) & has_text
-        is_near = self.seen["near"].add(hashes.near) & has_text & ~is_repeated
-        distinct = np.flatnonzero(~is_repeated & (hashes.src != BLANK) & (hashes.tgt != BLANK))
-        has_other_target = distinct[self.seen["src"].add(hashes.src[distinct])]
-        self.seen["tgt"].add(hashes.tgt)
-        num_sources = int((~self._several_targets.add(hashes.src[has_other_target])).sum())
+        hashes, has_text = checked.hashes, checked.hashes["pair"] != BLANK
+        is_repeated = self.seen["pair"].add(hashes["pair"]) & has_text
+        is_near = self.seen["near"].add(hashes["near"]) & has_text & ~is_repeated
+        distinct = np.flatnonzero(~is_repeated & (hashes["src"] != BLANK) & (hashes["tgt"] != BLANK))
+        has_other_target = distinct[self.seen["src"].add(hashes["src"][distinct])]
+        self.seen["tgt"].add(hashes["tgt"])
+        num_sources = int((~self._several_targets.add(hashes["src"][has_other_target])).sum())
         for kind, side, note, keys, rows in (
-            (found.DUPLICATE, "pair", "occurs {} times", hashes.pair, np.flatnonzero(is_repeated)),
-            (found.NEAR_DUPLICATE, "pair", "occurs in {} spellings", hashes.near, np.flatnonzero(is_near)),
-            (found.SEVERAL_TARGETS, "src", "has {} targets", hashes.src, has_other_target),
+            (found.DUPLICATE, "pair", "occurs {} times", hashes["pair"], np.flatnonzero(is_repeated)),
+            (found.NEAR_DUPLICATE, "pair", "occurs in {} spellings", hashes["near"], np.flatnonzero(is_near)),
+            (found.SEVERAL_TARGETS, "src", "has {} targets", hashes["src"], has_other_target),
         ):
             self.result.find(kind, side, len(rows) if side == "pair" else num_sources)
             examples = self._repeated.setdefault((kind, side, note), {})
@@ -290,13 +284,13 @@ class _Pass:
         self._add_overlaps(chunk, hashes)
         self._add_sample(chunk, checked)
 
-    def _add_overlaps(self, chunk: _Chunk, hashes: _Hashes) -> None:
+    def _add_overlaps(self, chunk: _Chunk, hashes: dict[str, Keys]) -> None:
         """Find lines and pairs that also occur in earlier sets."""
         for overlap, other in zip(self.overlaps, self.earlier, strict=True):
             overlap.size += chunk.records.size
             for column, finding in overlap.found.items():
-                keys: Keys = getattr(hashes, column)
-                rows = np.flatnonzero(other.seen[column].contains(keys) & (keys != BLANK)).tolist()
+                is_known = other.seen[column].contains(hashes[column])
+                rows = np.flatnonzero(is_known & (hashes[column] != BLANK)).tolist()
                 # Long lines rank higher, because they are less likely to be equal by chance.
                 lines = chunk.parsed[0][column == "tgt"]
                 finding.add(len(rows), [chunk.example(row, column, rank=len(lines[row])) for row in rows])
@@ -305,7 +299,7 @@ class _Pass:
         """Count the reasons for removal and, for each reason, keep the pairs with the lowest random ranks."""
         codes, filters = checked.codes, self.data.filters
         if self.is_training and filters.drop_duplicates:
-            keys = checked.hashes.near if filters.normalize_duplicates else checked.hashes.pair
+            keys = checked.hashes["near"] if filters.normalize_duplicates else checked.hashes["pair"]
             kept = np.flatnonzero((codes == KEPT) & (keys != BLANK))
             codes[kept[self._kept.add(keys[kept])]] = code(DUPLICATE)
         self._num_removed.update(count_reasons(codes))
