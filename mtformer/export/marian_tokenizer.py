@@ -24,21 +24,13 @@ import sentencepiece
 
 from mtformer.errors import CheckpointError
 from mtformer.export.huggingface import LANGUAGE_CODE
-from mtformer.text.pieces import BYTE, NORMAL, SPACE, UNIGRAM, USER_DEFINED, Pieces, message_fields, read_pieces
+from mtformer.text.pieces import BYTE, NORMAL, SPACE, UNIGRAM, USER_DEFINED, Piece, message_fields, read_pieces
 from mtformer.text.tokenizer import Tokenizer
 
 UNKNOWN, CONTROL, UNUSED = 2, 3, 5
 """Types of pieces in a SentencePiece model, in addition to those in `mtformer.text.pieces`."""
 PIECES, TRAINER = 1, 2
 COPIED = {3: "normalizer_spec", 5: "denormalizer_spec"}
-
-
-class Piece(NamedTuple):
-    """Entry of a SentencePiece model."""
-
-    text: str
-    score: float
-    kind: int
 
 
 class SpecialRows(NamedTuple):
@@ -64,13 +56,11 @@ def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
     Raises:
         CheckpointError: if source.spm is not a SentencePiece model of type unigram.
     """
-    known = _known(path, spm)
-    entries = _pieces(known)
+    entries = _pieces(path, spm)
     taken = {entry.text for entry in entries}
     words = {text: row for text, row in vocabulary.items() if row not in special}
-    foreign = _foreign(words, known) if not known.bytes else []
     lowest = min((entry.score for entry in entries if entry.kind == NORMAL), default=0.0)
-    entries += [Piece(text, lowest, NORMAL) for text in foreign]
+    entries += [Piece(text, lowest, NORMAL) for text in _foreign(words, entries)]
     codes = {SPACE + text: text for text in words if LANGUAGE_CODE.fullmatch(text)}
     entries += [Piece(text, 0.0, USER_DEFINED) for text in codes if text not in taken]
     rows = [vocabulary.get(codes.get(entry.text, entry.text), special.unk) for entry in entries]
@@ -82,9 +72,8 @@ def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
 
     Unknown pieces are decoded to empty text, as by `MarianTokenizer` if it skips special tokens.
     """
-    known = _known(path, spm)
-    pieces = {piece.text: piece for piece in _pieces(known)}
-    if known.bytes and not all(text in vocabulary for text, piece in pieces.items() if piece.kind == BYTE):
+    pieces = {piece.text: piece for piece in _pieces(path, spm)}
+    if not all(text in vocabulary for text, piece in pieces.items() if piece.kind == BYTE):
         raise CheckpointError(f"{path}: uses byte fallback, but vocab.json does not contain all byte pieces")
     processor = sentencepiece.SentencePieceProcessor(model_proto=spm)
     controls = {text for text in vocabulary if processor.IsControl(processor.PieceToId(text))}
@@ -95,30 +84,25 @@ def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
     return Side(_build(path, spm, entries, vocabulary, special, unk_surface=""), [*special, *rows])
 
 
-def _known(path: Path, spm: bytes) -> Pieces:
+def _pieces(path: Path, spm: bytes) -> list[Piece]:
+    """Return all pieces except special ones, sorted by id."""
     try:
         is_loaded = bool(spm) and sentencepiece.SentencePieceProcessor().LoadFromSerializedProto(spm)
     except RuntimeError:
         is_loaded = False
     if not is_loaded:
         raise CheckpointError(f"{path}: not a SentencePiece model, or damaged; copy it again")
-    known = read_pieces(spm)
-    if known.kind != UNIGRAM:
+    model_type, pieces = read_pieces(spm)
+    if model_type != UNIGRAM:
         raise CheckpointError(f"{path}: not a unigram model; other types of SentencePiece models cannot be imported")
-    return known
+    return [piece for piece in pieces if piece.kind in (NORMAL, USER_DEFINED, BYTE)]
 
 
-def _pieces(known: Pieces) -> list[Piece]:
-    """Return all pieces except special ones, sorted by id."""
-    found = [(number, text, NORMAL) for text, number in known.normal.items()]
-    found += [(number, text, USER_DEFINED) for text, number in known.user.items()]
-    found += [(number, f"<0x{byte:02X}>", BYTE) for byte, number in known.bytes.items()]
-    return [Piece(text, known.scores[number], kind) for number, text, kind in sorted(found)]
-
-
-def _foreign(vocabulary: Mapping[str, int], known: Pieces) -> list[str]:
-    """Return the pieces that consist only of characters unknown to the SentencePiece model."""
-    alphabet = {character for text in (*known.normal, *known.user) for character in text}
+def _foreign(vocabulary: Mapping[str, int], pieces: Sequence[Piece]) -> list[str]:
+    """Return the pieces that consist only of characters unknown to the SentencePiece model; none with byte fallback."""
+    if any(piece.kind == BYTE for piece in pieces):
+        return []
+    alphabet = {character for piece in pieces for character in piece.text}
     return [text for text in vocabulary if text and alphabet.isdisjoint(text) and not LANGUAGE_CODE.fullmatch(text)]
 
 

@@ -7,7 +7,7 @@ field 2 holds the training settings (subfield 3: model type).
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 NORMAL, USER_DEFINED, BYTE = 1, 4, 6
 UNIGRAM, BPE = 1, 2
@@ -15,38 +15,28 @@ SPACE = "▁"
 """SentencePiece's symbol for a space."""
 
 
-@dataclass
-class Pieces:
-    """Pieces of a model by type, with their ids as values."""
+class Piece(NamedTuple):
+    """Entry of a SentencePiece model."""
 
-    kind: int = UNIGRAM
-    normal: dict[str, int] = field(default_factory=dict)
-    user: dict[str, int] = field(default_factory=dict)
-    bytes: dict[int, int] = field(default_factory=dict)
-    """Ids by byte value; empty without byte fallback."""
-    scores: list[float] = field(default_factory=list)
-    """Scores by id: log-probability (unigram), or the negative rank of the merge (BPE)."""
+    text: str
+    score: float
+    """Log-probability (unigram), or the negative rank of the merge (BPE)."""
+    kind: int = NORMAL
 
 
-def read_pieces(model: bytes) -> Pieces:
-    """Parse the bytes of a `.model` file that SentencePiece has already validated."""
-    pieces = Pieces()
+def read_pieces(model: bytes) -> tuple[int, list[Piece]]:
+    """Return the model type and the pieces, sorted by id, of a `.model` file that SentencePiece has validated."""
+    model_type, pieces = UNIGRAM, list[Piece]()
     for number, value in message_fields(model):
         if number == 1:
             entry = dict(message_fields(value))
-            text, piece = entry[1].decode("utf-8"), len(pieces.scores)
-            pieces.scores.append(struct.unpack("<f", entry[2])[0] if 2 in entry else 0.0)
+            score = struct.unpack("<f", entry[2])[0] if 2 in entry else 0.0
             kind = _varint(entry[3], 0)[0] if 3 in entry else NORMAL
-            if kind == NORMAL:
-                pieces.normal[text] = piece
-            elif kind == USER_DEFINED:
-                pieces.user[text] = piece
-            elif kind == BYTE:
-                pieces.bytes[int(text[3:-1], 16)] = piece  # such as <0x41>
+            pieces.append(Piece(entry[1].decode("utf-8"), score, kind))
         elif number == 2:
             settings = dict(message_fields(value))
-            pieces.kind = _varint(settings[3], 0)[0] if 3 in settings else UNIGRAM
-    return pieces
+            model_type = _varint(settings[3], 0)[0] if 3 in settings else UNIGRAM
+    return model_type, pieces
 
 
 def message_fields(message: bytes) -> Iterator[tuple[int, bytes]]:

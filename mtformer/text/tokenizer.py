@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import sentencepiece
 
@@ -105,12 +106,11 @@ class Tokenizer:
         return Tokenizer, (self.model, self.name)
 
 
-class TokenizerPair:
+class TokenizerPair(NamedTuple):
     """Source and target tokenizers; both are the same object if the vocabulary is joint."""
 
-    def __init__(self, src: Tokenizer, tgt: Tokenizer) -> None:
-        self.src = src
-        self.tgt = tgt
+    src: Tokenizer
+    tgt: Tokenizer
 
     @property
     def joint(self) -> bool:

@@ -12,21 +12,19 @@ import numpy as np
 import pyarrow as pa
 
 from mtformer.config.data import NoiseConfig
-from mtformer.data.store.pairs import Column, Pairs, id_column, lengths, make_pairs, text_of
-from mtformer.text.tokenizer import UNK, Tokenizer, TokenizerPair
+from mtformer.data.store.pairs import Pairs, lengths, make_pairs, text_of
+from mtformer.data.store.pipeline import encode
+from mtformer.text.tokenizer import UNK, TokenizerPair
 
 STOPS = (".", "。", "．", "｡", "।", "۔", "։", "።")
 EMOJI = "😀😂😉😍🤔😢👍👏🙏🎉🔥🚀"
 
 
 class Augmentation:
-    """Callable that adds noise to pairs.
+    """Callable that adds noise to pairs with text, given the tokenizers with which they were prepared.
 
-    Args:
-        tokenizers: the tokenizers with which the corpora were prepared; the stores must include the text of the pairs.
-        noise: noise settings.
-        max_tokens: maximum number of tokens of a noisy line, excluding eos; a longer one is replaced with the stored
-            line (a longer pair with the stored pair, if noise changed targets).
+    A noisy line of more than `max_tokens` tokens, excluding eos, is replaced with the stored line (if noise changed
+    targets, the pair with the stored pair).
     """
 
     def __init__(self, tokenizers: TokenizerPair, noise: NoiseConfig, max_tokens: int) -> None:
@@ -36,10 +34,10 @@ class Augmentation:
         """Return the pairs with noise, which depends on the seed only."""
         random, (old_src, old_tgt) = np.random.default_rng(seed), text_of(pairs)
         noisy = [add_noise(*pair, self.noise, random, self._is_known) for pair in zip(old_src, old_tgt, strict=True)]
-        src = _encoded(self.tokenizers.src, [src for src, _ in noisy])
+        src = encode(self.tokenizers.src, [src for src, _ in noisy])
         tgt_lines = [tgt for _, tgt in noisy]
         has_new_targets = tgt_lines != old_tgt
-        tgt = _encoded(self.tokenizers.tgt, tgt_lines) if has_new_targets else pairs["tgt"]
+        tgt = encode(self.tokenizers.tgt, tgt_lines) if has_new_targets else pairs["tgt"]
         is_long = [lengths(side) > self.max_tokens for side in (src, tgt)]
         if has_new_targets:  # a changed source does not fit the stored target
             is_long = [is_long[0] | is_long[1]] * 2
@@ -48,20 +46,13 @@ class Augmentation:
         return make_pairs(*(pa.concat_arrays([changed, stored]).take(chosen) for changed, stored, chosen in sides))
 
     def _is_known(self, text: str) -> bool:
-        return not any(UNK in tokenizer.encode([text])[0] for tokenizer in (self.tokenizers.src, self.tokenizers.tgt))
-
-
-def _encoded(tokenizer: Tokenizer, lines: Sequence[str]) -> Column:
-    return id_column(tokenizer.encode(lines), tokenizer.vocab_size)
+        return not any(UNK in tokenizer.encode([text])[0] for tokenizer in self.tokenizers)
 
 
 def add_noise(
     src: str, tgt: str, config: NoiseConfig, random: np.random.Generator, is_known: Callable[[str], bool]
 ) -> tuple[str, str]:
-    """Add noise to a pair, to train robust models (Karpukhin et al. 2019; Niu et al. 2020).
-
-    Text for which `is_known` returns False is not copied.
-    """
+    """Add noise to a pair (Karpukhin et al. 2019; Niu et al. 2020); only text that `is_known` is copied."""
     if config.word_dropout:
         words = src.split(" ")
         is_kept = random.random(len(words)) >= config.word_dropout
@@ -73,9 +64,11 @@ def add_noise(
         src, tgt = change_case(src, tgt, change) if change is not None else (src.lower(), tgt)
     if config.final_stop and random.random() < config.final_stop:
         src, tgt = drop_final_stop(src, tgt)
-    if config.copies and random.random() < config.copies and is_known(text := text_to_copy(random)):
-        form = "{0} {1}" if random.random() < 0.5 else "{1} {0}"
-        src, tgt = form.format(src, text), form.format(tgt, text)
+    if config.copies and random.random() < config.copies:
+        text = str(random.choice(texts_to_copy(random)))
+        if is_known(text):
+            form = "{0} {1}" if random.random() < 0.5 else "{1} {0}"
+            src, tgt = form.format(src, text), form.format(tgt, text)
     return src, tgt
 
 
@@ -98,11 +91,6 @@ def drop_final_stop(src: str, tgt: str) -> tuple[str, str]:
         for line in (src, tgt)
     )
     return (short, short_tgt) if short != src else (src, tgt)
-
-
-def text_to_copy(random: np.random.Generator) -> str:
-    """Return a random emoji, URL or whole number."""
-    return str(random.choice(texts_to_copy(random)))
 
 
 def texts_to_copy(random: np.random.Generator) -> tuple[str, str, str]:

@@ -7,11 +7,11 @@ and overlap, and draws random samples, which require whole sets (`_Pass`); it ne
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any, NamedTuple
-from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from mtformer.config.data import DataConfig, FilterConfig, Source
 from mtformer.config.languages import base_code
 from mtformer.data.check import result as found
 from mtformer.data.check.result import NUM_EXAMPLES, SIDES, CorpusCheck, Example, Overlap, SetCheck, Side, SourceCount
-from mtformer.data.corpus.readers import Faults, RawRecords
+from mtformer.data.corpus.readers import INVALID, Faults, RawRecords
 from mtformer.data.corpus.sources import bytes_on_disk, describe, files_of, languages, open_reader, require_files
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, hash_keys
@@ -112,20 +112,12 @@ class _Chunk:
         return Example(self.files[side == "tgt"], self.first_line + row, src, tgt, note, rank)
 
 
-class _Hashes(NamedTuple):
-    """Hashes of the pairs of a chunk and of their sides; `near` ignores case, punctuation and whitespace."""
-
-    src: Keys
-    tgt: Keys
-    pair: Keys
-    near: Keys
-
-
 class _Checked(NamedTuple):
     """Result for a chunk; `codes` are the reasons for removal, except duplicates."""
 
     counts: SetCheck
-    hashes: _Hashes
+    hashes: dict[str, Keys]
+    """Hashes of sources (src), targets (tgt) and pairs (pair; near: without case, punctuation and whitespace)."""
     codes: Codes
 
 
@@ -135,10 +127,10 @@ class _Checked(NamedTuple):
 def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chunk, num_threads: int) -> _Checked:
     """Check one chunk."""
     one = _ChunkCheck(chunk)
-    one.check_reading()
+    for (kind, side), notes in one.faults.notes.items():
+        one.find(kind, side, notes)
     for side, lines, language in zip(SIDES, one.texts, chunk.languages, strict=True):
         one.check_characters(side, lines)
-        one.check_normalization(side, lines)
         one.check_scripts(side, lines, language)
         one.check_length(side, lines, language)
     one.check_ratio()
@@ -158,11 +150,10 @@ class _ChunkCheck:
         self.texts, self.faults = chunk.parsed
         self.counts = SetCheck("", Side(chunk.languages[0]), Side(chunk.languages[1]), chunk.records.size)
 
-    def find(self, kind: str, side: str, rows: Iterable[int], notes: dict[int, str] | None = None) -> None:
-        """Add the number of rows to a finding, with the first rows as examples."""
-        numbers = list(rows)
-        examples = [self.chunk.example(row, side, (notes or {}).get(row, "")) for row in numbers[:NUM_EXAMPLES]]
-        self.counts.find(kind, side, len(numbers), examples)
+    def find(self, kind: str, side: str, notes: Mapping[int, str]) -> None:
+        """Add rows, given with their notes, to a finding, with the first rows as examples."""
+        examples = [self.chunk.example(row, side, note) for row, note in islice(notes.items(), NUM_EXAMPLES)]
+        self.counts.find(kind, side, len(notes), examples)
 
     def rank(self, kind: str, side: str, rows: NDArray[np.int64], ranks: NDArray[Any], note: str = "") -> None:
         """Add the number of rows to a finding, with the highest-ranked rows as examples; `note` describes the rank."""
@@ -170,33 +161,20 @@ class _ChunkCheck:
         examples = [self.chunk.example(row, side, note.format(ranks[row]), float(ranks[row])) for row in worst]
         self.counts.find(kind, side, len(rows), examples)
 
-    def check_reading(self) -> None:
-        """Find lines that cannot be read or parsed."""
-        for kind, rows_of in ((found.INVALID, self.faults.invalid), (found.CRLF, self.faults.crlf)):
-            for side, rows in rows_of.items():
-                self.find(kind, side, rows)
-        self.find(found.SHORT, "pair", self.faults.short)
-        self.find(found.BROKEN, "pair", self.faults.broken, self.faults.broken)
-
     def check_characters(self, side: str, lines: list[str]) -> None:
         """Find faulty characters; U+FFFD in place of invalid bytes is not counted again."""
         if not ANY_FAULT.search(" ".join(lines)):
             return
-        invalid = {*self.faults.invalid.get(side, ()), *self.faults.invalid.get("pair", ())}
+        invalid = {row for key in (side, "pair") for row in self.faults.notes.get((INVALID, key), ())}
         suspicious = {row: line for row, line in enumerate(lines) if ANY_FAULT.search(line)}
         suspicious |= {row: lines[row].replace("\ufffd", " ") for row in suspicious.keys() & invalid}
         faulty: set[int] = set()
         for kind, pattern in FAULT_PATTERNS.items():
-            matches = {row: match for row, line in suspicious.items() if (match := pattern.search(line))}
-            self.find(kind, side, matches, {row: f"character {match.start() + 1}" for row, match in matches.items()})
-            faulty.update(matches)
+            matches = ((row, pattern.search(line)) for row, line in suspicious.items())
+            notes = {row: f"character {match.start() + 1}" for row, match in matches if match}
+            self.find(kind, side, notes)
+            faulty.update(notes)
         self.counts.side(side).faulty_lines += len(faulty)
-
-    def check_normalization(self, side: str, lines: list[str]) -> None:
-        """Find lines with characters that differ in the Unicode normalization forms NFC and NFD."""
-        other = [(row, line) for row, line in enumerate(lines) if not line.isascii()]
-        self.find(found.COMPOSED, side, [row for row, line in other if len(normalize("NFD", line)) > len(line)])
-        self.find(found.DECOMPOSED, side, [row for row, line in other if len(normalize("NFC", line)) < len(line)])
 
     def check_scripts(self, side: str, lines: list[str], language: str) -> None:
         """Find letters in scripts that the language does not use; a few Latin letters are always accepted."""
@@ -229,17 +207,20 @@ class _ChunkCheck:
         counts.unknown = int(unknown.sum())
         counts.word_tokens = int(lengths.sum()) if "words" in counts.lengths else 0
 
-    def check_equality(self) -> _Hashes:
+    def check_equality(self) -> dict[str, Keys]:
         """Find empty sides and copies; return the hashes for finding repeated lines and pairs."""
         blank = [np.array([not line.strip() for line in lines], np.bool_) for lines in self.texts]
-        for side, is_empty in zip(SIDES, blank, strict=True):
-            self.find(found.EMPTY, side, np.flatnonzero(is_empty).tolist())
+        hashes = {}
+        for side, lines, is_empty in zip(SIDES, self.texts, blank, strict=True):
+            self.find(found.EMPTY, side, dict.fromkeys(np.flatnonzero(is_empty).tolist(), ""))
+            hashes[side] = np.where(is_empty, BLANK, hash_keys(lines))
         is_copy = [src.strip() == tgt.strip() for src, tgt in zip(*self.texts, strict=True)]
-        self.find(found.COPY, "pair", np.flatnonzero(np.array(is_copy) & ~blank[0]).tolist())
-        keys = [hash_keys(lines) for lines in self.texts]
-        keys += [duplicate_keys(self.texts, is_normalized=is_normalized) for is_normalized in (False, True)]
-        blank += [blank[0] & blank[1]] * 2
-        return _Hashes(*(np.where(is_empty, BLANK, some) for is_empty, some in zip(blank, keys, strict=True)))
+        copies = np.flatnonzero(np.array(is_copy) & ~blank[0]).tolist()
+        self.find(found.COPY, "pair", dict.fromkeys(copies, ""))
+        for name, is_normalized in (("pair", False), ("near", True)):
+            keys = duplicate_keys(self.texts, is_normalized=is_normalized)
+            hashes[name] = np.where(blank[0] & blank[1], BLANK, keys)
+        return hashes
 
     def _count(self, unit: str, side: str, lengths: Iterable[int]) -> NDArray[np.int32]:
         counted = np.fromiter(lengths, np.int32, self.counts.pairs)
@@ -259,7 +240,7 @@ class _Pass:
         self.result = SetCheck(name, Side(src_lang), Side(tgt_lang))
         self.earlier = list(earlier)
         self.overlaps = [Overlap(name, one.result.name) for one in earlier]
-        self.seen = {column: SeenKeys() for column in _Hashes._fields}
+        self.seen = {column: SeenKeys() for column in (*SIDES, "pair", "near")}
         self._several_targets, self._kept = SeenKeys(), SeenKeys()
         self._repeated: dict[tuple[str, str, str], dict[int, Example]] = {}
         """Examples of the first `MAX_TRACKED` repeated texts, by kind, side and note, ranked by their frequency."""
@@ -272,27 +253,26 @@ class _Pass:
             count, paths, position = SourceCount(describe(source)), files_of(source), 0
             self.result.sources.append(count)
             files = (paths[0], paths[-1]) if paths else (count.name, count.name)
-            with open_reader(source, self.data, is_lenient=True) as reader:
+            with open_reader(source, self.data) as reader:
                 while (records := reader.take(PAIRS_AT_ONCE)).size:
                     first, more, position = count.pairs + 1, reader.position - position, reader.position
                     count.pairs += records.size
                     yield _Chunk(records, first, more, files, languages(source, self.data), self.is_training)
-                count.lines = [file.number for file in reader.files]
 
     def add(self, chunk: _Chunk, checked: _Checked) -> None:
         """Add the result of the next chunk."""
         self.result.merge(checked.counts)
-        hashes, has_text = checked.hashes, checked.hashes.pair != BLANK
-        is_repeated = self.seen["pair"].add(hashes.pair) & has_text
-        is_near = self.seen["near"].add(hashes.near) & has_text & ~is_repeated
-        distinct = np.flatnonzero(~is_repeated & (hashes.src != BLANK) & (hashes.tgt != BLANK))
-        has_other_target = distinct[self.seen["src"].add(hashes.src[distinct])]
-        self.seen["tgt"].add(hashes.tgt)
-        num_sources = int((~self._several_targets.add(hashes.src[has_other_target])).sum())
+        hashes, has_text = checked.hashes, checked.hashes["pair"] != BLANK
+        is_repeated = self.seen["pair"].add(hashes["pair"]) & has_text
+        is_near = self.seen["near"].add(hashes["near"]) & has_text & ~is_repeated
+        distinct = np.flatnonzero(~is_repeated & (hashes["src"] != BLANK) & (hashes["tgt"] != BLANK))
+        has_other_target = distinct[self.seen["src"].add(hashes["src"][distinct])]
+        self.seen["tgt"].add(hashes["tgt"])
+        num_sources = int((~self._several_targets.add(hashes["src"][has_other_target])).sum())
         for kind, side, note, keys, rows in (
-            (found.DUPLICATE, "pair", "occurs {} times", hashes.pair, np.flatnonzero(is_repeated)),
-            (found.NEAR_DUPLICATE, "pair", "occurs in {} spellings", hashes.near, np.flatnonzero(is_near)),
-            (found.SEVERAL_TARGETS, "src", "has {} targets", hashes.src, has_other_target),
+            (found.DUPLICATE, "pair", "occurs {} times", hashes["pair"], np.flatnonzero(is_repeated)),
+            (found.NEAR_DUPLICATE, "pair", "occurs in {} spellings", hashes["near"], np.flatnonzero(is_near)),
+            (found.SEVERAL_TARGETS, "src", "has {} targets", hashes["src"], has_other_target),
         ):
             self.result.find(kind, side, len(rows) if side == "pair" else num_sources)
             examples = self._repeated.setdefault((kind, side, note), {})
@@ -304,13 +284,13 @@ class _Pass:
         self._add_overlaps(chunk, hashes)
         self._add_sample(chunk, checked)
 
-    def _add_overlaps(self, chunk: _Chunk, hashes: _Hashes) -> None:
+    def _add_overlaps(self, chunk: _Chunk, hashes: dict[str, Keys]) -> None:
         """Find lines and pairs that also occur in earlier sets."""
         for overlap, other in zip(self.overlaps, self.earlier, strict=True):
             overlap.size += chunk.records.size
             for column, finding in overlap.found.items():
-                keys: Keys = getattr(hashes, column)
-                rows = np.flatnonzero(other.seen[column].contains(keys) & (keys != BLANK)).tolist()
+                is_known = other.seen[column].contains(hashes[column])
+                rows = np.flatnonzero(is_known & (hashes[column] != BLANK)).tolist()
                 # Long lines rank higher, because they are less likely to be equal by chance.
                 lines = chunk.parsed[0][column == "tgt"]
                 finding.add(len(rows), [chunk.example(row, column, rank=len(lines[row])) for row in rows])
@@ -319,7 +299,7 @@ class _Pass:
         """Count the reasons for removal and, for each reason, keep the pairs with the lowest random ranks."""
         codes, filters = checked.codes, self.data.filters
         if self.is_training and filters.drop_duplicates:
-            keys = checked.hashes.near if filters.normalize_duplicates else checked.hashes.pair
+            keys = checked.hashes["near"] if filters.normalize_duplicates else checked.hashes["pair"]
             kept = np.flatnonzero((codes == KEPT) & (keys != BLANK))
             codes[kept[self._kept.add(keys[kept])]] = code(DUPLICATE)
         self._num_removed.update(count_reasons(codes))

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mtformer.config.data import DataConfig
-from mtformer.data.check import result as found
 from mtformer.data.check.check import TEXT_LENGTH
 from mtformer.data.check.result import SIDES, UNITS, CorpusCheck, Example, Finding, Lengths, SetCheck, percentile
+from mtformer.data.corpus.readers import BROKEN, INVALID, SHORT
 from mtformer.templating import render
 
 SIDE_NAMES = {"src": "source", "tgt": "target", "pair": ""}
 EXCERPT = 60
 """Maximum number of characters of an example in the terminal."""
-UNREADABLE = (found.INVALID, found.SHORT, found.BROKEN)
 RATES = {"tokens_per_word": "tokens per word", "tokens_per_character": "tokens per character"}
 
 
@@ -26,7 +25,7 @@ class Excess(NamedTuple):
 
 
 def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
-    """Return exceeded limits of `data.check` and `data.filters`, with empty sets and files of unequal lengths."""
+    """Return exceeded limits of `data.check` and `data.filters`, with empty sets."""
     exceeded = list[Excess]()
 
     def test(name: str, key: str, value: float, what: str, remedy: str) -> None:
@@ -39,11 +38,7 @@ def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
     for one in check.sets:
         if not one.pairs:
             exceeded.append(Excess("no pairs", one.name, f"{one.name}: no pairs found; give sources that contain text"))
-        for source in one.sources:
-            if len(set(source.lines)) > 1:
-                message = f"{source.name} have {source.lines[0]:,} and {source.lines[1]:,} lines"
-                exceeded.append(Excess("unequal file lengths", one.name, f"{one.name}: {message}; align the files"))
-        if invalid := [finding for finding in one.findings.values() if finding.kind in UNREADABLE]:
+        if invalid := [finding for finding in one.findings.values() if finding.kind in (INVALID, SHORT, BROKEN)]:
             count, first = sum(finding.count for finding in invalid), invalid[0].examples[0]
             kinds = ", ".join(f"{title(finding)} {finding.count:,}" for finding in invalid)
             remedy = f"fix them (the first: {first.file}:{first.line}" + (f": {first.note})" if first.note else ")")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from mtformer.data.data_report import UNUSUAL
+from mtformer.data.corpus.readers import BROKEN, INVALID, SHORT
 
 NUM_EXAMPLES = 10
 """Maximum number of examples per finding."""
@@ -23,24 +23,27 @@ NUM_BINS, RATIO_STEPS_PER_BIN = 40, 6
 UNITS = ("characters", "words", "tokens")
 SIDES = ("src", "tgt")
 
-KINDS = (
-    INVALID, SHORT, BROKEN, CRLF, MIXED, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG, LOW_RATIO,
-    HIGH_RATIO, FOREIGN, OTHER_SCRIPT, UNKNOWN, COMPOSED, DECOMPOSED,
-) = (
-    "invalid UTF-8", "missing column", "broken row", "line end \\r\\n", "mixed normalization (NFC and NFD)",
-    "empty side", "copy", "exact duplicate", "near duplicate", "several targets", "long line",
-    "target short for its source", "target long for its source", "letters of another script",
-    "mostly in another script", "unknown tokens", "composed (NFC)", "decomposed (NFD)",
-)  # fmt: skip
+EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE = "empty side", "copy", "exact duplicate", "near duplicate"
+SEVERAL_TARGETS, LONG, UNKNOWN = "several targets", "long line", "unknown tokens"
+LOW_RATIO, HIGH_RATIO = "target short for its source", "target long for its source"
+FOREIGN, OTHER_SCRIPT = "letters of another script", "mostly in another script"
 FAULTS = {
-    **UNUSUAL,
+    "carriage return": "\r",
+    "NUL": "\0",
+    "line feed inside a field": "\n",
+    "line or paragraph separator (U+2028, U+2029)": "\u2028\u2029",
+    "other line break (U+000B, U+000C, U+001C-U+001E, U+0085)": "\x0b\x0c\x1c\x1d\x1e\x85",
+    "replacement character (U+FFFD)": "\ufffd",
     "byte order mark inside (U+FEFF)": "\ufeff",
     "control character": "".join(
         chr(point) for point in (*range(1, 9), *range(0x0E, 0x1C), 0x1F, *range(0x7F, 0x85), *range(0x86, 0xA0))
     ),
 }
 """Characters that break lines in other tools or indicate damage."""
-ORDER = (*KINDS[:4], *FAULTS, *KINDS[4:])
+ORDER = (
+    INVALID, SHORT, BROKEN, *FAULTS, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG, LOW_RATIO,
+    HIGH_RATIO, FOREIGN, OTHER_SCRIPT, UNKNOWN,
+)  # fmt: skip
 """Order of findings in the report."""
 
 Number = TypeVar("Number", int, float)
@@ -146,11 +149,10 @@ class Side:
 
 @dataclass
 class SourceCount:
-    """Number of pairs of a source, and number of lines of each file (empty for a dataset)."""
+    """Number of pairs of a source."""
 
     name: str
     pairs: int = 0
-    lines: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -191,17 +193,11 @@ class SetCheck:
             self.find(finding.kind, finding.side, finding.count, finding.examples)
 
     def finish(self) -> None:
-        """Select outliers and mixed normalization forms, which depend on the whole set, and sort the findings."""
+        """Select outliers, which depend on the whole set, and sort the findings."""
         for side in SIDES:
             logs = {math.log(n): count for n, count in self.side(side).lengths.get("characters", {}).items() if n}
             limit = outlier_limits(logs)[1]
             self._keep_outliers(LONG, side, logs, limit, f"over {limit:,.0f} characters")
-            forms = [self.findings.pop((form, side), Finding(form, side)) for form in (DECOMPOSED, COMPOSED)]
-            rarer = min(forms, key=lambda finding: finding.count)
-            if rarer.count:
-                self.findings[MIXED, side] = Finding(
-                    MIXED, side, rarer.count, f"the less frequent form: {rarer.kind}", rarer.examples
-                )
         logs = {key * RATIO_STEP: count for key, count in self.log_ratios.items()}
         low, high = outlier_limits(logs)
         inverse = {-value: count for value, count in logs.items()}

@@ -2,15 +2,15 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mtformer.config.data import DataConfig, HubDataset
-from mtformer.data.corpus.readers import Faults, Fields, Lines, RawRecords
+from mtformer.config.data import HubDataset
+from mtformer.data.corpus.readers import Faults, RawRecords, field_of, parse_rows
 from mtformer.data.data_report import Columns
 from mtformer.errors import DataError
 
@@ -22,17 +22,15 @@ OFFLINE = (
 
 
 class HubReader:
-    """Reader of the rows of a dataset; the first row determines which fields contain the texts."""
+    """Reader of the rows of a dataset."""
 
-    files: Sequence[Lines] = ()
     position = 0
 
-    def __init__(self, source: HubDataset, data: DataConfig) -> None:
-        self._source, self._data = source, data
+    def __init__(self, source: HubDataset, languages: tuple[str, str]) -> None:
+        self._source, self._languages = source, languages
         self._tables = _load(source).with_format("arrow").iter(batch_size=ROWS_AT_ONCE)
         self._rows: Any = None
         """Rows of the current table that have not been returned yet."""
-        self._fields: Fields | None = None
         self._number = 0
         """Index of the next row, starting at 0."""
 
@@ -44,18 +42,17 @@ class HubReader:
         if self._rows is None:
             return RawRecords(0, lambda faults: ([], []))
         rows, self._rows = self._rows.slice(0, count), self._rows.slice(count)
-        if self._fields is None:
-            self._fields = Fields.of(self._source, self._data, rows.slice(0, 1).to_pylist()[0])
         first, self._number = self._number, self._number + rows.num_rows
-        columns = {self._fields.src[0], self._fields.tgt[0]}
+        example, fields = rows.slice(0, 1).to_pylist()[0], (self._source.src_field, self._source.tgt_field)
+        columns = {field_of(example, field, code)[0] for field, code in zip(fields, self._languages, strict=True)}
         if columns.issubset(rows.column_names):  # otherwise, the error message names all columns
             rows = rows.select(sorted(columns))
         rows = rows.take(np.arange(rows.num_rows))  # a copy, because pickling a slice would include the whole dataset
-        return RawRecords(rows.num_rows, partial(_parse, self._fields, rows, f"{describe(self._source)}, row ", first))
+        return RawRecords(rows.num_rows, partial(_parse, self._source, self._languages, rows, first))
 
 
-def _parse(fields: Fields, rows: Any, place: str, first: int, faults: Faults) -> Columns:
-    return fields.columns(rows.to_pylist(), place, first, faults)
+def _parse(source: HubDataset, languages: tuple[str, str], rows: Any, first: int, faults: Faults) -> Columns:
+    return parse_rows(source, languages, rows.to_pylist(), f"{describe(source)}, row ", first, faults)
 
 
 def describe(source: HubDataset) -> str:

@@ -12,15 +12,15 @@ import lzma
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from mtformer.config.data import DataConfig, HubDataset, JsonlFile, TextFiles, TsvFile
+from mtformer.config.data import HubDataset, JsonlFile, TextFiles, TsvFile
 from mtformer.data.data_report import Columns
 from mtformer.errors import DataError
 from mtformer.files import parse_json, require_file
@@ -29,6 +29,9 @@ BLOCK_BYTES = 1 << 17
 LONGEST_LINE = 1 << 26
 """Maximum line length in bytes; a file with longer lines is not text."""
 SUFFIXES = (".gz", ".xz", ".zst")
+INVALID, SHORT, BROKEN = "invalid UTF-8", "missing column", "broken row"
+"""Kinds of faults: invalid bytes, which become U+FFFD, a missing column, and a row without text for a side; a missing
+column is read as empty, as are both sides of a broken row."""
 BOM = b"\xef\xbb\xbf"
 LINES_AT_ONCE = 1000
 
@@ -105,18 +108,17 @@ def reading(path: str) -> Iterator[None]:
 
 @dataclass
 class Faults:
-    """Faulty records by index; the keys of `invalid` and `crlf` are sides, or "pair" for lines that contain both."""
+    """Faulty records of a block."""
 
-    invalid: dict[str, list[int]] = field(default_factory=dict)
-    """Lines that are not UTF-8; invalid bytes become U+FFFD."""
-    crlf: dict[str, list[int]] = field(default_factory=dict)
-    """Lines that end with \\r\\n."""
-    short: list[int] = field(default_factory=list)
-    """Lines that lack a column; the column is read as empty."""
-    broken: dict[int, str] = field(default_factory=dict)
-    """Problems of rows without text for a side; both sides are read as empty."""
+    notes: dict[tuple[str, str], dict[int, str]] = field(default_factory=dict)
+    """Details by index; the keys are a kind (see above) and a side, or "pair" if the record contains both sides."""
     errors: dict[int, str] = field(default_factory=dict)
-    """Error message for each invalid, short or broken record."""
+    """Error message for each faulty record."""
+
+    def add(self, kind: str, side: str, number: int, error: str, note: str = "") -> None:
+        """Add a record, given its index."""
+        self.notes.setdefault((kind, side), {})[number] = note
+        self.errors.setdefault(number, error)
 
     def require_none(self) -> None:
         """Raise DataError for the first record with an error."""
@@ -144,10 +146,7 @@ class RawRecords:
 
 
 class Lines:
-    """Lines of a plain or compressed file, which is open inside a `with` statement.
-
-    Opening and reading raise DataError if the file is missing or its compression is damaged.
-    """
+    """Lines of a file that is open inside a `with` statement; raises DataError if the file is missing or damaged."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -178,46 +177,33 @@ class Lines:
         self.number += len(lines)
         return lines
 
-    def put_back(self, lines: list[bytes]) -> None:
-        """Return these lines again, before the others."""
-        self._lines = chain(lines, self._lines)
-        self.number -= len(lines)
-
 
 class FileReader:
-    """Reader of files that are read line by line in parallel.
+    """Reader of parallel lines; `parse` is a function of (index of the first line, bytes of each file, faults)."""
 
-    `parse` is a function from (index of the first line, bytes of each file, faults) to text. If `is_lenient`, files of
-    unequal length are read up to the end of the shortest one; otherwise, they are an error.
-    """
-
-    def __init__(self, parse: Callable[..., Columns], *files: Lines, is_lenient: bool = False) -> None:
-        self._parse, self.files, self._is_lenient = parse, files, is_lenient
+    def __init__(self, parse: Callable[..., Columns], *files: Lines) -> None:
+        self._parse, self._files = parse, files
 
     @property
     def position(self) -> int:
         """Number of (compressed) bytes read from disk; 0 if unknown."""
-        return sum(file.position for file in self.files)
+        return sum(file.position for file in self._files)
 
     def take(self, count: int) -> RawRecords:
-        """Return the next lines of all files, at most `count`; size 0 at the end.
-
-        Raises DataError if a file is damaged, or the files have different numbers of lines.
-        """
-        first = self.files[0].number
-        blocks = [file.take(count) for file in self.files]
+        """Return up to `count` lines (size 0 at the end); raise DataError if files are damaged or of unequal length."""
+        first = self._files[0].number
+        blocks = [file.take(count) for file in self._files]
         size = min(map(len, blocks))
         if any(len(lines) > size for lines in blocks):
-            for file in self.files:
+            for file in self._files:
                 while file.take(LINES_AT_ONCE):
                     pass
-            if not self._is_lenient:
-                src, tgt = self.files
-                raise DataError(
-                    f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files must "
-                    "have the same number of lines (only \\n ends a line)"
-                )
-        return RawRecords(size, partial(self._parse, first, *(b"".join(lines[:size]) for lines in blocks)))
+            src, tgt = self._files
+            raise DataError(
+                f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files must have the "
+                "same number of lines (only \\n ends a line)"
+            )
+        return RawRecords(size, partial(self._parse, first, *(b"".join(lines) for lines in blocks)))
 
 
 def parse_text(source: TextFiles, first: int, src: bytes, tgt: bytes, faults: Faults) -> Columns:
@@ -232,25 +218,21 @@ def parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults) -> Colu
     for number, row in enumerate(rows):
         if len(row) < max(src, tgt):
             key = "src_column" if src > len(row) else "tgt_column"
-            faults.short.append(number)
-            faults.errors[number] = (
-                f"{source.tsv}:{first + number + 1}: {key} is {getattr(source, key)}, but the number of "
-                f"columns is {len(row)} (separated by tabs, counted from 1)"
-            )
+            found = f"{key} is {getattr(source, key)}, but the number of columns is {len(row)}"
+            error = f"{source.tsv}:{first + number + 1}: {found} (separated by tabs, counted from 1)"
+            faults.add(SHORT, "pair", number, error)
             row += [""] * (max(src, tgt) - len(row))
     return [row[src - 1] for row in rows], [row[tgt - 1] for row in rows]
 
 
-def parse_jsonl(source: JsonlFile, fields: "Fields", first: int, lines: bytes, faults: Faults) -> Columns:
+def parse_jsonl(source: JsonlFile, languages: tuple[str, str], first: int, lines: bytes, faults: Faults) -> Columns:
     """Parse two fields of lines with JSON objects."""
-    return fields.columns(decode(source.jsonl, first, lines, "pair", faults), f"{source.jsonl}:", first, faults)
+    rows = decode(source.jsonl, first, lines, "pair", faults)
+    return parse_rows(source, languages, rows, f"{source.jsonl}:", first, faults)
 
 
 def decode(path: str, first: int, lines: bytes, side: str, faults: Faults) -> list[str]:
-    r"""Decode lines and remove line endings; `first` is the index of the first line in the file, starting at 0.
-
-    Lines that are not UTF-8 or end with \r\n are recorded in `faults` under the key `side`.
-    """
+    """Decode lines and remove line endings, given the index of the first line; lines that are not UTF-8 are faults."""
     if not lines:
         return []
     lines = lines.removeprefix(BOM) if first == 0 else lines
@@ -262,17 +244,11 @@ def decode(path: str, first: int, lines: bytes, side: str, faults: Faults) -> li
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError as error:
-                faults.invalid.setdefault(side, []).append(number)
-                faults.errors[number] = (
-                    f"{path}:{first + number + 1}: not UTF-8 (byte {line[error.start]:#04x} at column "
-                    f"{error.start + 1}); convert the file with iconv, or fix the line"
-                )
+                where = f"byte {line[error.start]:#04x} at column {error.start + 1}"
+                remedy = "convert the file with iconv, or fix the line"
+                faults.add(INVALID, side, number, f"{path}:{first + number + 1}: not UTF-8 ({where}); {remedy}")
     found = text.removesuffix("\n").split("\n")
-    if "\r" not in text:
-        return found
-    if crlf := [number for number, line in enumerate(found) if line.endswith("\r")]:
-        faults.crlf[side] = crlf
-    return [line.removesuffix("\r") for line in found]
+    return [line.removesuffix("\r") for line in found] if "\r" in text else found
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -310,56 +286,41 @@ def parse_row(line: str) -> dict[str, Any]:
     raise RowError(f"{what}; each line must be one JSON object")
 
 
-@dataclass(frozen=True)
-class Fields:
-    """Key paths of the source and target text in a row."""
+def parse_rows(
+    source: JsonlFile | HubDataset,
+    languages: tuple[str, str],
+    rows: Iterable[Any],
+    place: str,
+    first: int,
+    faults: Faults,
+) -> Columns:
+    """Return the texts of rows, given as objects or lines of JSON; `first` is the index of the first row.
 
-    src: tuple[str, ...]
-    tgt: tuple[str, ...]
-
-    @classmethod
-    def of(cls, source: JsonlFile | HubDataset, data: DataConfig, first_row: dict[str, Any]) -> "Fields":
-        """Return the fields named in the config of a source; the defaults depend on the first row."""
-        src = source.src_field or _default(source.src_lang or data.src_lang, first_row)
-        tgt = source.tgt_field or _default(source.tgt_lang or data.tgt_lang, first_row)
-        return cls(tuple(src.split(".")), tuple(tgt.split(".")))
-
-    @classmethod
-    def of_file(cls, source: JsonlFile, data: DataConfig, file: Lines) -> "Fields":
-        """Return the fields of an open file; defaults depend on the first JSON object, which is not consumed."""
-        lines = file.take(LINES_AT_ONCE)
-        file.put_back(lines)
-        for line in decode(source.jsonl, 0, b"".join(lines), "", Faults()):
-            with suppress(RowError):
-                return cls.of(source, data, parse_row(line))
-        return cls.of(source, data, {})
-
-    def columns(self, rows: Iterable[Any], place: str, first: int, faults: Faults) -> Columns:
-        """Return the texts of rows, given as objects or lines of JSON; `first` is the index of the first row.
-
-        Faulty rows are recorded in `faults`, with a message that begins with `place` and the row number, and returned
-        as empty texts.
-        """
-        columns: Columns = [], []
-        for number, row in enumerate(rows):
-            try:
-                parsed = parse_row(row) if isinstance(row, str) else row
-                src, tgt = _text(parsed, self.src, "src_field"), _text(parsed, self.tgt, "tgt_field")
-            except RowError as error:
-                faults.broken[number] = str(error)
-                faults.errors.setdefault(number, f"{place}{first + number + 1}: {error}")
-                src = tgt = ""
-            columns[0].append(src)
-            columns[1].append(tgt)
-        return columns
+    Faulty rows are recorded in `faults`, with a message that begins with `place` and the row number, and returned as
+    empty texts.
+    """
+    columns: Columns = [], []
+    for number, row in enumerate(rows):
+        try:
+            parsed = parse_row(row) if isinstance(row, str) else row
+            src = _text(parsed, field_of(parsed, source.src_field, languages[0]), "src_field")
+            tgt = _text(parsed, field_of(parsed, source.tgt_field, languages[1]), "tgt_field")
+        except RowError as error:
+            faults.add(BROKEN, "pair", number, f"{place}{first + number + 1}: {error}", note=str(error))
+            src = tgt = ""
+        columns[0].append(src)
+        columns[1].append(tgt)
+    return columns
 
 
-def _default(language: str, first_row: dict[str, Any]) -> str:
-    nested = first_row.get("translation")
-    return f"translation.{language}" if isinstance(nested, dict) and language in nested else language
+def field_of(row: dict[str, Any], field: str | None, language: str) -> Sequence[str]:
+    """Return the keys of the field with the text of a language: those in `field`, `translation.LANG` or `LANG`."""
+    if field:
+        return field.split(".")
+    return ("translation", language) if isinstance(row.get("translation"), dict) else (language,)
 
 
-def _text(row: dict[str, Any], keys: tuple[str, ...], option: str) -> str:
+def _text(row: dict[str, Any], keys: Sequence[str], option: str) -> str:
     """Return the text of a field; null is read as empty."""
     value: Any = row
     for key in keys:

@@ -1,7 +1,4 @@
-"""Sources of sentence pairs: parallel text files, TSV, JSONL and Hugging Face datasets.
-
-Unusual characters in a line are kept and counted in the data report.
-"""
+"""Sources of sentence pairs: parallel text files, TSV, JSONL and Hugging Face datasets."""
 
 import hashlib
 import json
@@ -17,7 +14,6 @@ from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, Text
 from mtformer.data.corpus import hub
 from mtformer.data.corpus.readers import (
     LINES_AT_ONCE,
-    Fields,
     FileReader,
     Lines,
     RawRecords,
@@ -37,9 +33,7 @@ CHANGED = "{} changed while it was being read; run the command again"
 def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
     """Yield all pairs of a source in order; the language codes in `data` determine the default fields.
 
-    Raises:
-        DataError: if a file is missing, damaged or not UTF-8, files have different numbers of lines, a column or field
-            is missing, or the Hub cannot be reached.
+    Raises DataError if the source is missing or damaged, a line is faulty, or files have different numbers of lines.
     """
     for records in read_records(source, data, LINES_AT_ONCE):
         yield from zip(*records.texts(), strict=True)
@@ -53,21 +47,18 @@ def read_records(source: Source, data: DataConfig, size: int) -> Iterator[RawRec
 
 
 @contextmanager
-def open_reader(source: Source, data: DataConfig, *, is_lenient: bool = False) -> Iterator[FileReader | hub.HubReader]:
-    """Open a reader for a source; if `is_lenient`, it accepts files with different numbers of lines.
-
-    Raises DataError if a file is missing, its compression is damaged, or the Hub cannot be reached.
-    """
+def open_reader(source: Source, data: DataConfig) -> Iterator[FileReader | hub.HubReader]:
+    """Open a reader for a source; raise DataError if a file is missing or damaged, or the Hub cannot be reached."""
     with ExitStack() as stack:
         files = [stack.enter_context(Lines(path)) for path in files_of(source)]
         if isinstance(source, TextFiles):
-            yield FileReader(partial(parse_text, source), *files, is_lenient=is_lenient)
+            yield FileReader(partial(parse_text, source), *files)
         elif isinstance(source, TsvFile):
             yield FileReader(partial(parse_tsv, source), *files)
         elif isinstance(source, JsonlFile):
-            yield FileReader(partial(parse_jsonl, source, Fields.of_file(source, data, *files)), *files)
+            yield FileReader(partial(parse_jsonl, source, languages(source, data)), *files)
         else:
-            yield hub.HubReader(source, data)
+            yield hub.HubReader(source, languages(source, data))
 
 
 def languages(source: Source, data: DataConfig) -> tuple[str, str]:
@@ -108,7 +99,6 @@ def require_sources(data: DataConfig) -> None:
     """
     sources = [*data.sources, *data.dev_sources, *data.test.values()]
     file_states(sources)
-    require_files(sources)
     for source in data.sources:
         with open_reader(source, data) as reader:
             reader.take(1).texts()
@@ -117,10 +107,7 @@ def require_sources(data: DataConfig) -> None:
 
 
 def source_fingerprint(source: Source, data: DataConfig) -> str:
-    """Return a hash of the contents of a source and of its settings; it does not depend on file names or times.
-
-    Raises DataError if a file is missing, or the dataset cannot be loaded.
-    """
+    """Return a hash of the contents and settings of a source; raise DataError if it is missing or cannot be loaded."""
     content: list[Any] = []
     for path in files_of(source):
         with reading(path):
@@ -135,10 +122,7 @@ def source_fingerprint(source: Source, data: DataConfig) -> str:
 
 
 def file_states(sources: Iterable[Source]) -> dict[str, tuple[int, int, int]]:
-    """Return the size, modification time and inode number of each file.
-
-    Raises DataError if a file is missing, or is a pipe, which can be read only once.
-    """
+    """Return the size, modification time and inode number of each file; raise DataError if it is missing or a pipe."""
     states = {}
     for path in (path for source in sources for path in files_of(source)):
         with reading(path):

@@ -14,9 +14,8 @@ LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 def read_tmx(path: str, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
     """Yield the pairs of the units that have both languages; regions, as in en-US, are ignored.
 
-    Raises:
-        DataError: if the file cannot be read, is not well-formed XML, declares entities (which can exhaust the memory),
-            or has no pair of these languages; also if the package `defusedxml` is missing.
+    Raises DataError if the file cannot be read, is not well-formed XML, declares entities (which can exhaust the
+    memory), or has no pair of these languages; also if the package `defusedxml` is missing.
     """
     try:
         from defusedxml import DefusedXmlException

@@ -5,7 +5,6 @@ NumPy archive in the package, which is read without pickle.
 """
 
 import importlib
-import importlib.util
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,5 +1,6 @@
 """Filters, tokenization and duplicate keys, shared by data preparation, `data check` and `data clean`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,7 +12,7 @@ from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Keys, duplicate_keys
 from mtformer.data.filters.filters import KEPT, Codes, Filter
 from mtformer.data.store.pairs import Column, Ints, count_id, id_column, lengths
-from mtformer.text.tokenizer import UNK, TokenizerPair
+from mtformer.text.tokenizer import UNK, Tokenizer, TokenizerPair
 
 PAIRS_AT_ONCE = 10_240
 """Number of pairs that are parsed, filtered and tokenized together. With fewer pairs, starting SentencePiece's threads
@@ -44,11 +45,8 @@ class Pipeline:
         counts, tokens = np.zeros((num_pairs, 4), dtype=np.int32), list[Column]()
         rows = np.arange(num_pairs) if self.tokenizes_all else np.flatnonzero(codes == KEPT)
         if self.tokenizers is not None:
-            chosen = take(texts, rows)
-            tokens = [
-                id_column(tokenizer.encode(lines, num_threads), tokenizer.vocab_size)
-                for tokenizer, lines in zip((self.tokenizers.src, self.tokenizers.tgt), chosen, strict=True)
-            ]
+            sides = zip(self.tokenizers, take(texts, rows), strict=True)
+            tokens = [encode(tokenizer, lines, num_threads) for tokenizer, lines in sides]
             counts[rows] = np.stack([*map(lengths, tokens), *(count_id(side, UNK) for side in tokens)], axis=1)
             by_length = filter_.by_length(counts[rows, 0], counts[rows, 1])
             codes[rows] = np.where(codes[rows] == KEPT, by_length, codes[rows])
@@ -83,6 +81,11 @@ class Filtered:
         chosen = np.flatnonzero(self.codes[self.rows] == KEPT)
         tokens = self.tokens if len(chosen) == len(self.rows) else [side.take(chosen) for side in self.tokens]
         return take(self.texts, rows), tokens, self.counts[rows]
+
+
+def encode(tokenizer: Tokenizer, lines: Sequence[str], num_threads: int = 1) -> Column:
+    """Return the ids of each line."""
+    return id_column(tokenizer.encode(lines, num_threads), tokenizer.vocab_size)
 
 
 def take(texts: Columns, rows: Ints) -> Columns:

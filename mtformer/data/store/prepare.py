@@ -81,9 +81,8 @@ def prepare(
     The sources must be in the same languages. The filters apply only if `is_training`. `keep_text` also stores the
     text, which augmentation needs. `advance` is called regularly during tokenization.
 
-    Raises:
-        DataError: if a source is missing, damaged or empty, or changes while it is read, the filters remove more than
-            filters.max_filtered_share, or the cache cannot be written.
+    Raises DataError if a source is missing, damaged or empty, or changes while it is read, the filters remove more than
+    filters.max_filtered_share, or the cache cannot be written.
     """
     filters = data.filters if is_training else None
     pipeline = Pipeline(filters, languages(sources[0], data), tokenizers)
@@ -124,7 +123,7 @@ def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: Tokeniz
     settings = {
         "version": [PREPARATION, SHARD_PAIRS],
         "sources": sources,
-        "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
+        "tokenizers": [tokenizer.sha256 for tokenizer in tokenizers],
         "filters": filters,
         "languages": pipeline.languages,
         "keep_text": keep_text,
@@ -197,13 +196,9 @@ class _Job:
         """Return the kept pairs with a `ROW` each, and add counts to the report."""
         texts = records.texts()
         report.read += records.size
-        report.count_unusual(*texts)
         filtered = self.pipeline.run(texts, num_threads)
         report.leave_out(count_reasons(filtered.codes))
         texts, tokens, counts = filtered.kept()
-        if self.pipeline.filters is None:
-            for side, column in (("src", 0), ("tgt", 1)):
-                report.blank[side] += int((counts[:, column] == 0).sum())
         rows = np.empty(len(counts), dtype=ROW)
         keys = self.pipeline.keys(texts)
         rows["key"], rows["counts"] = keys if keys is not None else 0, counts
