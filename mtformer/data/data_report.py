@@ -23,6 +23,8 @@ class DataReport:
     kept: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
     """Number of removed pairs by reason, without zeros."""
+    blank: dict[str, int] = field(default_factory=lambda: {"src": 0, "tgt": 0})
+    """Number of blank lines in kept pairs by side; only counted if filters are off."""
     tokens: dict[str, int] = field(default_factory=lambda: {"src": 0, "tgt": 0})
     """Number of tokens in kept pairs by side, excluding eos."""
     unknown: dict[str, int] = field(default_factory=lambda: {"src": 0, "tgt": 0})
@@ -70,6 +72,8 @@ class DataReport:
             lines.append(
                 f"{title} tokens  {tokens:>13,}  {mean:.1f} per line, {100 * self.unknown_rate(side):.3g} % unknown"
             )
+            if self.blank[side]:
+                lines.append(f"  blank        {self.blank[side]:>13,}  {title} lines without tokens")
         return lines
 
     def check(self, filters: FilterConfig, where: str) -> None:

@@ -91,6 +91,7 @@ def test_chunks_without_pairs_or_tokens(
     unusual = [*pairs, ("a\u2028b \x00", "😀 ä"), ("", "漢字"), ("\rx", "  spaces  ")]
     store = made(corpus(unusual), tokenizers, is_training=False)
     check_content(store, unusual, tokenizers)
+    assert store.report.blank == {"src": 6, "tgt": 4}
     data = corpus(pairs, filters={"max_filtered_share": 0.9})
     check_content(made(data, tokenizers), [pairs[2], pairs[6]], tokenizers)
 

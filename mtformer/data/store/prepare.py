@@ -199,6 +199,9 @@ class _Job:
         filtered = self.pipeline.run(texts, num_threads)
         report.leave_out(count_reasons(filtered.codes))
         texts, tokens, counts = filtered.kept()
+        if self.pipeline.filters is None:
+            for side, column in (("src", 0), ("tgt", 1)):
+                report.blank[side] += int((counts[:, column] == 0).sum())
         rows = np.empty(len(counts), dtype=ROW)
         keys = self.pipeline.keys(texts)
         rows["key"], rows["counts"] = keys if keys is not None else 0, counts
