@@ -1,6 +1,6 @@
 """Report on a prepared corpus: numbers of pairs read, kept, and removed by reason."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -13,6 +13,16 @@ from mtformer.errors import DataError
 Pair = tuple[str, str]
 Columns = tuple[list[str], list[str]]
 """Source lines and target lines: the format in which text is passed between modules."""
+
+UNUSUAL = {
+    "carriage return": "\r",
+    "NUL": "\0",
+    "line feed inside a field": "\n",
+    "line or paragraph separator (U+2028, U+2029)": "\u2028\u2029",
+    "other line break (U+000B, U+000C, U+001C-U+001E, U+0085)": "\x0b\x0c\x1c\x1d\x1e\x85",
+    "replacement character (U+FFFD)": "\ufffd",
+}
+"""Characters that break lines in other tools or indicate damage; lines that contain one are counted."""
 
 
 @dataclass
@@ -29,6 +39,8 @@ class DataReport:
     """Number of tokens in kept pairs by side, excluding eos."""
     unknown: dict[str, int] = field(default_factory=lambda: {"src": 0, "tgt": 0})
     """Number of unknown tokens in kept pairs by side."""
+    unusual: dict[str, dict[str, int]] = field(default_factory=lambda: {"src": {}, "tgt": {}})
+    """Number of lines with an unusual character by side and name of the character."""
 
     @property
     def left_out_share(self) -> float:
@@ -59,6 +71,16 @@ class DataReport:
         self.tokens = _sum(self.tokens, {"src": totals[0], "tgt": totals[1]})
         self.unknown = _sum(self.unknown, {"src": totals[2], "tgt": totals[3]})
 
+    def count_unusual(self, src: Sequence[str], tgt: Sequence[str]) -> None:
+        """Count the lines with unusual characters."""
+        for side, lines in (("src", src), ("tgt", tgt)):
+            # A single search over all lines is fast, and usually finds nothing.
+            together = " ".join(lines)
+            for name, characters in UNUSUAL.items():
+                if present := [character for character in characters if character in together]:
+                    found = sum(any(character in line for character in present) for line in lines)
+                    self.unusual[side][name] = self.unusual[side].get(name, 0) + found
+
     def __add__(self, other: "DataReport") -> "DataReport":
         """Return the sum of the reports on two parts of a corpus."""
         return DataReport(**{name: _sum(mine, getattr(other, name)) for name, mine in vars(self).items()})
@@ -74,6 +96,7 @@ class DataReport:
             )
             if self.blank[side]:
                 lines.append(f"  blank        {self.blank[side]:>13,}  {title} lines without tokens")
+            lines += [f"  check        {n:>13,}  {title} lines with {name}" for name, n in self.unusual[side].items()]
         return lines
 
     def check(self, filters: FilterConfig, where: str) -> None:
@@ -91,4 +114,4 @@ class DataReport:
 def _sum(left: Any, right: Any) -> Any:
     if not isinstance(left, dict):
         return left + right
-    return {**left, **{key: left.get(key, 0) + count for key, count in right.items()}}
+    return {**left, **{key: _sum(left[key], value) if key in left else value for key, value in right.items()}}

@@ -161,6 +161,8 @@ def _data_rows(reports: Sequence[DataReport]) -> list[tuple[str, ...]]:
         add(f"{title} tokens per line", [one.tokens[side] / one.kept if one.kept else None for one in reports], ".1f")
         add(f"unknown {title} tokens", [one.unknown_rate(side) for one in reports], ".3%")
         add(f"{title} lines without tokens", [one.blank[side] or None for one in reports])
+        for name in dict.fromkeys(name for one in reports for name in one.unusual[side]):
+            add(f"{title} lines with {name}", [one.unusual[side].get(name) for one in reports])
     return rows
 
 

@@ -139,12 +139,13 @@ def test_several_processes_write_the_same_files(
 ) -> None:
     """A later chunk has a duplicate of a pair in the first chunk, and each chunk has a pair that is too long."""
     config = FilterConfig(max_tokens=20)
-    pairs = [*pairs, *pairs[:100]]
+    pairs = [("two\u2028lines", "zwei Zeilen"), *pairs, *pairs[:100]]
     expected = clean(pairs, tmp_path / "one", filters=config, tokenizers=tokenizers)
     monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     report = clean(pairs, tmp_path / "two", filters=config, tokenizers=tokenizers, num_workers=2, chunk=100)
     assert report == expected
     assert report.left_out.keys() == {DUPLICATE, TOO_LONG}
+    assert report.unusual["src"] == {"line or paragraph separator (U+2028, U+2029)": 1}
     for path in (tmp_path / "one").iterdir():
         assert (tmp_path / "two" / path.name).read_bytes() == path.read_bytes()
 

@@ -16,15 +16,31 @@ def report() -> DataReport:
         left_out={"empty": 30, "too long": 10},
         tokens={"src": 600, "tgt": 500},
         unknown={"src": 6, "tgt": 0},
+        unusual={"src": {"NUL": 2}, "tgt": {}},
     )
+
+
+def test_lines_with_unusual_characters_are_counted_by_side() -> None:
+    found = DataReport()
+    found.count_unusual(["a\rb\rc", "a\u2028", "plain", *["a"] * 10], ["x", "\u2029x", "\x00", *["b"] * 10])
+    found.count_unusual(["d\r"], ["\ufffd"])
+    assert found.unusual["src"] == {"carriage return": 2, "line or paragraph separator (U+2028, U+2029)": 1}
+    assert found.unusual["tgt"] == {
+        "NUL": 1,
+        "line or paragraph separator (U+2028, U+2029)": 1,
+        "replacement character (U+FFFD)": 1,
+    }
 
 
 def test_reports_are_read_from_json_and_added() -> None:
     assert DataReport.from_dict(json.loads(json.dumps(report().to_dict()))) == report()
     assert json.loads(json.dumps(report().to_dict()))["unknown_rate"] == {"src": 0.01, "tgt": 0.0}
-    both = report() + DataReport(read=5, kept=1, left_out={"empty": 1, "script": 3})
+    both = report() + DataReport(
+        read=5, kept=1, left_out={"empty": 1, "script": 3}, unusual={"src": {"NUL": 1}, "tgt": {}}
+    )
     assert (both.read, both.kept) == (105, 61)
     assert both.left_out == {"empty": 31, "too long": 10, "script": 3}
+    assert both.unusual == {"src": {"NUL": 3}, "tgt": {}}
     assert both.tokens == {"src": 600, "tgt": 500}
 
 
@@ -33,7 +49,7 @@ def test_printed_report_is_short_and_complete() -> None:
     assert len(lines) < 24
     assert max(map(len, lines)) <= 100
     text = "\n".join(lines)
-    for figure in ("100", "60", "30  empty", "10  too long", "10.0 per line, 1 % unknown"):
+    for figure in ("100", "60", "30  empty", "10  too long", "10.0 per line, 1 % unknown", "2  source lines with NUL"):
         assert figure in text
 
 

@@ -33,6 +33,8 @@ class _Chunk(NamedTuple):
     counts: TokenCounts
     keys: Keys | None
     """Duplicate keys of the kept pairs; None if duplicates are not removed."""
+    report: DataReport
+    """Number of pairs, and of unusual characters."""
 
 
 def clean(
@@ -65,7 +67,7 @@ def clean(
                     kept = np.flatnonzero(chunk.codes == KEPT)
                     chunk.codes[kept[seen.add(chunk.keys)]] = code(DUPLICATE)
                 _write(files, chunk, report.read + 1)
-                report.read += records.size
+                report += chunk.report
                 report.leave_out(count_reasons(chunk.codes))
                 report.count_kept(chunk.counts[chunk.codes == KEPT])
                 progress(records.size)
@@ -78,12 +80,13 @@ def clean(
 
 
 def _filter(pipeline: Pipeline, records: RawRecords, num_threads: int) -> _Chunk:
-    faults = Faults()
+    report, faults = DataReport(read=records.size), Faults()
     texts = records.parse(faults)
+    report.count_unusual(*texts)
     filtered = pipeline.run(texts, num_threads)
     filtered.codes[list(faults.errors)] = code(INVALID)
     kept = take(texts, np.flatnonzero(filtered.codes == KEPT))
-    return _Chunk(texts, filtered.codes, filtered.counts, pipeline.keys(kept))
+    return _Chunk(texts, filtered.codes, filtered.counts, pipeline.keys(kept), report)
 
 
 def _write(files: Sequence[IO[bytes]], chunk: _Chunk, first: int) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from mtformer.data.corpus.readers import BROKEN, INVALID, SHORT
+from mtformer.data.data_report import UNUSUAL
 
 NUM_EXAMPLES = 10
 """Maximum number of examples per finding."""
@@ -28,12 +29,7 @@ SEVERAL_TARGETS, LONG, UNKNOWN = "several targets", "long line", "unknown tokens
 LOW_RATIO, HIGH_RATIO = "target short for its source", "target long for its source"
 FOREIGN, OTHER_SCRIPT = "letters of another script", "mostly in another script"
 FAULTS = {
-    "carriage return": "\r",
-    "NUL": "\0",
-    "line feed inside a field": "\n",
-    "line or paragraph separator (U+2028, U+2029)": "\u2028\u2029",
-    "other line break (U+000B, U+000C, U+001C-U+001E, U+0085)": "\x0b\x0c\x1c\x1d\x1e\x85",
-    "replacement character (U+FFFD)": "\ufffd",
+    **UNUSUAL,
     "byte order mark inside (U+FEFF)": "\ufeff",
     "control character": "".join(
         chr(point) for point in (*range(1, 9), *range(0x0E, 0x1C), 0x1F, *range(0x7F, 0x85), *range(0x86, 0xA0))

@@ -1,4 +1,7 @@
-"""Sources of sentence pairs: parallel text files, TSV, JSONL and Hugging Face datasets."""
+"""Sources of sentence pairs: parallel text files, TSV, JSONL and Hugging Face datasets.
+
+Unusual characters in a line are kept and counted in the data report.
+"""
 
 import hashlib
 import json

@@ -196,6 +196,7 @@ class _Job:
         """Return the kept pairs with a `ROW` each, and add counts to the report."""
         texts = records.texts()
         report.read += records.size
+        report.count_unusual(*texts)
         filtered = self.pipeline.run(texts, num_threads)
         report.leave_out(count_reasons(filtered.codes))
         texts, tokens, counts = filtered.kept()
