@@ -30,6 +30,7 @@ LINE_BREAK = "other line break (U+000B, U+000C, U+001C-U+001E, U+0085)"
 FAULTS: dict[tuple[str, str], Callable[[bytes, bytes], tuple[bytes, bytes]]] = {
     ("invalid UTF-8", "src"): lambda src, tgt: (src + b" \xff", tgt),
     ("invalid UTF-8", "tgt"): lambda src, tgt: (src, tgt + b" \xe3\x81"),
+    ("line end \\r\\n", "src"): lambda src, tgt: (src + b"\r", tgt),
     ("NUL", "src"): lambda src, tgt: (src[:5] + b"\0" + src[5:], tgt),
     ("line or paragraph separator (U+2028, U+2029)", "tgt"): lambda src, tgt: (src, tgt + "\u2029 \u2028".encode()),
     ("carriage return", "src"): lambda src, tgt: (src + b"\r ", tgt),
@@ -37,6 +38,7 @@ FAULTS: dict[tuple[str, str], Callable[[bytes, bytes], tuple[bytes, bytes]]] = {
     ("replacement character (U+FFFD)", "src"): lambda src, tgt: (src + "\ufffd".encode(), tgt),
     ("byte order mark inside (U+FEFF)", "src"): lambda src, tgt: (src + "\ufeff".encode(), tgt),
     ("control character", "tgt"): lambda src, tgt: (src, tgt + b"\x07"),
+    ("mixed normalization (NFC and NFD)", "src"): lambda src, tgt: (src.replace("é".encode(), b"e\xcc\x81"), tgt),
     ("empty side", "src"): lambda src, tgt: (b"", tgt),
     ("empty side", "tgt"): lambda src, tgt: (src, "\u3000".encode() * 20),
     ("copy", "pair"): lambda src, tgt: (src, src),
@@ -52,7 +54,7 @@ IN_OTHERS: dict[str, Callable[[bytes, bytes], tuple[bytes, bytes]]] = {
 
 
 def clean(number: int) -> tuple[bytes, bytes]:
-    """Return a pair that differs from pairs with other numbers, with letters outside ASCII on both sides."""
+    """Return a pair that differs from pairs with other numbers and has composed letters on both sides."""
     words = [int(digit) for digit in f"{number:04d}"]
     src, tgt = (" ".join(names[word] for word in words) for names in (NUMBERS, ZAHLEN))
     return f"café {src}".encode(), f"Café {tgt}".encode()
@@ -102,7 +104,7 @@ def test_each_planted_fault_is_counted(tmp_path: Path, seed: int) -> None:
     data, expected = planted(tmp_path, seed)
     train = check_corpora(data, None).sets[0]
     assert counts(train) == expected
-    faulty = sum(expected[key] for key in list(FAULTS)[2:9] if key[1] == "src")
+    faulty = sum(expected[key] for key in list(FAULTS)[3:10] if key[1] == "src")
     assert train.src.faulty_lines == faulty
     lines = [len(Path(path).read_bytes().split(b"\n")) - 1 for path in (tmp_path / "first.en", tmp_path / "second.en")]
     assert [one.pairs for one in train.sources] == lines
@@ -144,6 +146,11 @@ def test_a_blank_target_counts_as_empty_and_not_as_another_target(tmp_path: Path
     lines = [clean(1), (clean(1)[0], b""), (clean(2)[0], b""), clean(2), clean(3)]
     train = check_corpora(config(train=[write(tmp_path, "a", lines)]), None).sets[0]
     assert counts(train) == {("empty side", "tgt"): 2}
+
+
+def test_a_single_normalization_form_is_not_a_finding(tmp_path: Path) -> None:
+    pairs = [(f"cafe\u0301 {number}".encode(), f"10 Å, {number} \u212b".encode()) for number in range(5)]
+    assert counts(check_corpora(config(train=[write(tmp_path, "nfd", pairs)]), None).sets[0]) == {}
 
 
 def test_overlap_counts_pairs_of_the_held_out_set(tmp_path: Path) -> None:
@@ -286,6 +293,7 @@ def test_tsv_lines_that_lack_a_column(tmp_path: Path) -> None:
     assert counts(check.sets[0]) == {
         ("invalid UTF-8", "pair"): 1,
         ("missing column", "pair"): 1,
+        ("line end \\r\\n", "pair"): 1,
         ("empty side", "tgt"): 1,
     }
     assert check.sets[0].tgt.lengths["characters"].sum() == 9

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,6 +132,7 @@ def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chun
         one.find(kind, side, notes)
     for side, lines, language in zip(SIDES, one.texts, chunk.languages, strict=True):
         one.check_characters(side, lines)
+        one.check_normalization(side, lines)
         one.check_scripts(side, lines, language)
         one.check_length(side, lines, language)
     one.check_ratio()
@@ -175,6 +177,12 @@ class _ChunkCheck:
             self.find(kind, side, notes)
             faulty.update(notes)
         self.counts.side(side).faulty_lines += len(faulty)
+
+    def check_normalization(self, side: str, lines: list[str]) -> None:
+        """Find lines with characters that differ in the Unicode normalization forms NFC and NFD."""
+        other = [(row, line) for row, line in enumerate(lines) if not line.isascii()]
+        self.find(found.COMPOSED, side, {row: "" for row, line in other if len(normalize("NFD", line)) > len(line)})
+        self.find(found.DECOMPOSED, side, {row: "" for row, line in other if len(normalize("NFC", line)) < len(line)})
 
     def check_scripts(self, side: str, lines: list[str], language: str) -> None:
         """Find letters in scripts that the language does not use; a few Latin letters are always accepted."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from mtformer.data.corpus.readers import BROKEN, INVALID, SHORT
+from mtformer.data.corpus.readers import BROKEN, CRLF, INVALID, SHORT
 from mtformer.data.data_report import UNUSUAL
 
 NUM_EXAMPLES = 10
@@ -28,6 +28,7 @@ EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE = "empty side", "copy", "exact duplicate"
 SEVERAL_TARGETS, LONG, UNKNOWN = "several targets", "long line", "unknown tokens"
 LOW_RATIO, HIGH_RATIO = "target short for its source", "target long for its source"
 FOREIGN, OTHER_SCRIPT = "letters of another script", "mostly in another script"
+MIXED, COMPOSED, DECOMPOSED = "mixed normalization (NFC and NFD)", "composed (NFC)", "decomposed (NFD)"
 FAULTS = {
     **UNUSUAL,
     "byte order mark inside (U+FEFF)": "\ufeff",
@@ -37,8 +38,8 @@ FAULTS = {
 }
 """Characters that break lines in other tools or indicate damage."""
 ORDER = (
-    INVALID, SHORT, BROKEN, *FAULTS, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG, LOW_RATIO,
-    HIGH_RATIO, FOREIGN, OTHER_SCRIPT, UNKNOWN,
+    INVALID, SHORT, BROKEN, CRLF, *FAULTS, MIXED, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG,
+    LOW_RATIO, HIGH_RATIO, FOREIGN, OTHER_SCRIPT, UNKNOWN,
 )  # fmt: skip
 """Order of findings in the report."""
 
@@ -189,11 +190,17 @@ class SetCheck:
             self.find(finding.kind, finding.side, finding.count, finding.examples)
 
     def finish(self) -> None:
-        """Select outliers, which depend on the whole set, and sort the findings."""
+        """Select outliers and mixed normalization forms, which depend on the whole set, and sort the findings."""
         for side in SIDES:
             logs = {math.log(n): count for n, count in self.side(side).lengths.get("characters", {}).items() if n}
             limit = outlier_limits(logs)[1]
             self._keep_outliers(LONG, side, logs, limit, f"over {limit:,.0f} characters")
+            forms = [self.findings.pop((form, side), Finding(form, side)) for form in (DECOMPOSED, COMPOSED)]
+            rarer = min(forms, key=lambda finding: finding.count)
+            if rarer.count:
+                self.findings[MIXED, side] = Finding(
+                    MIXED, side, rarer.count, f"the less frequent form: {rarer.kind}", rarer.examples
+                )
         logs = {key * RATIO_STEP: count for key, count in self.log_ratios.items()}
         low, high = outlier_limits(logs)
         inverse = {-value: count for value, count in logs.items()}

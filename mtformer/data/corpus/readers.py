@@ -29,9 +29,9 @@ BLOCK_BYTES = 1 << 17
 LONGEST_LINE = 1 << 26
 """Maximum line length in bytes; a file with longer lines is not text."""
 SUFFIXES = (".gz", ".xz", ".zst")
-INVALID, SHORT, BROKEN = "invalid UTF-8", "missing column", "broken row"
-"""Kinds of faults: invalid bytes, which become U+FFFD, a missing column, and a row without text for a side; a missing
-column is read as empty, as are both sides of a broken row."""
+INVALID, SHORT, BROKEN, CRLF = "invalid UTF-8", "missing column", "broken row", "line end \\r\\n"
+"""Kinds of faults: invalid bytes, which become U+FFFD, a missing column, a row without text for a side, and Windows line
+ends, which are removed; a missing column is read as empty, as are both sides of a broken row."""
 BOM = b"\xef\xbb\xbf"
 LINES_AT_ONCE = 1000
 
@@ -232,7 +232,10 @@ def parse_jsonl(source: JsonlFile, languages: tuple[str, str], first: int, lines
 
 
 def decode(path: str, first: int, lines: bytes, side: str, faults: Faults) -> list[str]:
-    """Decode lines and remove line endings, given the index of the first line; lines that are not UTF-8 are faults."""
+    r"""Decode lines and remove line endings; `first` is the index of the first line, starting at 0.
+
+    Lines that are not UTF-8 or end with \r\n are recorded in `faults` under the key `side`.
+    """
     if not lines:
         return []
     lines = lines.removeprefix(BOM) if first == 0 else lines
@@ -248,7 +251,11 @@ def decode(path: str, first: int, lines: bytes, side: str, faults: Faults) -> li
                 remedy = "convert the file with iconv, or fix the line"
                 faults.add(INVALID, side, number, f"{path}:{first + number + 1}: not UTF-8 ({where}); {remedy}")
     found = text.removesuffix("\n").split("\n")
-    return [line.removesuffix("\r") for line in found] if "\r" in text else found
+    if "\r" not in text:
+        return found
+    if crlf := [number for number, line in enumerate(found) if line.endswith("\r")]:
+        faults.notes[CRLF, side] = dict.fromkeys(crlf, "")
+    return [line.removesuffix("\r") for line in found]
 
 
 def read_lines(path: str | Path) -> list[str]:
