@@ -100,8 +100,7 @@ class TrainingStep:
             DeviceError: if a single pair does not fit in memory.
         """
         rate = learning_rate(step, self.config, self.model.config.d_model)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        self._set_learning_rate(rate)
         self.objective.train()
         if self.copies is not None:
             self.copies.refresh()
@@ -215,7 +214,7 @@ class TrainingStep:
         return {**state, "state": moments}
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Load the result of `optimizer_state`; the number of processes may differ."""
+        """Load moments and learning rate from the result of `optimizer_state`; the number of processes may differ."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         moments = {
             number: {name: shard_like(x, parameters[number]) for name, x in own.items()}
@@ -225,7 +224,12 @@ class TrainingStep:
             sizes = {x.shape for name, x in own.items() if name != "step"}
             if own["step"].ndim or sizes != {parameters[number].shape}:
                 raise ValueError("the shapes of moments and parameter differ")
-        self.optimizer.load_state_dict({**state, "state": moments})
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+        self._set_learning_rate(float(state["param_groups"][0]["lr"]))
+
+    def _set_learning_rate(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
 
     def _update(self, is_skipped: Tensor) -> None:
         """Update the weights unless `is_skipped`; fused kernels read the flag on the device, as with GradScaler."""

@@ -16,7 +16,7 @@ from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.files import read_meta
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.text.tokenizer import BOS
-from mtformer.training import loop
+from mtformer.training import checkpoint, history, loop
 from mtformer.training.figures import BY_KEY, FIGURES
 from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
@@ -88,12 +88,12 @@ def test_the_error_for_metrics_that_cannot_be_written_is_clear(tmp_path: Path) -
 
 def test_log_lines_are_synced_before_a_checkpoint_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[object] = []
-    monkeypatch.setattr(loop, "sync", order.append)
-    monkeypatch.setattr(loop, "save_checkpoint", lambda run, *rest: order.append(run.checkpoint(rest[0])))
-    run = RunDir(tmp_path)
+    monkeypatch.setattr(history, "sync", order.append)
+    monkeypatch.setattr(checkpoint, "write_meta", lambda folder, **values: order.append(values["step"]))
     monkeypatch.setattr(loop, "prune", lambda *_: None)
+    run = RunDir(tmp_path)
     trainer(toy_config(), tmp_path).train()
-    assert order == [run.metrics, run.checkpoint(4), run.metrics, run.checkpoint(8)]
+    assert order == [run.metrics, 4, run.metrics, 8]
 
 
 def skipping(subject: Trainer, first: int, last: int) -> Trainer:

@@ -100,12 +100,12 @@ def test_shared_cores_are_reported_once(
     now = [0.0]
     clocks = SimpleNamespace(perf_counter=lambda: now[0], thread_time=lambda: share * now[0])
     monkeypatch.setattr(metrics, "time", clocks)
-    watch = metrics.CoreWatch()
+    watch = metrics.CoreWatch(torch.device("cpu"), ALONE)
     for _ in range(20):
         with watch.step():
             now[0] += 3.0
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert metrics.CoreWatch().is_over
+    assert metrics.CoreWatch(torch.device("cpu"), ALONE).is_over
     messages = [one.getMessage() for one in caplog.records if "other processes use the cores" in one.getMessage()]
     assert len(messages) == expected
     assert all("runs only 50% of the time" in one and "OMP_WAIT_POLICY=PASSIVE" in one for one in messages)
