@@ -187,31 +187,24 @@ class Trainer:
         if self.given.max_minutes is not None:
             self.budget = Budget(self.given, validation_seconds, self.plans)
         with self.stop, self.metrics:
-            if self._is_validation_due():
-                self._validate()  # unless the interrupted run has finished this validation
-            if not self.is_done():
-                self._train_on(self.batches_from(self.position.place))
-            self._stop_if_signaled()
+            if self.position.step % self.config.validate_every == 0:
+                self._validate()  # if the interrupted run has not finished this
+            batches = self.batches_from(self.position.place)
+            while not self.is_done():
+                self._stop_if_signaled()
+                waited = time.perf_counter()
+                micro_batches = list(itertools.islice(batches, self.config.accumulation_steps))
+                self.window.waiting += time.perf_counter() - waited
+                if not micro_batches:
+                    break
+                self._one_step(micro_batches)
+                if self.position.step % self.config.validate_every == 0:
+                    self._validate()
             if 0 < self.position.step <= int(self.step.skipped_in_a_row):
                 raise self._diverged("the gradient was not finite in any step")
-        return self.position
-
-    def _train_on(self, batches: Iterator[Batch]) -> None:
-        while not self.is_done():
+            self._validate()
             self._stop_if_signaled()
-            waited = time.perf_counter()
-            micro_batches = list(itertools.islice(batches, self.config.accumulation_steps))
-            self.window.waiting += time.perf_counter() - waited
-            if not micro_batches:
-                self._validate()
-                break
-            self._one_step(micro_batches)
-            if self._is_validation_due():
-                self._validate()
-
-    def _is_validation_due(self) -> bool:
-        step = self.position.step
-        return step > 0 and (step % self.config.validate_every == 0 or self.is_done())
+        return self.position
 
     def _validate(self) -> None:
         """Validate and save a checkpoint if there is none; after an interruption, the resumed run does both."""
@@ -219,9 +212,27 @@ class Trainer:
             return
         start = time.perf_counter()
         try:
-            self._validate_and_save()
+            with self.step.ema_weights():
+                metrics, samples = self._evaluate()
         except InterruptedRunError:
-            self._stop_if_signaled()
+            self._save({}, is_temporary=True)
+            raise
+        for src, reference, hypothesis in samples:
+            log.info("  source     %s\n  reference  %s\n  hypothesis %s", src, reference, hypothesis)
+        if samples and self.ranks.is_main:
+            append_record(self.run.samples, "dev", self.position.step, samples=samples)
+        if metrics:
+            by_set = dict[str, list[str]]()
+            for key, value in metrics.items():
+                metric, _, name = key.partition(" ")
+                by_set.setdefault(f"{name}: " if name else "", []).append(f"{metric} {value:.4g}")
+            for name, texts in by_set.items():
+                log.info("step %d: dev %s%s", self.position.step, name, ", ".join(texts))
+            self.metrics.write("dev", self.position.step, epoch=self.position.place.epoch, **metrics)
+            self._update_best(metrics)
+        if self.budget is not None and not self.is_done():
+            self._plan_steps(self.budget)
+        self._save(metrics)
         seconds = time.perf_counter() - start
         self.window.paused += seconds
         if self.budget is not None:
@@ -297,38 +308,10 @@ class Trainer:
             raise self._diverged(f"the gradient was not finite {count} times in a row")
 
     def _diverged(self, what: str) -> MtformerError:
-        """Return the error for a diverged run."""
         return MtformerError(
             f"step {self.position.step}: {what}; {last_good(self.run)}. Lower training.learning_rate, raise "
             "training.warmup_steps, or set training.precision to fp32"
         )
-
-    def _validate_and_save(self) -> None:
-        self._check_gradients()
-        if 0 < self.position.step - self.saved_step <= int(self.step.skipped_in_a_row):
-            log.warning(
-                "step %d: not saved: the gradient was not finite in any step since the last checkpoint (step %d)",
-                self.position.step, self.saved_step,
-            )  # fmt: skip
-            return
-        with self.step.ema_weights():
-            metrics, samples = self._evaluate()
-        for src, reference, hypothesis in samples:
-            log.info("  source     %s\n  reference  %s\n  hypothesis %s", src, reference, hypothesis)
-        if samples and self.ranks.is_main:
-            append_record(self.run.samples, "dev", self.position.step, samples=samples)
-        if metrics:
-            by_set = dict[str, list[str]]()
-            for key, value in metrics.items():
-                metric, _, name = key.partition(" ")
-                by_set.setdefault(f"{name}: " if name else "", []).append(f"{metric} {value:.4g}")
-            for name, texts in by_set.items():
-                log.info("step %d: dev %s%s", self.position.step, name, ", ".join(texts))
-            self.metrics.write("dev", self.position.step, epoch=self.position.place.epoch, **metrics)
-            self._update_best(metrics)
-        if self.budget is not None and not self.is_done():
-            self._plan_steps(self.budget)
-        self._save(metrics)
 
     def validate_average(self) -> dict[str, float]:
         """Load the averaged weights of the run into the model and return their dev metrics.
