@@ -14,7 +14,7 @@ import torch
 from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.device import peak_bytes
-from mtformer.errors import MtformerError
+from mtformer.errors import require_extra
 from mtformer.run_dir import RunDir
 from mtformer.training.history import append_record
 from mtformer.training.ranks import ALONE, Ranks
@@ -29,13 +29,18 @@ class Metrics(AbstractContextManager["Metrics"]):
     In processes other than the main one, nothing is written.
 
     Raises:
-        MtformerError: if TensorBoard is not installed.
+        ConfigError: if TensorBoard is not installed.
     """
 
     def __init__(self, run: RunDir, config: Config, is_main: bool) -> None:
         self.path = run.metrics
         self.is_main = is_main
-        self.tensorboard = _open_tensorboard(run) if is_main and config.training.tensorboard else None
+        self.tensorboard: Any = None
+        if is_main and config.training.tensorboard:
+            require_extra("training.tensorboard", "tensorboard", "tensorboard")
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.tensorboard = SummaryWriter(str(run.tensorboard))
 
     def __exit__(self, *error: object) -> None:
         if self.tensorboard is not None:
@@ -50,17 +55,6 @@ class Metrics(AbstractContextManager["Metrics"]):
             for name, value in values.items():
                 if isinstance(value, int | float):
                     self.tensorboard.add_scalar(f"{kind}/{name}", value, step)
-
-
-def _open_tensorboard(run: RunDir) -> Any:
-    """Return a TensorBoard writer for RUN/tensorboard."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MtformerError(
-            "training.tensorboard: TensorBoard is not installed; pip install 'mtformer[tensorboard]'"
-        ) from error
-    return SummaryWriter(str(run.tensorboard))
 
 
 TENSORS = ("sums", "grad_norm")

@@ -9,6 +9,7 @@ import inspect
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -159,15 +160,13 @@ def parallelize(
     return DistributedDataParallel(objective, **options)
 
 
-@contextlib.contextmanager
-def gradient_sync(objective: nn.Module, is_last: bool) -> Iterator[None]:
-    """Synchronize gradients only if `is_last`; wraps the forward and backward pass of each micro-batch."""
+def gradient_sync(objective: nn.Module, is_last: bool) -> AbstractContextManager[None]:
+    """Return a context for the forward and backward pass of a micro-batch; only `is_last` synchronizes gradients."""
     if isinstance(objective, FSDPModule):
         objective.set_requires_gradient_sync(is_last)
-    with contextlib.ExitStack() as stack:
-        if isinstance(objective, DistributedDataParallel) and not is_last:
-            stack.enter_context(objective.no_sync())
-        yield
+    if isinstance(objective, DistributedDataParallel) and not is_last:
+        return objective.no_sync()
+    return contextlib.nullcontext()
 
 
 def unshard(tensor: Tensor) -> Tensor:

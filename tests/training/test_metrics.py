@@ -43,7 +43,7 @@ def test_tensorboard_contains_every_value(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_reported_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, module = builtins.__import__, "torch.utils.tensorboard"
+    original, module = builtins.__import__, "tensorboard"
 
     def without(name: str, *rest: Any, **named: Any) -> Any:
         if name.startswith(module):
@@ -52,7 +52,7 @@ def test_a_missing_package_is_reported_at_the_start(tmp_path: Path, monkeypatch:
 
     monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MtformerError, match=r"training\.tensorboard: .* pip install 'mtformer\[tensorboard\]'"):
+    with pytest.raises(MtformerError, match=r"training\.tensorboard needs tensorboard: pip install"):
         trainer(toy_config(tensorboard=True), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
