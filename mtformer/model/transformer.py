@@ -265,22 +265,6 @@ def _added_positions(config: ModelConfig) -> nn.Module | None:
     return None
 
 
-@torch.inference_mode()
-def greedy_decode(model: Transformer, src_BS: Tensor, src_lengths_B: Tensor, bos: int, eos: int, steps: int) -> Tensor:
-    """Return the most probable token at each of at most `steps` steps (B, T); tokens after eos are meaningless.
-
-    This decoder without a cache is the reference implementation for tests.
-    """
-    encoder_output = model.encode(src_BS, src_lengths_B)
-    tgt_BT = torch.full((src_BS.size(0), 1), bos, device=src_BS.device)
-    for _ in range(steps):
-        logits_BV = model.project(model.decode(tgt_BT, encoder_output)[:, -1])
-        tgt_BT = torch.cat([tgt_BT, logits_BV.argmax(dim=-1, keepdim=True)], dim=1)
-        if (tgt_BT == eos).any(dim=1).all():
-            break
-    return tgt_BT[:, 1:]
-
-
 def count_parameters(model: Transformer) -> dict[str, int]:
     """Return the number of parameters of each part of the model and their `total`; tied parameters count once."""
     parts: dict[str, int] = {"embeddings": 0, "positions": 0, "encoder": 0, "decoder": 0}

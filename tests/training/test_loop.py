@@ -17,7 +17,7 @@ from mtformer.files import read_meta
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.text.tokenizer import BOS
 from mtformer.training import checkpoint, history, loop
-from mtformer.training.figures import BY_KEY, FIGURES
+from mtformer.training.figures import FIGURES
 from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
 from mtformer.training.step import StepResult, TrainingStep
@@ -73,7 +73,7 @@ def test_metrics_are_appended_and_complete(tmp_path: Path) -> None:
         ("train", 2), ("train", 4), ("dev", 4), ("resume", 5), ("train", 6), ("train", 8), ("dev", 8),
     ]  # fmt: skip
     of_dev_only = {"perplexity", "bleu", "chrf"}
-    assert rows[0].keys() == {"kind", "step", "epoch", *BY_KEY} - of_dev_only
+    assert rows[0].keys() == {"kind", "step", "epoch", *(one.key for one in FIGURES)} - of_dev_only
     assert rows[2].keys() <= {"kind", "step", "epoch", *(one.key for one in FIGURES if one.on_dev)}
     assert 0 < rows[0]["padding"] < 1
 
