@@ -118,9 +118,8 @@ def run_training(
         with log_file, TrainingProgress() as progress:
             outcome = train_experiment(config, run, progress, resume, overwrite)
     except InterruptedRunError as stopped:
-        if not is_main:
-            raise typer.Exit(128 + stopped.signal_number) from None
-        echo(f"stopped at step {stopped.step}, checkpoint saved; resume with: {shlex.join(command)}", err=True)
+        if is_main:
+            echo(f"stopped at step {stopped.step}, checkpoint saved; resume with: {shlex.join(command)}", err=True)
         raise typer.Exit(128 + stopped.signal_number) from None
     if not is_main:
         return False
@@ -173,9 +172,9 @@ def _verify_resume(config: "Config") -> None:
         for part in compared
     ]
     echo(*table_lines([header, *rows]))
-    first = next((f"{part.what}: {part.difference.name}" for part in compared if part.difference), None)
-    if first is not None:
-        error_lines(f"the resumed run differs from the uninterrupted one; first difference: {first}")
+    different = [f"{part.what}: {part.difference.name}" for part in compared if part.difference]
+    if different:
+        error_lines(f"the resumed run differs from the uninterrupted one; first difference: {different[0]}")
         raise typer.Exit(DIFFERENT)
 
 
