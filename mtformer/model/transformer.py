@@ -133,11 +133,6 @@ class Transformer(nn.Module):
     """Encoder-decoder Transformer.
 
     Tied embeddings are a single parameter object, so they are stored, counted and optimized once.
-
-    Args:
-        config: the `model` section.
-        src_vocab: source vocabulary size.
-        tgt_vocab: target vocabulary size.
     """
 
     def __init__(self, config: ModelConfig, src_vocab: int, tgt_vocab: int) -> None:

@@ -65,10 +65,7 @@ class Budget:
     def plan(self, step: int, spent: float, planned: int | None) -> int | None:
         """Return the number of steps in all that fit in the time; None if it is too early, or about the planned number.
 
-        Args:
-            step: current step.
-            spent: time in seconds since the start.
-            planned: number of steps that was planned before; None: not planned yet.
+        At the current step, `spent` seconds have passed since the start; if `planned` is None, there is no plan yet.
         """
         if self.plans is not None:
             return self.plans.get(step)

@@ -41,16 +41,10 @@ def save_checkpoint(
     """Save the checkpoint of a step atomically; raise CheckpointError if that fails.
 
     A temporary checkpoint of an interrupted run is only for resuming. It is deleted after the next checkpoint is saved,
-    so a resumed run has the same checkpoints as an uninterrupted one.
+    so a resumed run has the same checkpoints as an uninterrupted one. An existing checkpoint of this step is replaced.
 
-    Args:
-        run: the run directory.
-        step: the current step; an existing checkpoint of this step is replaced.
-        weights: weights by name; tied weights once.
-        trainer_state: plain values and tensors.
-        metrics: dev metrics.
-        made_with: description of the data, versions and device.
-        is_temporary: True for a checkpoint of an interrupted run.
+    `weights` contains tied weights once; `trainer_state` contains only plain values and tensors; `metrics` are those on
+    dev; `made_with` describes the data, versions and device.
     """
     target = run.checkpoint(step)
     try:

@@ -136,14 +136,10 @@ def own_device(device: torch.device) -> torch.device:
 def parallelize(
     objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, sharded: bool, dtype: torch.dtype
 ) -> nn.Module:
-    """Return the objective, replicated on all processes (DDP) or sharded (FSDP2, in place).
+    """Return the objective, replicated on all processes (DDP) or, if `sharded`, sharded (FSDP2, in place).
 
-    Args:
-        objective: module whose `forward` returns the loss, with the same weights on all processes.
-        blocks: its layers; FSDP2 gathers the weights of one layer at a time.
-        ranks: the processes.
-        sharded: use FSDP2 instead of DDP.
-        dtype: dtype of the activations; FSDP2 gathers layer weights in this dtype and sums gradients in float32.
+    The `forward` of the objective returns the loss; its weights are the same on all processes. FSDP2 gathers the
+    weights of one layer (of `blocks`) at a time in `dtype`, that of the activations, and sums gradients in float32.
     """
     if not dist.is_initialized():
         return objective
