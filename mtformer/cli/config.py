@@ -22,29 +22,24 @@ ORIGIN_COLUMN = 40
 app = typer.Typer(cls=Group, help="Show configs and their JSON Schema.", no_args_is_help=True)
 
 
-def _sections(incomplete: str) -> list[str]:
-    from mtformer.config.schema import Config
-
-    return [name for name in Config.model_fields if name.startswith(incomplete)]
-
-
 @app.command(cls=Command)
 def show(
     config: Annotated[
         Path | None, argument("YAML file of the experiment, or a run directory (default: all default values).")
     ] = None,
     overrides: OverridesArgument = None,
-    section: Annotated[str | None, optional("Print only this section.", autocompletion=_sections)] = None,
+    section: Annotated[str | None, optional("Print only this section.")] = None,
     recommend: Annotated[
         bool, optional("Print a config with recommended sizes for the training corpus of CONFIG.", "--recommend")
     ] = False,
 ) -> None:
     """Print every value with its documentation and its origin: a file, an override, or the default."""
     from mtformer.config.loading import load_config, load_defaults
+    from mtformer.config.schema import Config
 
     require_at_most_one({"--section": section, "--recommend": recommend})
-    if section is not None and section not in _sections(""):
-        raise ConfigError(f"--section {section}: no such section; the sections are {', '.join(_sections(''))}")
+    if section is not None and section not in Config.model_fields:
+        raise ConfigError(f"--section {section}: no such section; the sections are {', '.join(Config.model_fields)}")
     if config is None:
         loaded = load_defaults()
     else:

@@ -3,17 +3,16 @@
 import contextlib
 import logging
 import os
-import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from mtformer.cli.help import Command
 from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, optional, require_at_most_one
 from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines, log_to_file, table_lines
-from mtformer.errors import ConfigError, DataError, InterruptedRunError
+from mtformer.errors import DataError, InterruptedRunError
 from mtformer.files import CHECKSUMS
 from mtformer.run_dir import RunDir
 
@@ -36,21 +35,12 @@ class TrainCommand(Command):
 
 def join_resume(words: list[str]) -> list[str]:
     """Replace `--resume auto` with `--resume=auto`, and `--resume` alone with `--resume=newest`."""
-    joined, rest = list[str](), list(words)
-    while rest:
-        word = rest.pop(0)
-        after = rest[0] if rest else ""
-        if word == "--":
-            return [*joined, word, *rest]
-        if word == "--resume" and after == "auto":
-            word = f"{word}={rest.pop(0)}"
-        elif word == "--resume" and re.fullmatch(r"\w+", after) and not os.path.exists(after):
-            raise ConfigError(f"{word} {after}: write --resume or --resume auto")
-        elif word == "--resume":
-            word = "--resume=newest"
-        elif word.startswith("--resume=") and word != "--resume=auto":
-            raise ConfigError(f"{word}: write --resume or --resume auto")
-        joined.append(word)
+    joined = list[str]()
+    for word in words:
+        if word == "auto" and joined[-1:] == ["--resume=newest"]:
+            joined[-1] = "--resume=auto"
+        else:
+            joined.append("--resume=newest" if word == "--resume" else word)
     return joined
 
 
@@ -62,7 +52,8 @@ def train(
     overrides: OverridesArgument = None,
     run_dir: Annotated[Path | None, optional("Run directory (default: runs/NAME for NAME.yaml).")] = None,
     resume: Annotated[
-        str | None, optional("Resume from the latest checkpoint (auto: start a new run if none exists).")
+        Literal["newest", "auto"] | None,
+        optional("Resume from the latest checkpoint (auto: start a new run if none exists)."),
     ] = None,
     overwrite: Annotated[bool, optional("Replace the existing run in the run directory.", "--overwrite")] = False,
     dry_run: Annotated[bool, optional("Check config, data and memory without training.", "--dry-run")] = False,
@@ -118,9 +109,8 @@ def run_training(
         with log_file, TrainingProgress() as progress:
             outcome = train_experiment(config, run, progress, resume, overwrite)
     except InterruptedRunError as stopped:
-        if not is_main:
-            raise typer.Exit(128 + stopped.signal_number) from None
-        echo(f"stopped at step {stopped.step}, checkpoint saved; resume with: {shlex.join(command)}", err=True)
+        if is_main:
+            echo(f"stopped at step {stopped.step}, checkpoint saved; resume with: {shlex.join(command)}", err=True)
         raise typer.Exit(128 + stopped.signal_number) from None
     if not is_main:
         return False
@@ -173,9 +163,9 @@ def _verify_resume(config: "Config") -> None:
         for part in compared
     ]
     echo(*table_lines([header, *rows]))
-    first = next((f"{part.what}: {part.difference.name}" for part in compared if part.difference), None)
-    if first is not None:
-        error_lines(f"the resumed run differs from the uninterrupted one; first difference: {first}")
+    different = [f"{part.what}: {part.difference.name}" for part in compared if part.difference]
+    if different:
+        error_lines(f"the resumed run differs from the uninterrupted one; first difference: {different[0]}")
         raise typer.Exit(DIFFERENT)
 
 

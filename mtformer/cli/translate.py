@@ -2,11 +2,10 @@
 
 import json
 import logging
-import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -99,27 +98,25 @@ def translate(
             work.converse()
         elif output is not None:
             layout = {"json": as_json, "attention": json_attention, "alignment": alignment, "files": list(beside)}
-            made_with = {**_made_by(translator), **layout}
-            newer = {"glossary": terms, "html": html, "only_above": only_above}  # left out where they have no effect
-            made_with |= {key: value for key, value in newer.items() if value}
+            extra = {"glossary": terms, "html": html, "only_above": only_above}
             with naming_file(output.name):
-                work.run_to_file(output, made_with, continues)
-        elif target is not None:
-            with naming_file(target), create_bytes(target) as out:
-                work.run(out, out.flush)
+                work.run_to_file(output, {**_made_by(translator, extra), **layout}, continues)
         else:
-            with naming_file(Path("stdout")):
-                work.run(sys.stdout.buffer, sys.stdout.buffer.flush)
+            opened = nullcontext(sys.stdout.buffer) if target is None else create_bytes(target)
+            with naming_file(target or Path("stdout")), opened as out:
+                work.run(out, out.flush)
         if attention_file is not None:
             attention_file.write()
     work.warn_of_flags()
 
 
-def _made_by(translator: "Translator") -> dict[str, Any]:
-    """Return everything that affects the output except the input; the batch size has no effect."""
+def _made_by(translator: "Translator", extra: dict[str, Any]) -> dict[str, Any]:
+    """Return everything that affects translations except the input; settings in `extra` without effect are left out."""
+    if translator.engine.target != Target():
+        extra = {"to": asdict(translator.engine.target), **extra}
     return {
+        **{key: value for key, value in extra.items() if value},
         "weights": [f"{path.parent.name}/{path.name} {file_sha256(path)[:12]}" for path in translator.weights],
-        **({"to": target} if (target := asdict(translator.engine.target)) != asdict(Target()) else {}),
         "device": translator.engine.device,
         "precision": translator.engine.dtype,
         **translator.decoding.output_settings(),
@@ -158,12 +155,16 @@ class _Work:
 
     def converse(self) -> None:
         """Translate each line typed at a prompt on stderr, until the end of the input."""
+        prompt = partial(typer.echo, "> ", nl=False, err=True)
         typer.echo("type a sentence and press Enter; Ctrl-D exits", err=True)
-        out = open(os.dup(1), "w", encoding="utf-8")  # noqa: SIM115  # closed when the process exits
-        os.dup2(2, 1)  # `input` writes the prompt to file descriptor 1
-        for number, line in enumerate(_typed_lines()):
-            translation = self.translate([line], first_line=number, **self.arguments)[0]
-            typer.echo(for_terminal(self._finish(number, line, translation, translation), out), out, nl=False)
+        prompt()
+        for number, line in enumerate(sys.stdin):
+            source = line.rstrip("\n")
+            translation = self.translate([source], first_line=number, **self.arguments)[0]
+            text = self._finish(number, source, translation, translation)
+            typer.echo(for_terminal(text, sys.stdout), nl=False)
+            prompt()
+        typer.echo(err=True)
 
     def run(self, out: IO[bytes], save: Callable[[], object]) -> None:
         """Translate the remaining input; call `save` after each block."""
@@ -217,25 +218,12 @@ class _Work:
         return lines
 
 
-def _typed_lines() -> Iterator[str]:
-    """Yield the lines that the user types."""
-    with suppress(ImportError):
-        import readline  # noqa: F401  # lets `input` edit and repeat lines
-    with suppress(EOFError):
-        while True:
-            yield input("> ")
-    typer.echo(err=True)
-
-
-def _lines(path: Path) -> list[str]:
-    with parallel_lines([path]) as lines:
-        return [line for block in lines.blocks() for line in block[0]]
-
-
 def _terms(path: Path) -> dict[str, str]:
     """Return the terms in a file; raise DataError if a line does not have a source and a target term."""
     terms: dict[str, str] = {}
-    for number, line in enumerate(_lines(path), start=1):
+    with parallel_lines([path]) as lines:
+        rows = [line for block in lines.blocks() for line in block[0]]
+    for number, line in enumerate(rows, start=1):
         cells = [" ".join(cell.split()) for cell in line.split("\t")]
         if len(cells) != 2 or not all(cells) or terms.setdefault(*cells) != cells[1]:
             raise DataError(f"{path}:{number}: give a new source term, a tab and a target term, not {line!r:.80}")

@@ -84,7 +84,8 @@ def verify_resume(config: Config, part: Part | None = None) -> list[Compared]:
     `train_part`). Raise MtformerError on an error in training.
     """
     _refuse_torchrun("--verify-resume starts its own processes")
-    part, config = part or partial(train_part, plans={STOP_AT // 2: NUM_STEPS}), _shortened(resolve_paths(config))
+    part = part or partial(train_part, plans={INTERVALS["log_every"]: NUM_STEPS})
+    config = _shortened(resolve_paths(config))
     with tempfile.TemporaryDirectory(prefix="mtformer-") as folder:
         whole, halves = RunDir(Path(folder) / "whole"), RunDir(Path(folder) / "halves")
         log.info("verification 1 of 3: training %d steps without stopping", NUM_STEPS)

@@ -37,14 +37,8 @@ def attend(
 ) -> Tensor:
     """Return softmax(q k^T / sqrt(K)) v (equation 1) using the faster kernel for the device and sizes.
 
-    Args:
-        q_BHTK: queries.
-        k_BHSK: keys.
-        v_BHSK: values.
-        mask: bool, broadcastable to (B, H, T, S), True = attend, or the result of `additive_mask`; columns after S are
-            ignored. None: attend to all positions.
-        is_causal: attend only to the query's own position and earlier ones; cannot be combined with `mask`.
-        dropout_p: probability of dropping an attention weight.
+    `mask`: bool, broadcastable to (B, H, T, S), True = attend, or the result of `additive_mask`; columns after S are
+    ignored. If `is_causal`, each query attends only to its own position and earlier ones, and `mask` must be None.
     """
     assert mask is None or not is_causal, "mask and is_causal are mutually exclusive"
     threshold = CPU_FUSED_FROM.get(q_BHTK.dtype, 128 * 128)

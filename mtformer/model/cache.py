@@ -30,11 +30,8 @@ class LayerCache:
     """Keys and values of one decoder layer.
 
     Self-attention keys and values have shape (B, G, T*R, K), with step t of beam r at index t*R + r. They are not
-    moved when beams are reordered; `DecoderCache` records which of them belong to the history of each beam.
-
-    Args:
-        source: cross-attention keys and values (B, G, S, K).
-        capacity: maximum number of self-attention keys, T*R.
+    moved when beams are reordered; `DecoderCache` records which of them belong to the history of each beam. `source`
+    has the cross-attention keys and values (B, G, S, K); `capacity` is the maximum number of self-attention keys, T*R.
     """
 
     def __init__(self, source: KeyValues, capacity: int) -> None:

@@ -133,11 +133,6 @@ class Transformer(nn.Module):
     """Encoder-decoder Transformer.
 
     Tied embeddings are a single parameter object, so they are stored, counted and optimized once.
-
-    Args:
-        config: the `model` section.
-        src_vocab: source vocabulary size.
-        tgt_vocab: target vocabulary size.
     """
 
     def __init__(self, config: ModelConfig, src_vocab: int, tgt_vocab: int) -> None:
@@ -263,22 +258,6 @@ def _added_positions(config: ModelConfig) -> nn.Module | None:
     if config.positions == "learned":
         return LearnedPositions(config.max_positions, config.d_model)
     return None
-
-
-@torch.inference_mode()
-def greedy_decode(model: Transformer, src_BS: Tensor, src_lengths_B: Tensor, bos: int, eos: int, steps: int) -> Tensor:
-    """Return the most probable token at each of at most `steps` steps (B, T); tokens after eos are meaningless.
-
-    This decoder without a cache is the reference implementation for tests.
-    """
-    encoder_output = model.encode(src_BS, src_lengths_B)
-    tgt_BT = torch.full((src_BS.size(0), 1), bos, device=src_BS.device)
-    for _ in range(steps):
-        logits_BV = model.project(model.decode(tgt_BT, encoder_output)[:, -1])
-        tgt_BT = torch.cat([tgt_BT, logits_BV.argmax(dim=-1, keepdim=True)], dim=1)
-        if (tgt_BT == eos).any(dim=1).all():
-            break
-    return tgt_BT[:, 1:]
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:

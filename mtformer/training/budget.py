@@ -1,13 +1,15 @@
 """Number of training steps that fit in `training.max_minutes`, from the measured speed."""
 
 import time
+from collections.abc import Mapping
 
 from mtformer.config.schema import TrainingConfig
 
 FIRST_STEPS = 5
 """Number of first steps of a process that are not timed, because they are slower."""
 PLANNED_AFTER = 0.03
-"""The number of steps is set at the first log line after this share of the time, or after the warmup if earlier."""
+"""The number of steps is set at the first log line or validation after this share of the time, or after the warmup if
+earlier."""
 MAX_WARMUP_SHARE = 0.2
 TOLERANCE = 0.02
 """A planned number of steps changes if the number of remaining steps differs by more than this share."""
@@ -32,13 +34,15 @@ class Budget:
     Args:
         config: the training section, with `max_minutes`.
         validation_seconds: estimated time of a validation; replaced by the measured one.
+        plans: plans to follow instead of planning by time, as numbers of steps by step; None: plan by time.
     """
 
-    def __init__(self, config: TrainingConfig, validation_seconds: float) -> None:
+    def __init__(self, config: TrainingConfig, validation_seconds: float, plans: Mapping[int, int] | None) -> None:
         assert config.max_minutes is not None
         self.config = config
         self.seconds = 60 * config.max_minutes
         self.validation_seconds = validation_seconds
+        self.plans = plans
         self._num_steps = 0
         self._start = 0.0
         self._timed = 0.0
@@ -58,20 +62,15 @@ class Budget:
         self.validation_seconds = seconds
         self._paused += seconds
 
-    def is_first_plan_due(self, step: int, spent: float) -> bool:
-        """Return True if the number of steps should be set now; `spent` is the time in seconds since the start."""
-        is_timed = self._num_steps >= 2 * FIRST_STEPS
-        return is_timed and (step >= self.config.warmup_steps or spent >= PLANNED_AFTER * self.seconds)
-
     def plan(self, step: int, spent: float, planned: int | None) -> int | None:
-        """Return the number of steps in all that fit in the time; None if it is about the planned number.
+        """Return the number of steps in all that fit in the time; None if it is too early, or about the planned number.
 
-        Args:
-            step: current step.
-            spent: time in seconds since the start.
-            planned: number of steps that was planned before.
+        At the current step, `spent` seconds have passed since the start; if `planned` is None, there is no plan yet.
         """
-        if self._num_steps < 2 * FIRST_STEPS:
+        if self.plans is not None:
+            return self.plans.get(step)
+        is_early = step < self.config.warmup_steps and spent < PLANNED_AFTER * self.seconds
+        if self._num_steps < 2 * FIRST_STEPS or (planned is None and is_early):
             return None
         step_seconds = self._timed / (self._num_steps - FIRST_STEPS)
         left = fitting_steps(self.seconds - spent, step_seconds, self.validation_seconds, self.config)

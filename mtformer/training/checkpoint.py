@@ -13,6 +13,8 @@ that are damaged.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,31 +43,20 @@ def save_checkpoint(
     """Save the checkpoint of a step atomically; raise CheckpointError if that fails.
 
     A temporary checkpoint of an interrupted run is only for resuming. It is deleted after the next checkpoint is saved,
-    so a resumed run has the same checkpoints as an uninterrupted one.
+    so a resumed run has the same checkpoints as an uninterrupted one. An existing checkpoint of this step is replaced.
 
-    Args:
-        run: the run directory.
-        step: the current step; an existing checkpoint of this step is replaced.
-        weights: weights by name; tied weights once.
-        trainer_state: plain values and tensors.
-        metrics: dev metrics.
-        made_with: description of the data, versions and device.
-        is_temporary: True for a checkpoint of an interrupted run.
+    `weights` contains tied weights once; `trainer_state` contains only plain values and tensors; `metrics` are those on
+    dev; `made_with` describes the data, versions and device.
     """
     target = run.checkpoint(step)
-    try:
+    remedy = f"{last_good(run)}. Free some space, or fix the cause, and continue with --resume"
+    with _explain_errors(f"{target}: could not be saved", remedy):
         clear_leftovers(run.checkpoints)
         with atomic_folder(target) as folder:
             save_file(weights, folder / WEIGHTS)
             torch.save(trainer_state, folder / TRAINER_STATE)
             logs = {path.name: log_checksum(path) for path in (run.metrics, run.samples) if path.is_file()}
             write_meta(folder, step=step, metrics=metrics, made_with=made_with, is_temporary=is_temporary, logs=logs)
-    except Exception as error:
-        # safetensors and torch raise their own exceptions if the disk is full.
-        raise CheckpointError(
-            f"{target}: could not be saved ({_first_line(error)}); {last_good(run)}. Free some space, or fix "
-            "the cause, and continue with --resume"
-        ) from error
     return target
 
 
@@ -76,15 +67,10 @@ def save_averaged(
 
     If `is_chosen`, they are the default weights of the run even if a checkpoint has a better dev score.
     """
-    try:
-        with atomic_folder(run.averaged) as folder:
-            save_file(weights, folder / WEIGHTS)
-            write_meta(folder, step=steps[-1], metrics=metrics, steps=steps, is_chosen=is_chosen)
-    except Exception as error:
-        raise CheckpointError(
-            f"{run.averaged}: could not be saved ({_first_line(error)}); free some space, or fix the cause, and resume "
-            "the run to average again"
-        ) from error
+    remedy = "free some space, or fix the cause, and resume the run to average again"
+    with _explain_errors(f"{run.averaged}: could not be saved", remedy), atomic_folder(run.averaged) as folder:
+        save_file(weights, folder / WEIGHTS)
+        write_meta(folder, step=steps[-1], metrics=metrics, steps=steps, is_chosen=is_chosen)
 
 
 def newest_good(run: RunDir) -> Path | None:
@@ -140,12 +126,8 @@ def _set_aside(folder: Path) -> Path:
 def load_trainer_state(folder: Path) -> dict[str, Any]:
     """Load the trainer state of a verified checkpoint; raise CheckpointError if it cannot be loaded."""
     path = folder / TRAINER_STATE
-    try:
+    with _explain_errors(f"{path}: cannot be loaded", "was it saved by another version of PyTorch?"):
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # raised by pickle, zipfile or torch
-        raise CheckpointError(
-            f"{path}: cannot be loaded ({_first_line(error)}); was it saved by another version of PyTorch?"
-        ) from error
     return state
 
 
@@ -176,5 +158,11 @@ def last_good(run: RunDir) -> str:
     return f"the last good checkpoint is step {steps[-1]} ({run.checkpoint(steps[-1])})"
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+@contextmanager
+def _explain_errors(what: str, remedy: str) -> Iterator[None]:
+    """Raise a CheckpointError for any error: torch, safetensors, pickle and zipfile raise their own exceptions."""
+    try:
+        yield
+    except Exception as error:
+        first_line = (str(error) or type(error).__name__).splitlines()[0]
+        raise CheckpointError(f"{what} ({first_line}); {remedy}") from error

@@ -84,7 +84,6 @@ FIGURES = (
 )
 """Values in the order of charts, summaries and the progress bar. Train records have `nll` instead of perplexity and no
 scores; with several corpora, they also have `pairs NAME`, the number of pairs from each."""
-BY_KEY = {figure.key: figure for figure in FIGURES}
 TIMINGS = frozenset(figure.key for figure in FIGURES if figure.is_timing)
 
 

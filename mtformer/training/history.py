@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mtformer.errors import CheckpointError
-from mtformer.files import atomic_file, parse_json
+from mtformer.files import atomic_file, parse_json, sync
 
 log = logging.getLogger("mtformer")
 
@@ -51,30 +51,25 @@ def append_record(path: Path, kind: str, step: int, **values: Any) -> None:
 
 
 def log_checksum(path: Path) -> dict[str, Any]:
-    """Return the size and SHA-256 of a file, for `warn_if_changed`."""
+    """Write a file to disk, because a resumed run does not repeat earlier lines; return its size and SHA-256."""
+    sync(path)
     data = path.read_bytes()
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def warn_if_changed(path: Path, saved: dict[str, Any], step: int) -> None:
-    """Log a warning if the part of a file that existed at the checkpoint of `step` has changed."""
-    data = path.read_bytes()[: saved["bytes"]] if path.is_file() else b""
-    if hashlib.sha256(data).hexdigest() != saved["sha256"]:
+def cut_after(path: Path, step: int, with_dev: bool, saved: dict[str, Any] | None = None) -> None:
+    """Remove the lines after a step from a file, if it exists; unless `with_dev`, also the dev line of that step.
+
+    Unreadable lines are removed with a warning; an incomplete last line is removed without one. If the part of the file
+    that `saved`, the result of `log_checksum` at that step, describes has changed, a warning is logged.
+    """
+    data = path.read_bytes() if path.is_file() else b""
+    if saved is not None and hashlib.sha256(data[: saved["bytes"]]).hexdigest() != saved["sha256"]:
         log.warning(
             "%s: changed or truncated since the checkpoint of step %d was saved; training is not affected, but reports "
             "on the steps up to %d may be wrong or incomplete; restore the file from a copy",
             *(path, step, step),
         )
-
-
-def cut_after(path: Path, step: int, with_dev: bool) -> None:
-    """Remove the lines after a step from a file, if it exists; unless `with_dev`, also the dev line of that step.
-
-    Unreadable lines are removed with a warning; an incomplete last line is removed without one.
-    """
-    if not path.is_file():
-        return
-    data = path.read_bytes()
     lines = data.splitlines()
     belongs = [_belongs(line, step, with_dev) for line in lines]
     text = b"".join(line + b"\n" for line, is_kept in zip(lines, belongs, strict=True) if is_kept)

@@ -1,6 +1,5 @@
 """The training loop: steps, log lines, validations, checkpoints, and resuming."""
 
-import contextlib
 import itertools
 import logging
 import math
@@ -19,26 +18,22 @@ from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.data.batching.mixture import START, SamplerState
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
-from mtformer.files import read_meta, sync
+from mtformer.files import read_meta
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir, lower_is_better
 from mtformer.training.budget import Budget, with_steps
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
-from mtformer.training.history import append_record, cut_after, warn_if_changed
+from mtformer.training.history import append_record, cut_after
 from mtformer.training.metrics import CoreWatch, Metrics, Progress, Window
 from mtformer.training.optimizer import learning_rate
 from mtformer.training.signals import StopSignal
 from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
-from mtformer.training.validation import DecodeDev, dev_loss
+from mtformer.training.validation import Decoded, DecodeDev, dev_loss
 from mtformer.weights import not_finite
 
 SCHEDULE_KEYS = ("learning_rate", "max_minutes", "max_steps", "schedule", "warmup_steps")
 MAX_JUMP = 0.05
 """Largest relative change of the learning rate by a changed schedule that is not reported."""
 log = logging.getLogger("mtformer")
-
-
-class _AbandonedError(Exception):
-    """Raised to end a validation early after a signal."""
 
 
 @dataclass
@@ -67,8 +62,7 @@ class Trainer:
         config: the config of the experiment.
         run: the run directory.
         step: the training step, with model and optimizer.
-        batches_from: function that takes a sampler state and returns the batches that follow, each with its
-            `end` state.
+        batches_from: function that returns the batches after a sampler state, each with its `end` state.
         dev_batches: function that returns the dev batches; None without dev data.
         decode_dev: function that translates and scores dev; None without dev data.
         progress: progress display.
@@ -89,7 +83,7 @@ class Trainer:
         self.given = self.config = config.training
         self.budget: Budget | None = None
         self.plans: Mapping[int, int] | None = None
-        """With `max_minutes`: plans to follow instead of planning by time, as numbers of steps by step."""
+        """See `Budget`."""
         self.run = run
         self.step = step
         self.ranks = step.ranks
@@ -100,17 +94,15 @@ class Trainer:
         self.made_with = made_with
         self.stop = StopSignal()
         self.window = Window()
-        self.core_watch = CoreWatch()
-        self.metrics = Metrics(run, config) if self.ranks.is_main else None
+        self.core_watch = CoreWatch(step.device, self.ranks)
+        self.metrics = Metrics(run, config, self.ranks.is_main)
         self.position = Position()
         self.last_batches: list[Batch] = []
-        """Micro-batches of the last step."""
+        """First micro-batch of the last step."""
         self.saved_step = 0
-        """Step of the latest checkpoint of this run."""
-        self.is_validated = False
-        """True if the latest checkpoint is not a temporary one of an interrupted run."""
-        self.mark = time.perf_counter()
-        """Time at which `position.seconds` was last updated."""
+        """Step of the latest checkpoint of this run that is not temporary."""
+        self.start = 0.0
+        """Time at which training would have started without interruptions."""
 
     def resume(self, checkpoint: Path | None, config_changes: Mapping[str, Any] = {}) -> None:
         """Load a checkpoint (see `newest_good`), or start at step 0 if it is None; record changed config keys.
@@ -118,32 +110,33 @@ class Trainer:
         Raises:
             CheckpointError: if its weights do not fit the model, or its state cannot be loaded.
         """
-        if checkpoint is None:
-            if self.ranks.is_main:
-                self._cut_after(0, with_dev=False)
-                self._record_resume(config_changes, self.made_with)
+        meta: dict[str, Any] = {"made_with": self.made_with, "is_temporary": True, "logs": {}}
+        if checkpoint is not None:
+            meta, state = read_meta(checkpoint), load_trainer_state(checkpoint)
+            self.step.load_weights(checkpoint / WEIGHTS)
+            try:
+                self._restore(state, meta["made_with"])
+            except Exception as error:  # any of these calls may fail on values of wrong types
+                what = " ".join(f"{type(error).__name__}: {error}".split())
+                raise CheckpointError(
+                    f"{checkpoint / TRAINER_STATE}: not a trainer state of this run ({what:.200}); "
+                    f"move {checkpoint} away"
+                ) from error
+        self.saved_step = self.ranks.gather(max(self.run.regular_steps(), default=0))[0]
+        if not self.ranks.is_main:
             return
-        state, meta = load_trainer_state(checkpoint), read_meta(checkpoint)
-        self.step.load_weights(checkpoint / WEIGHTS)
-        try:
-            self._restore(state, meta["made_with"])
-        except Exception as error:  # any of these calls may fail on values of wrong types
-            what = " ".join(f"{type(error).__name__}: {error}".split())
-            raise CheckpointError(
-                f"{checkpoint / TRAINER_STATE}: not a trainer state of this run ({what:.200}); move {checkpoint} away"
-            ) from error
-        self.saved_step = self.position.step
-        self.is_validated = not meta["is_temporary"]
-        if self.metrics is not None:
-            for path in (self.run.metrics, self.run.samples):
-                if path.name in meta["logs"]:
-                    warn_if_changed(path, meta["logs"][path.name], self.position.step)
-            self._cut_after(self.position.step, with_dev=not meta["is_temporary"])
-            prune(self.run, self.config)  # the previous process may have been killed before pruning
-            schedule = [key for key in config_changes if key.removeprefix("training.") in SCHEDULE_KEYS]
-            jump = self._jump(f"{' and '.join(schedule)} changed") if schedule else {}
-            self._record_resume({**config_changes, **jump}, meta["made_with"])
-        log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
+        for path in (self.run.metrics, self.run.samples):
+            cut_after(path, self.position.step, not meta["is_temporary"], meta["logs"].get(path.name))
+        prune(self.run, self.config)  # the previous process may have been killed before pruning
+        schedule = [key for key in config_changes if key.removeprefix("training.") in SCHEDULE_KEYS]
+        jump = self._jump(f"{' and '.join(schedule)} changed") if schedule else {}
+        before = meta["made_with"]
+        other = {key: [before.get(key), value] for key, value in self.made_with.items() if before.get(key) != value}
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        changes = {**config_changes, **jump, **other}
+        self.metrics.write("resume", self.position.step, time=now, changes=changes)
+        if checkpoint is not None:
+            log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
 
     def _jump(self, cause: str) -> dict[str, Any]:
         """Log and return the change of the learning rate of the current step by a changed schedule, if it is large."""
@@ -154,20 +147,11 @@ class Trainer:
         log.warning("step %d: the learning rate jumps from %.2e to %.2e, because %s", step, before, after, cause)
         return {"training.current_learning_rate": [float(f"{rate:.3g}") for rate in (before, after)]}
 
-    def _record_resume(self, changes: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-        """Write a `resume` line: time and changes (config, data, device, versions) since the checkpoint."""
-        other = {key: [before.get(key), value] for key, value in self.made_with.items() if before.get(key) != value}
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        append_record(self.run.metrics, "resume", self.position.step, time=now, changes={**changes, **other})
-
     def _restore(self, state: dict[str, Any], made_with: dict[str, Any]) -> None:
         """Restore the state saved by `_save`; if it is invalid, exceptions of any type may be raised."""
         if state["training_weights"]:
             self.step.load_training_weights(state["training_weights"])
-        # Moments are restored from the checkpoint; betas, eps and weight decay are those of the current config.
-        pairs = zip(self.step.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"], strict=True)
-        groups = [{**own, "lr": float(saved["lr"])} for own, saved in pairs]
-        self.step.load_optimizer_state({**state["optimizer"], "param_groups": groups})
+        self.step.load_optimizer_state(state["optimizer"])
         if state["scaler"]:  # empty without fp16
             self.step.scaler.load_state_dict(state["scaler"])
         self.step.skipped_in_a_row.fill_(state["skipped_in_a_row"])
@@ -179,17 +163,12 @@ class Trainer:
         self.position = TypeAdapter(Position).validate_python(state["position"])
         if self.position.max_minutes != self.given.max_minutes:
             self.position.max_steps = None
-        if self.position.max_steps is not None:
+        elif self.position.max_steps is not None:
             self._set_steps(self.position.max_steps)
         if state["best_metric"] != self.config.best_metric:
             self.position.best, self.position.validations_since_best = None, 0
-        windows = state["windows"]
-        if len(windows) == self.ranks.size:
-            self.window = Window.from_state(windows[self.ranks.rank])
-
-    def _cut_after(self, step: int, with_dev: bool) -> None:
-        for path in (self.run.metrics, self.run.samples):
-            cut_after(path, step, with_dev)
+        if len(state["windows"]) == self.ranks.size:
+            self.window = Window.from_state(state["windows"][self.ranks.rank])
 
     def train(self, seconds_before: float = 0.0, validation_seconds: float = 0.0) -> Position:
         """Train until the end and return the final position.
@@ -203,59 +182,66 @@ class Trainer:
             MtformerError: if gradients remain non-finite, the loss or weights to be saved are not finite, or a
                 checkpoint cannot be saved.
         """
-        self.mark = time.perf_counter()
+        self.start = time.perf_counter() - self.position.seconds
         self.position.seconds_before += seconds_before
         if self.given.max_minutes is not None:
-            self.budget = Budget(self.given, validation_seconds)
-        with self.stop, self.metrics or contextlib.nullcontext():
-            if self._is_validation_due() and not self._is_saved():
-                self._validate()  # the interrupted run did not finish this validation
-            if not self.is_done():
-                self._train_on(self.batches_from(self.position.place))
-            self._stop_if_signaled()
+            self.budget = Budget(self.given, validation_seconds, self.plans)
+        with self.stop, self.metrics:
+            if self.position.step % self.config.validate_every == 0:
+                self._validate()  # if the interrupted run has not finished this
+            batches = self.batches_from(self.position.place)
+            while not self.is_done():
+                self._stop_if_signaled()
+                waited = time.perf_counter()
+                micro_batches = list(itertools.islice(batches, self.config.accumulation_steps))
+                self.window.waiting += time.perf_counter() - waited
+                if not micro_batches:
+                    break
+                self._one_step(micro_batches)
+                if self.position.step % self.config.validate_every == 0:
+                    self._validate()
             if 0 < self.position.step <= int(self.step.skipped_in_a_row):
                 raise self._diverged("the gradient was not finite in any step")
+            self._validate()
+            self._stop_if_signaled()
         return self.position
 
-    def _train_on(self, batches: Iterator[Batch]) -> None:
-        while not self.is_done():
-            self._stop_if_signaled()
-            waited = time.perf_counter()
-            micro_batches = list(itertools.islice(batches, self.config.accumulation_steps))
-            self.window.waiting += time.perf_counter() - waited
-            if not micro_batches:
-                if not self._is_saved():
-                    self._validate()
-                break
-            self._one_step(micro_batches)
-            self._log()
-            self._plan_steps(is_validation=False)
-            if self._is_validation_due():
-                self._validate()
-
-    def _is_validation_due(self) -> bool:
-        step = self.position.step
-        return step > 0 and (step % self.config.validate_every == 0 or self.is_done())
-
     def _validate(self) -> None:
-        """Validate and save a checkpoint; if a signal interrupts this, the resumed run does both."""
+        """Validate and save a checkpoint if there is none; after an interruption, the resumed run does both."""
+        if self.saved_step == self.position.step:
+            return
         start = time.perf_counter()
         try:
-            self._validate_and_save()
-        except _AbandonedError:
-            self._stop_if_signaled()
-        self.window.paused += time.perf_counter() - start
+            with self.step.ema_weights():
+                metrics, samples = self._evaluate()
+        except InterruptedRunError:
+            self._save({}, is_temporary=True)
+            raise
+        for src, reference, hypothesis in samples:
+            log.info("  source     %s\n  reference  %s\n  hypothesis %s", src, reference, hypothesis)
+        if samples and self.ranks.is_main:
+            append_record(self.run.samples, "dev", self.position.step, samples=samples)
+        if metrics:
+            by_set = dict[str, list[str]]()
+            for key, value in metrics.items():
+                metric, _, name = key.partition(" ")
+                by_set.setdefault(f"{name}: " if name else "", []).append(f"{metric} {value:.4g}")
+            for name, texts in by_set.items():
+                log.info("step %d: dev %s%s", self.position.step, name, ", ".join(texts))
+            self.metrics.write("dev", self.position.step, epoch=self.position.place.epoch, **metrics)
+            self._update_best(metrics)
+        if self.budget is not None and not self.is_done():
+            self._plan_steps(self.budget)
+        self._save(metrics)
+        seconds = time.perf_counter() - start
+        self.window.paused += seconds
         if self.budget is not None:
-            self.budget.add_validation(time.perf_counter() - start)
+            self.budget.add_validation(seconds)
 
-    def _is_saved(self) -> bool:
-        """Return True if a validated checkpoint of the current step exists."""
-        return self.is_validated and self.saved_step == self.position.step
-
-    def _check_stop(self) -> None:
+    def _stop_validation_if_signaled(self, *_: object) -> None:
         # Distributed processes synchronize during validation, so a single process cannot abandon it.
         if self.stop.received is not None and self.ranks.size == 1:
-            raise _AbandonedError
+            raise InterruptedRunError(self.position.step, self.stop.received)
 
     def _stop_if_signaled(self) -> None:
         """Save a temporary checkpoint and end the run if any process received a signal."""
@@ -272,46 +258,48 @@ class Trainer:
         is_stale = patience is not None and self.position.validations_since_best >= patience
         return is_stale or self.position.step >= self.config.max_steps
 
-    def _plan_steps(self, is_validation: bool) -> None:
-        """With `max_minutes`: plan the number of steps once, and change the plan at validations if the speed changes.
+    def _plan_steps(self, budget: Budget) -> None:
+        """Choose the number of steps for `max_minutes`: once at a log line, and at validations if the speed changes.
 
         The schedule is stretched over the planned steps. Plans are saved in checkpoints and written to metrics.jsonl.
         """
-        if self.budget is None:
-            return
-        if not is_validation:
-            self.budget.add_step()
-        step, planned, num_steps = self.position.step, self.position.max_steps, None
-        if self.plans is not None:
-            num_steps = self.plans.get(step) if is_validation or planned is None else None
-        elif is_validation or (planned is None and step % self.config.log_every == 0):
-            spent = self.position.seconds_before + self.position.seconds + time.perf_counter() - self.mark
-            if is_validation or self.budget.is_first_plan_due(step, spent):
-                num_steps = self.budget.plan(step, spent, planned)
-            num_steps = self.ranks.gather(num_steps)[0]
-        if num_steps is None or num_steps == planned:
+        step, planned = self.position.step, self.position.max_steps
+        spent = self.position.seconds_before + time.perf_counter() - self.start
+        num_steps = self.ranks.gather(budget.plan(step, spent, planned))[0]
+        if num_steps is None:
             return
         self.position.max_steps, self.position.max_minutes = num_steps, self.given.max_minutes
         self._set_steps(num_steps)
         log.info("step %d: %d steps in all fit in %g minutes", step, num_steps, self.given.max_minutes)
         if planned is not None:
             self._jump("the speed changed")
-        self._write("plan", step, max_steps=num_steps)
+        self.metrics.write("plan", step, max_steps=num_steps)
 
     def _set_steps(self, num_steps: int) -> None:
         self.config = self.step.config = with_steps(self.given, num_steps)
 
     def _one_step(self, micro_batches: list[Batch]) -> None:
-        is_alone_on_cpu = self.step.device.type == "cpu" and self.ranks.size == 1
-        with self.core_watch.step() if is_alone_on_cpu else contextlib.nullcontext():
+        with self.core_watch.step():
             result = self.step.run(micro_batches, self.position.step + 1)
         self.position.step += 1
         self.position.place = micro_batches[-1].end
-        self.last_batches = micro_batches
+        self.last_batches = micro_batches[:1]
         self.window.add(micro_batches, result)
+        step, epoch = self.position.step, self.position.place.epoch
+        is_logged = step % self.config.log_every == 0
         # Reading the count waits for the GPU, so it is only checked at log lines, which wait anyway.
-        if self.step.device.type == "cpu" or self.position.step % self.config.log_every == 0:
+        if is_logged or self.step.device.type == "cpu":
             self._check_gradients()
+        figures = self.window.figures(self.ranks) if is_logged else None
+        if self.ranks.is_main:
+            self.progress.advance(step, self.config.max_steps, epoch, figures)
+        if figures is not None:
+            self.metrics.write("train", step, epoch=epoch, **figures)
+            self.window = Window()
+        if self.budget is not None:
+            self.budget.add_step()
+            if is_logged and self.position.max_steps is None:
+                self._plan_steps(self.budget)
 
     def _check_gradients(self) -> None:
         """Raise MtformerError after too many consecutive skipped steps, without saving the weights."""
@@ -320,45 +308,10 @@ class Trainer:
             raise self._diverged(f"the gradient was not finite {count} times in a row")
 
     def _diverged(self, what: str) -> MtformerError:
-        """Return the error for a diverged run."""
         return MtformerError(
             f"step {self.position.step}: {what}; {last_good(self.run)}. Lower training.learning_rate, raise "
             "training.warmup_steps, or set training.precision to fp32"
         )
-
-    def _log(self) -> None:
-        step, epoch = self.position.step, self.position.place.epoch
-        figures = self.window.figures(self.ranks) if step % self.config.log_every == 0 else None
-        if self.ranks.is_main:
-            self.progress.advance(step, self.config.max_steps, epoch, figures)
-        if figures is not None:
-            self._write("train", step, epoch=epoch, **figures)
-            self.window = Window()
-
-    def _validate_and_save(self) -> None:
-        self._check_gradients()
-        num_skipped = int(self.step.skipped_in_a_row)
-        saved = self.ranks.gather(max(self.run.regular_steps(), default=0))[0]
-        if 0 < self.position.step - saved <= num_skipped:
-            log.warning(
-                "step %d: not saved: the gradient was not finite in any step since the last checkpoint (step %d)",
-                self.position.step, saved,
-            )  # fmt: skip
-            return
-        with self.step.ema_weights():
-            metrics = self._dev_metrics()
-        if metrics:
-            by_set = dict[str, list[str]]()
-            for key, value in metrics.items():
-                metric, _, name = key.partition(" ")
-                by_set.setdefault(f"{name}: " if name else "", []).append(f"{metric} {value:.4g}")
-            for name, texts in by_set.items():
-                log.info("step %d: dev %s%s", self.position.step, name, ", ".join(texts))
-            self._write("dev", self.position.step, epoch=self.position.place.epoch, **metrics)
-            self._update_best(metrics)
-        if not self.is_done():
-            self._plan_steps(is_validation=True)
-        self._save(metrics)
 
     def validate_average(self) -> dict[str, float]:
         """Load the averaged weights of the run into the model and return their dev metrics.
@@ -368,68 +321,55 @@ class Trainer:
         """
         self.step.load_weights(self.run.averaged / WEIGHTS)
         with self.stop:
-            try:
-                return self._dev_metrics(keeps_samples=False)
-            except _AbandonedError:
-                assert self.stop.received is not None
-                raise InterruptedRunError(self.position.step, self.stop.received) from None
+            return self._evaluate().metrics
 
-    def _dev_metrics(self, keeps_samples: bool = True) -> dict[str, float]:
-        metrics = {}
-        if self.dev_batches is not None:
-            metrics = dev_loss(self.step, self._until_stopped(self.dev_batches()))
-            if not math.isfinite(metrics["loss"]):
-                raise self._diverged("the dev loss is not finite")
-        if self.decode_dev is not None:
-            self.step.model.eval()
-            decoded = self.decode_dev(lambda count: self._check_stop())
-            metrics.update(decoded.metrics)
-            for src, reference, hypothesis in decoded.samples if keeps_samples else ():
-                log.info("  source     %s\n  reference  %s\n  hypothesis %s", src, reference, hypothesis)
-            if self.ranks.is_main and decoded.samples and keeps_samples:
-                append_record(self.run.samples, "dev", self.position.step, samples=decoded.samples)
-        return metrics
+    def _evaluate(self) -> Decoded:
+        """Return all dev metrics, and sample translations; raise MtformerError if the loss is not finite."""
+        if self.dev_batches is None:
+            return Decoded({}, [])
+        metrics = self._finite_loss("dev", self._until_stopped(self.dev_batches()))
+        if self.decode_dev is None:
+            return Decoded(metrics, [])
+        scores, samples = self.decode_dev(self._stop_validation_if_signaled)
+        return Decoded({**metrics, **scores}, samples)
 
     def _until_stopped(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         for batch in batches:
-            self._check_stop()
+            self._stop_validation_if_signaled()
             yield batch
+
+    def _finite_loss(self, data: str, batches: Iterable[Batch]) -> dict[str, float]:
+        metrics = dev_loss(self.step, batches)
+        if not math.isfinite(metrics["loss"]):
+            raise self._diverged(f"the {data} loss is not finite")
+        return metrics
 
     def _update_best(self, metrics: dict[str, float]) -> None:
         """Update the best score and count validations without improvement."""
-        value = metrics.get(self.config.best_metric)
+        position, metric, patience = self.position, self.config.best_metric, self.config.patience
+        value = metrics.get(metric)
         if value is None:
             return
-        best, position = self.position.best, self.position
-        lower = lower_is_better(self.config.best_metric)
-        if best is None or (value < best if lower else value > best):
+        sign = 1 if lower_is_better(metric) else -1
+        if position.best is None or sign * value < sign * position.best:
             position.best, position.validations_since_best = value, 0
         else:
             position.validations_since_best += 1
-        if self.config.patience is not None and position.validations_since_best >= self.config.patience:
-            count, metric = self.config.patience, self.config.best_metric
-            log.info("step %d: early stopping: no improvement in %s over %d validations", position.step, metric, count)
-
-    def _check_loss(self) -> None:
-        """Raise MtformerError if the loss on the last batch is not finite; called before saving without validation.
-
-        The gradient check is not sufficient, because the last gradient was computed before the weights changed.
-        """
-        if self.last_batches:
-            with self.step.ema_weights():
-                loss = dev_loss(self.step, self.last_batches[:1])["loss"]
-            if not math.isfinite(loss):
-                raise self._diverged("the training loss is not finite")
+        if patience is not None and position.validations_since_best >= patience:
+            text = "step %d: early stopping: no improvement in %s over %d validations"
+            log.info(text, position.step, metric, patience)
 
     def _save(self, metrics: dict[str, float], is_temporary: bool = False) -> None:
         self._check_gradients()
-        if "loss" not in metrics:
-            self._check_loss()
-        now = time.perf_counter()
-        self.position.seconds += now - self.mark
-        self.mark = now
-        rng = self.ranks.gather(random_state(self.step.device))
-        windows = self.ranks.gather(self.window.state())
+        training_weights = self.step.weights() if self.step.ema is not None else {}
+        with self.step.ema_weights():
+            weights = self.step.weights()
+            if "loss" not in metrics and self.last_batches:
+                # A finite gradient is not sufficient, because it was computed before the weights changed.
+                self._finite_loss("training", self.last_batches)
+        if name := not_finite(weights) or not_finite(training_weights):
+            raise self._diverged(f"{name} has NaN or infinite values")
+        self.position.seconds = time.perf_counter() - self.start
         state: dict[str, Any] = {
             "position": {**asdict(self.position), "place": self.position.place._asdict()},
             "best_metric": self.config.best_metric,
@@ -437,25 +377,15 @@ class Trainer:
             "scaler": self.step.scaler.state_dict(),
             "skipped_in_a_row": int(self.step.skipped_in_a_row),
             "max_padded_tokens": self.step.max_padded_tokens,
-            "windows": windows,
-            "rng": rng,
-            "training_weights": self.step.weights() if self.step.ema is not None else {},
+            "windows": self.ranks.gather(self.window.state()),
+            "rng": self.ranks.gather(random_state(self.step.device)),
+            "training_weights": training_weights,
         }
-        with self.step.ema_weights():
-            weights = self.step.weights()
-        if name := not_finite(weights) or not_finite(state["training_weights"]):
-            raise self._diverged(f"{name} has NaN or infinite values")
         if self.ranks.is_main:
-            for path in (self.run.metrics, self.run.samples):
-                if path.is_file():
-                    sync(path)  # because a resumed run does not write earlier lines again
             save_checkpoint(self.run, self.position.step, weights, state, metrics, self.made_with, is_temporary)
             prune(self.run, self.config)
-        self.saved_step, self.is_validated = self.position.step, not is_temporary
-
-    def _write(self, kind: str, step: int, **values: Any) -> None:
-        if self.metrics is not None:
-            self.metrics.write(kind, step, **values)
+        if not is_temporary:
+            self.saved_step = self.position.step
 
 
 def random_state(device: torch.device) -> list[Tensor]:

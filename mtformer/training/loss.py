@@ -77,10 +77,6 @@ class Objective(nn.Module):
 
     PyTorch's data-parallel wrappers hook into `forward`, so each use of a weight, including the output projection
     in the loss, must be inside it.
-
-    Args:
-        model: the Transformer.
-        config: the `training` section.
     """
 
     def __init__(self, model: Transformer, config: TrainingConfig) -> None:

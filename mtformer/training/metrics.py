@@ -14,7 +14,7 @@ import torch
 from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.device import peak_bytes
-from mtformer.errors import MtformerError
+from mtformer.errors import require_extra
 from mtformer.run_dir import RunDir
 from mtformer.training.history import append_record
 from mtformer.training.ranks import ALONE, Ranks
@@ -26,36 +26,35 @@ log = logging.getLogger("mtformer")
 class Metrics(AbstractContextManager["Metrics"]):
     """Context manager that logs to metrics.jsonl (one JSON object per line), and to TensorBoard if enabled.
 
+    In processes other than the main one, nothing is written.
+
     Raises:
-        MtformerError: if TensorBoard is not installed.
+        ConfigError: if TensorBoard is not installed.
     """
 
-    def __init__(self, run: RunDir, config: Config) -> None:
+    def __init__(self, run: RunDir, config: Config, is_main: bool) -> None:
         self.path = run.metrics
-        self.tensorboard = _open_tensorboard(run) if config.training.tensorboard else None
+        self.is_main = is_main
+        self.tensorboard: Any = None
+        if is_main and config.training.tensorboard:
+            require_extra("training.tensorboard", "tensorboard", "tensorboard")
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.tensorboard = SummaryWriter(str(run.tensorboard))
 
     def __exit__(self, *error: object) -> None:
         if self.tensorboard is not None:
             self.tensorboard.close()
 
     def write(self, kind: str, step: int, **values: Any) -> None:
-        """Append a record of kind train, dev or resume; raise CheckpointError if it cannot be written."""
+        """Append a record of kind train, dev, plan or resume; raise CheckpointError if it cannot be written."""
+        if not self.is_main:
+            return
         append_record(self.path, kind, step, **values)
         if self.tensorboard is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):
                     self.tensorboard.add_scalar(f"{kind}/{name}", value, step)
-
-
-def _open_tensorboard(run: RunDir) -> Any:
-    """Return a TensorBoard writer for RUN/tensorboard."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MtformerError(
-            "training.tensorboard: TensorBoard is not installed; pip install 'mtformer[tensorboard]'"
-        ) from error
-    return SummaryWriter(str(run.tensorboard))
 
 
 TENSORS = ("sums", "grad_norm")
@@ -150,9 +149,10 @@ class CoreWatch:
     OMP_WAIT_POLICY=PASSIVE, threads sleep while waiting, so sharing is not detected, but is also less harmful.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device, ranks: Ranks) -> None:
         self.wall = self.processor = 0.0
-        self.is_over = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
+        is_alone_on_cpu = device.type == "cpu" and ranks.size == 1
+        self.is_over = not is_alone_on_cpu or os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
 
     @contextmanager
     def step(self) -> Iterator[None]:

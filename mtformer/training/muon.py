@@ -101,9 +101,7 @@ class Muon(torch.optim.AdamW):
 def orthogonalize(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """Return matrices with the same singular vectors and singular values near 1 (0.7 to 1.2), in float32.
 
-    Args:
-        matrices: (number of matrices, height, width), with height <= width.
-        dtype: data type of the products.
+    The shape is (number of matrices, height, width), with height <= width; `dtype` is that of the products.
     """
     first, third, fifth = POLYNOMIAL
     x = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + 1e-7)

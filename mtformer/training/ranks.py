@@ -9,6 +9,7 @@ import inspect
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -135,14 +136,10 @@ def own_device(device: torch.device) -> torch.device:
 def parallelize(
     objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, sharded: bool, dtype: torch.dtype
 ) -> nn.Module:
-    """Return the objective, replicated on all processes (DDP) or sharded (FSDP2, in place).
+    """Return the objective, replicated on all processes (DDP) or, if `sharded`, sharded (FSDP2, in place).
 
-    Args:
-        objective: module whose `forward` returns the loss, with the same weights on all processes.
-        blocks: its layers; FSDP2 gathers the weights of one layer at a time.
-        ranks: the processes.
-        sharded: use FSDP2 instead of DDP.
-        dtype: dtype of the activations; FSDP2 gathers layer weights in this dtype and sums gradients in float32.
+    The `forward` of the objective returns the loss; its weights are the same on all processes. FSDP2 gathers the
+    weights of one layer (of `blocks`) at a time in `dtype`, that of the activations, and sums gradients in float32.
     """
     if not dist.is_initialized():
         return objective
@@ -159,15 +156,13 @@ def parallelize(
     return DistributedDataParallel(objective, **options)
 
 
-@contextlib.contextmanager
-def gradient_sync(objective: nn.Module, is_last: bool) -> Iterator[None]:
-    """Synchronize gradients only if `is_last`; wraps the forward and backward pass of each micro-batch."""
+def gradient_sync(objective: nn.Module, is_last: bool) -> AbstractContextManager[None]:
+    """Return a context for the forward and backward pass of a micro-batch; only `is_last` synchronizes gradients."""
     if isinstance(objective, FSDPModule):
         objective.set_requires_gradient_sync(is_last)
-    with contextlib.ExitStack() as stack:
-        if isinstance(objective, DistributedDataParallel) and not is_last:
-            stack.enter_context(objective.no_sync())
-        yield
+    if isinstance(objective, DistributedDataParallel) and not is_last:
+        return objective.no_sync()
+    return contextlib.nullcontext()
 
 
 def unshard(tensor: Tensor) -> Tensor:

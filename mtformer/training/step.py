@@ -48,14 +48,7 @@ class StepResult(NamedTuple):
 
 
 class TrainingStep:
-    """Model, optimizer and, for fp16, gradient scaler.
-
-    Args:
-        model: the model on its device, with float32 weights.
-        config: the `training` section.
-        precision: `fp32`, `bf16` or `fp16`.
-        ranks: the processes of the run.
-    """
+    """Model (on its device, with float32 weights), optimizer and, for fp16, gradient scaler."""
 
     def __init__(self, model: Transformer, config: TrainingConfig, precision: str, ranks: Ranks = ALONE) -> None:
         self.model = model
@@ -100,8 +93,7 @@ class TrainingStep:
             DeviceError: if a single pair does not fit in memory.
         """
         rate = learning_rate(step, self.config, self.model.config.d_model)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        self._set_learning_rate(rate)
         self.objective.train()
         if self.copies is not None:
             self.copies.refresh()
@@ -215,7 +207,7 @@ class TrainingStep:
         return {**state, "state": moments}
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Load the result of `optimizer_state`; the number of processes may differ."""
+        """Load moments and learning rate from the result of `optimizer_state`; the number of processes may differ."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         moments = {
             number: {name: shard_like(x, parameters[number]) for name, x in own.items()}
@@ -225,7 +217,12 @@ class TrainingStep:
             sizes = {x.shape for name, x in own.items() if name != "step"}
             if own["step"].ndim or sizes != {parameters[number].shape}:
                 raise ValueError("the shapes of moments and parameter differ")
-        self.optimizer.load_state_dict({**state, "state": moments})
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+        self._set_learning_rate(float(state["param_groups"][0]["lr"]))
+
+    def _set_learning_rate(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
 
     def _update(self, is_skipped: Tensor) -> None:
         """Update the weights unless `is_skipped`; fused kernels read the flag on the device, as with GradScaler."""
@@ -237,10 +234,8 @@ class TrainingStep:
     ) -> tuple[tuple[Tensor, Tensor], int]:
         """Accumulate gradients of `scale` x objective; return the sums (loss, nll) and the number of halvings.
 
-        Args:
-            batches: the micro-batches.
-            scale: factor by which to multiply the objective; None: compute no gradients.
-            is_alone: True outside of training steps, where gradients are not synchronized.
+        If `scale` is None, no gradients are computed. Outside of training steps, `is_alone` is True, and gradients are
+        not synchronized.
         """
         while True:
             pieces = [piece for batch in batches for piece in batch.split(self.max_padded_tokens)]
@@ -293,10 +288,8 @@ class TrainingStep:
 def fitting_tokens(tokens: Sequence[int], peaks: Sequence[int], free_bytes: int) -> int:
     """Return the number of tokens of a micro-batch that fits in memory with a margin, up to `CUDA_BATCH_TOKENS`.
 
-    Args:
-        tokens: numbers of padded tokens of a small and a large batch.
-        peaks: peak memory with these batches in bytes, including weights and optimizer.
-        free_bytes: memory available to this process in bytes.
+    `peaks` is the peak memory in bytes, including weights and optimizer, with a small and a large batch, which have
+    `tokens` padded tokens; `free_bytes` of memory are available to this process.
     """
     bytes_per_token = max(1.0, (peaks[1] - peaks[0]) / max(1, tokens[1] - tokens[0]))
     fitting = tokens[1] + (free_bytes * MEMORY_SHARE - peaks[1]) / bytes_per_token

@@ -113,7 +113,6 @@ def test_completion() -> None:
     assert complete("mtformer tr") == ["train", "translate"]
     assert complete("mtformer train a.yaml training.lea") == ["training.learning_rate="]
     assert complete("mtformer config show a.yaml data.filters.max_t") == ["data.filters.max_tokens="]
-    assert complete("mtformer config show --section dec") == ["decoding"]
 
 
 def test_version() -> None:

@@ -9,7 +9,7 @@ from toy import Limits, batch, beam_search, greedy, random_ids, tiny_transformer
 from mtformer.decoding.inference import InferenceModel, PackedLinear
 from mtformer.decoding.search import top_candidates
 from mtformer.model.ops import Linear
-from mtformer.model.transformer import Transformer, greedy_decode
+from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 CPU = torch.device("cpu")
@@ -109,6 +109,17 @@ def test_fp32_logits_need_no_correction() -> None:
         assert model.step(torch.tensor([BOS]), model.start(*batch([5]), 1, 1))[1] is None
 
 
+@torch.inference_mode()
+def greedy_decode(model: Transformer, src_BS: torch.Tensor, src_lengths_B: torch.Tensor, steps: int) -> torch.Tensor:
+    """Return the most probable token at each of at most `steps` steps (B, T); tokens after eos are meaningless."""
+    encoder_output = model.encode(src_BS, src_lengths_B)
+    tgt_BT = torch.full((src_BS.size(0), 1), BOS)
+    for _ in range(steps):
+        logits_BV = model.project(model.decode(tgt_BT, encoder_output)[:, -1])
+        tgt_BT = torch.cat([tgt_BT, logits_BV.argmax(dim=-1, keepdim=True)], dim=1)
+    return tgt_BT[:, 1:]
+
+
 @configs
 @pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "packed"])
 def test_greedy_search_and_beam_size_one_equal_greedy_decoding_without_a_cache(
@@ -123,7 +134,7 @@ def test_greedy_search_and_beam_size_one_equal_greedy_decoding_without_a_cache(
             transformer.output_bias[[PAD, BOS]] = -torch.inf
             transformer.output_bias[EOS] = eos_bias
         src = batch(*random_ids(20, seed=seed))
-        rows = greedy_decode(transformer, *src, BOS, EOS, most).tolist()
+        rows = greedy_decode(transformer, *src, most).tolist()
         expected = [[*row, EOS][: [*row, EOS].index(EOS)] for row in rows]
         model = InferenceModel.prepare(transformer, CPU, "fp32") if is_packed else InferenceModel(transformer)
         limits = Limits(max_length_ratio=100.0, max_length=most)

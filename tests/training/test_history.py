@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mtformer.training.history import append_record, cut_after, log_checksum, read_records, warn_if_changed
+from mtformer.training.history import append_record, cut_after, log_checksum, read_records
 
 
 def test_records_are_read_in_order_and_invalid_lines_are_skipped(tmp_path: Path) -> None:
@@ -23,13 +23,12 @@ def test_every_flipped_bit_and_truncation_causes_a_warning(tmp_path: Path, caplo
         damaged[number // 8] ^= 1 << number % 8
         path.write_bytes(damaged)
         caplog.clear()
-        warn_if_changed(path, saved, 2)
-        cut_after(path, 2, with_dev=True)
+        cut_after(path, 2, with_dev=True, saved=saved)
         assert "changed or truncated" in caplog.text
     for length in range(len(data)):
         path.write_bytes(data[:length])
         caplog.clear()
-        warn_if_changed(path, saved, 2)
+        cut_after(path, 2, with_dev=True, saved=saved)
         assert "changed or truncated" in caplog.text
 
 
