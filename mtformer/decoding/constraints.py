@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from mtformer.decoding.beam import Candidates, best_candidates
+from mtformer.decoding.beam import best_candidates
 from mtformer.decoding.rules import Step
+from mtformer.decoding.search import Candidates
 from mtformer.text.tokenizer import EOS, PAD
 
 Phrase = tuple[int, ...]

@@ -17,7 +17,7 @@ from torch import Tensor
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.beam import beam_search, best_candidates
 from mtformer.decoding.constraints import RequiredPhrases
-from mtformer.decoding.inference import Ensemble, InferenceModel, alignment_layer, mean_log_probs, pad
+from mtformer.decoding.inference import Decodable, Ensemble, InferenceModel, alignment_layer, mean_log_probs, pad
 from mtformer.decoding.inputs import Segment
 from mtformer.decoding.rules import (
     LengthBounds,
@@ -27,7 +27,7 @@ from mtformer.decoding.rules import (
     penalize_repetition,
 )
 from mtformer.decoding.sampling import generate
-from mtformer.decoding.search import Decodable, Hypothesis
+from mtformer.decoding.search import Hypothesis
 from mtformer.device import is_out_of_memory
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.model.attention import record_weights

@@ -10,12 +10,14 @@ X selected tokens.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.search import Cache, Correction, Decodable
+from mtformer.decoding.inference import Decodable
+from mtformer.decoding.search import Correction
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 
@@ -88,7 +90,7 @@ class LengthBounds:
 def next_step(
     model: Decodable,
     token_UR: Tensor,
-    cache: Cache,
+    cache: Any,
     history_URt: Tensor,
     sentence_U: Tensor,
     rules: Sequence[Rule],
