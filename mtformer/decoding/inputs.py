@@ -90,16 +90,14 @@ def check_inputs(
     Raises:
         DataError: if the number of prefixes or phrase lists is wrong, a phrase is blank, or text exceeds the limit.
     """
-    _refuse_text("prefixes", prefixes)
-    _refuse_text("required", required)
     texts = check_lines(lines)
-    if prefixes is not None and len(prefixes) != len(texts):
-        raise DataError(f"{len(prefixes)} prefixes for {len(texts)} lines; give one per line (blank for no prefix)")
-    if required is not None and len(required) != len(texts):
-        raise DataError(f"{len(required)} lists of required phrases for {len(texts)} lines; give one per line")
+    prefixes = [""] * len(texts) if prefixes is None else check_lines(prefixes, "prefixes")
+    required = [[]] * len(texts) if required is None else required
+    for name, given in (("prefixes", prefixes), ("lists of required phrases", required)):
+        if len(given) != len(texts):
+            raise DataError(f"{len(given)} {name} for {len(texts)} lines; give one per line")
     checked = []
-    given = zip(texts, check_lines(prefixes or [""] * len(texts)), required or [[]] * len(texts), strict=True)
-    for number, (text, prefix, phrases) in enumerate(given, start=first_line + 1):
+    for number, (text, prefix, phrases) in enumerate(zip(texts, prefixes, required, strict=True), start=first_line + 1):
         [prefix_ids], prefix_pieces = tokenizer.encode([prefix]), tokenizer.pieces(prefix)
         _check_length(f"the prefix of line {number} has", len(prefix_ids), max_tokens)
         required_ids = tokenizer.encode(check_lines(phrases, f"the required phrases of line {number}"))
@@ -113,8 +111,9 @@ def check_inputs(
 
 
 def check_lines(lines: Sequence[str], name: str = "lines") -> list[str]:
-    """Return the lines without line breaks; raise DataError if `lines` is a single string."""
-    _refuse_text(name, lines)
+    """Return the lines without line breaks; raise DataError for a string, which would be a sequence of strings."""
+    if isinstance(lines, str):
+        raise DataError(f"{name}: must be a list of strings, not a string; put it in brackets")
     return [one_line(line) for line in lines]
 
 
@@ -194,12 +193,6 @@ def make_segments(
                 prefix, prefix_pieces = [], []  # they belong to the first segment only
             before = text
     return segments
-
-
-def _refuse_text(name: str, value: object) -> None:
-    """Raise DataError if the value is a string, which would be treated as a sequence of strings."""
-    if isinstance(value, str):
-        raise DataError(f"{name}: must be a list of strings, not a string; put it in brackets")
 
 
 def _check_length(what: str, num_tokens: int, limit: int) -> None:
