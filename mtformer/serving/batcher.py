@@ -3,7 +3,6 @@
 import contextlib
 import queue
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 
-GATHER_SECONDS = 0.005
 MAX_CHARACTERS = 10_000
 """Number of characters at which a batch is full."""
 
@@ -85,21 +83,17 @@ class Batcher:
                 self._translate(group)
 
     def _gather(self) -> list[Job]:
-        """Return the next job and all that arrive within a few milliseconds."""
+        """Wait for a job, and return it together with those that already wait behind it."""
         jobs: list[Job] = []
-        size, deadline = 0, None
-        while not jobs or size < self._max_characters:
-            try:
-                timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-                job = self.waiting.get(timeout=timeout)
-            except queue.Empty:
-                break
-            if job is None:
-                break
-            if not job.is_abandoned:
-                jobs.append(job)
-                size += job.size
-                deadline = deadline or time.monotonic() + GATHER_SECONDS
+        size = 0
+        with contextlib.suppress(queue.Empty):
+            while not jobs or size < self._max_characters:
+                job = self.waiting.get(block=not jobs)
+                if job is None:
+                    break
+                if not job.is_abandoned:
+                    jobs.append(job)
+                    size += job.size
         return jobs
 
     def _translate(self, group: Sequence[Job]) -> None:
