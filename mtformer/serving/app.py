@@ -5,7 +5,6 @@ import contextlib
 import logging
 import queue
 from collections.abc import AsyncIterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -165,20 +164,12 @@ class _Service:
         found = [[detect(text.text, self.languages.sources)] for text in query.texts]
         return JSONResponse(found if query.is_list else found[0])
 
-    def _submit(self, job: Job) -> None:
+    async def _answer(self, job: Job, request: Request) -> list[Translation]:
+        """Return the translations of a job; it is abandoned if the client disconnects or the job takes too long."""
         try:
             self.batcher.submit(job)
         except queue.Full:
             raise HTTPException(503, "too many requests are waiting; send this one again later") from None
-        job.answer.add_done_callback(partial(self._count, job))
-
-    def _count(self, job: Job, answer: Future[list[Translation]]) -> None:
-        if answer.exception() is None:
-            self.sentences.inc(sum(bool(line.strip()) for line in job.lines))
-
-    async def _answer(self, job: Job, request: Request) -> list[Translation]:
-        """Return the translations of a job; it is abandoned if the client disconnects or the job takes too long."""
-        self._submit(job)
         answer = asyncio.wrap_future(job.answer)
         disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
         either: set[asyncio.Future[Any]] = {answer, disconnected}
@@ -186,13 +177,15 @@ class _Service:
             await asyncio.wait(either, timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 raise HTTPException(503, "the translation took too long; send less text at a time")
-            return answer.result()
+            translations = answer.result()
         except asyncio.CancelledError:  # when the server shuts down
             raise ClosedError from None
         finally:
             job.is_abandoned = True
             answer.cancel()
             disconnected.cancel()
+        self.sentences.inc(sum(bool(line.strip()) for line in job.lines))
+        return translations
 
 
 def _settings(languages: Languages, limits: Limits) -> dict[str, Any]:
