@@ -86,7 +86,7 @@ def create_app(
     )  # fmt: skip
     figures = Instrumentator(should_group_status_codes=False, registry=registry)
     figures.instrument(app, metric_namespace="mtformer").expose(app)
-    for kind in (HTTPException, ClosedError, MtformerError, Exception):
+    for kind in (HTTPException, MtformerError, Exception):
         app.add_exception_handler(kind, _refuse)
 
     text, translation = describe_body(TextRequest), describe_body(TranslationRequest)
@@ -227,20 +227,13 @@ def _join(text: Text | Fragment, of_lines: list[Translation], rank: int) -> str:
     return type(text)(text.text).join([n_best[rank if rank < len(n_best) else 0] for n_best in n_bests])
 
 
-def _as_refusal(error: Exception) -> HTTPException:
-    """Return the error response for an exception; log unexpected exceptions as bugs."""
-    if isinstance(error, HTTPException):
-        return error
-    if isinstance(error, ClosedError):
-        return HTTPException(503, "the server is shutting down")
-    if isinstance(error, MtformerError):  # out of memory, or a model whose scores are not finite
-        return HTTPException(503, str(error))
-    summary = f"{type(error).__name__}: {error}".splitlines()[0]
-    log.error("%s; this is a bug in mtformer, please report it", summary)
-    return HTTPException(500, "this is a bug in mtformer; see the log of the server")
-
-
 async def _refuse(_: Request, error: Exception) -> JSONResponse:
-    refusal = _as_refusal(error)
-    wait = {"Retry-After": str(RETRY_SECONDS)} if refusal.status_code == 503 else None
-    return JSONResponse({"error": one_line(refusal.detail)[:500]}, refusal.status_code, refusal.headers or wait)
+    """Return the error response for an exception; log unexpected exceptions as bugs."""
+    if isinstance(error, MtformerError):  # the server shuts down, out of memory, or the model's scores are not finite
+        error = HTTPException(503, str(error))
+    elif not isinstance(error, HTTPException):
+        summary = f"{type(error).__name__}: {error}".splitlines()[0]
+        log.error("%s; this is a bug in mtformer, please report it", summary)
+        error = HTTPException(500, "this is a bug in mtformer; see the log of the server")
+    wait = {"Retry-After": str(RETRY_SECONDS)} if error.status_code == 503 else None
+    return JSONResponse({"error": one_line(error.detail)[:500]}, error.status_code, error.headers or wait)

@@ -10,13 +10,17 @@ from dataclasses import dataclass, field
 
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
+from mtformer.errors import MtformerError
 
 MAX_CHARACTERS = 10_000
 """Number of characters at which a batch is full."""
 
 
-class ClosedError(Exception):
+class ClosedError(MtformerError):
     """Raised when the server shuts down, or when no client is waiting for the answer."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is shutting down")
 
 
 @dataclass
