@@ -5,7 +5,6 @@ FastAPI does not limit the size of a body or accept the same fields as JSON and 
 
 import asyncio
 import hmac
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from mtformer.data.filters.language import LETTERS, probabilities, words_of
 from mtformer.decoding.html import Fragment
 from mtformer.decoding.inputs import one_line
 from mtformer.decoding.translation import Translation
+from mtformer.files import parse_json
 
 BODY_SECONDS = 30
 MAX_LINES = 1000
@@ -41,7 +41,7 @@ BREAK = re.compile(r"(\r\n|\r|\n)")
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 PROBLEMS = {
-    "q": "q must be a string or a list of strings",
+    "q": "q is missing, or is not a string or a list of strings",
     "source": "source is missing; give a language code (see GET /languages)",
     "target": "target is missing; give a language code (see GET /languages)",
     "format": "format must be text or html",
@@ -243,22 +243,16 @@ def _describe(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
-    if (first["loc"], first["type"]) == (("q",), "missing"):
-        return "q is missing; it is the text to translate"
     return PROBLEMS[str(first["loc"][0])]
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
     """Return the body; refuse one of more than `max_bytes` before all of it is in memory."""
-    declared = request.headers.get("content-length", "")
     body = bytearray()
-    too_large = HTTPException(413, f"the request is larger than {max_bytes:,} bytes; send less text at a time")
-    if declared.isdecimal() and int(declared[:20]) > max_bytes:
-        raise too_large
     async for chunk in request.stream():
         body += chunk
         if len(body) > max_bytes:
-            raise too_large
+            raise HTTPException(413, f"the request is larger than {max_bytes:,} bytes; send less text at a time")
     return bytes(body)
 
 
@@ -294,11 +288,9 @@ async def _parse_multipart(body: bytes, scope: Scope) -> dict[str, list[Any]]:
 
 def _parse_json(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
-    except (RecursionError, ValueError) as error:  # ValueError: also for a number with thousands of digits
-        reasons = {RecursionError: "it is nested too deeply", UnicodeDecodeError: "it is not UTF-8"}
-        reason = reasons.get(type(error), str(error))
-        raise HTTPException(400, f"the request is not valid JSON: {reason}") from None
+        found = parse_json(body)
+    except ValueError as error:  # also for bytes that are not UTF-8, or a number with thousands of digits
+        raise HTTPException(400, f"the request is not valid JSON: {error}") from None
     if not isinstance(found, dict):
         raise HTTPException(400, 'the request is not a JSON object; send {"q": ..., "source": ..., "target": ...}')
     return found
