@@ -35,7 +35,6 @@ from mtformer.serving.requests import (
     detect,
     read_request,
 )
-from mtformer.serving.server import explain_loop_error
 from mtformer.templating import render
 
 log = logging.getLogger("mtformer")
@@ -68,7 +67,6 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        asyncio.get_running_loop().set_exception_handler(explain_loop_error)
         batcher.start()
         yield
         batcher.close()
