@@ -27,7 +27,7 @@ from mtformer.decoding.engine import Engine, plan_batches
 from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.inputs import Segment, check_inputs, check_lines, make_segments, without_capitals
 from mtformer.decoding.postprocessing import END, Postprocessor
-from mtformer.decoding.translation import LOST, REPETITION, Scored, Translation, flag_phrases, in_capitals, join_n_best
+from mtformer.decoding.translation import REPETITION, Scored, Translation, flag_phrases, in_capitals, join_n_best
 from mtformer.decoding.weights import find_weights
 from mtformer.device import pick_device, pick_search_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
@@ -208,9 +208,8 @@ class Translator:
         segments = make_segments(inputs, self.tokenizers, *limits, first_line, splits, terms)
         report = progress or (lambda count: None)
         report(len(lines) - len({segment.line for segment in segments}))
-        wide = override(decoding, n_best=decoding.num_rows) if decoding.keep else decoding
         postprocess = Postprocessor(
-            self.engine, self.tokenizers, self._vocabulary, wide, attention, token_scores, self.in_digits
+            self.engine, self.tokenizers, self._vocabulary, decoding, attention, token_scores, self.in_digits
         )
         search = partial(self._search, decoding=decoding, postprocess=postprocess)
         with evaluating(self.models):
@@ -256,8 +255,7 @@ class Translator:
             for batch, some, n_bests in zip(batches, by_batch, searched, strict=True):
                 self._require_finite([[one.score for one in n_best] for n_best in n_bests])
                 for number, n_best in zip(batch, postprocess(some, n_bests), strict=True):
-                    kept_first = sorted(n_best, key=lambda one: bool(decoding.keep) and not LOST.isdisjoint(one.flags))
-                    found[number] = kept_first[: decoding.n_best]
+                    found[number] = n_best
                 num_left.subtract(segment.line for segment in some)
                 report(sum(num_left[line] == 0 for line in {segment.line for segment in some}))
         return found
