@@ -47,21 +47,18 @@ class Hypothesis:
     at_limit: bool = False
 
 
-def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, alpha: float) -> list[Hypothesis]:
-    """Return the hypothesis of each row.
+def to_hypothesis(tokens: list[int], log_probs: list[float], alpha: float) -> Hypothesis:
+    """Return the hypothesis with these log-probabilities, which include that of eos; `alpha`: length penalty."""
+    log_probability, length = sum(log_probs), len(log_probs)
+    score = log_probability / length**alpha if length else math.nan  # length 0: NaN scores, so no eos was found
+    return Hypothesis(tokens, score, log_probability, log_probs)
 
-    Args:
-        tokens_NT: token ids ending with eos and padded on the right, int64.
-        log_prob_NT: log-probability of each token.
-        alpha: exponent of the length penalty.
-    """
-    hypotheses = []
+
+def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, alpha: float) -> list[Hypothesis]:
+    """Return the hypothesis of each row of tokens, which end with eos and are padded on the right."""
     lengths = (tokens_NT != PAD).sum(dim=1).tolist()
-    for tokens, log_probs, length in zip(tokens_NT.tolist(), log_prob_NT.tolist(), lengths, strict=True):
-        log_probability = sum(log_probs[:length])
-        score = log_probability / length**alpha if length else math.nan  # length 0: NaN scores, so no eos was found
-        hypotheses.append(Hypothesis(tokens[: length - 1], score, log_probability, log_probs[:length]))
-    return hypotheses
+    rows = zip(tokens_NT.tolist(), log_prob_NT.tolist(), lengths, strict=True)
+    return [to_hypothesis(tokens[: n - 1], log_probs[:n], alpha) for tokens, log_probs, n in rows]
 
 
 def sentences_to_keep(done_BX: Tensor, position: int) -> Tensor | None:
