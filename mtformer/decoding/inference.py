@@ -27,14 +27,9 @@ ExactLogits = Callable[[Tensor, Tensor], Tensor]
 
 
 class PackedLinear(nn.Module):
-    """Linear layer x W^T + b with the weight in the layout of the kernel; the output has the dtype of the product.
+    """Linear layer x W^T + b with the weight (out, in) in the layout of the kernel; the output has dtype `dtype`.
 
     A matrix, or each slice of a fused one, is packed on first use.
-
-    Args:
-        weight: (out, in), float32.
-        bias: (out,), or None.
-        dtype: dtype of the matrix product.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
@@ -61,12 +56,7 @@ class PackedLinear(nn.Module):
 
 
 class InferenceModel:
-    """A Transformer that decodes one step at a time.
-
-    Args:
-        transformer: model on its device; may be in training mode.
-        output: projection to logits that replaces the model's own.
-    """
+    """A Transformer that decodes one step at a time; `output` replaces its projection to logits."""
 
     def __init__(self, transformer: Transformer, output: PackedLinear | None = None) -> None:
         self.transformer = transformer
@@ -74,12 +64,9 @@ class InferenceModel:
 
     @classmethod
     def prepare(cls, transformer: Transformer, device: torch.device, precision: str) -> "InferenceModel":
-        """Convert a float32 model on the CPU to a device and precision. A model on a CPU can then no longer be trained.
+        """Convert a float32 model on the CPU in place to a device and precision: `fp32`, `bf16`, or `fp16` (CUDA only).
 
-        Args:
-            transformer: model to convert; modified in place.
-            device: target device.
-            precision: `fp32`, `bf16`, or `fp16` (CUDA only).
+        On a CPU, it can then no longer be trained.
         """
         transformer.eval()
         set_up_kernels(device)

@@ -20,43 +20,35 @@ MIN_SAVED = 0.2
 
 @dataclass(frozen=True)
 class Line:
-    """A checked line of input.
-
-    Args:
-        text: source text.
-        prefix, prefix_ids, prefix_pieces: required beginning of its translation, as text, token ids and pieces.
-        required: phrases that its translation must contain, as normalized by the tokenizer.
-        required_ids: ids of those phrases that have no unknown pieces; the search supports only these.
-    """
+    """A checked line of input."""
 
     text: str
     prefix: str
+    """Required beginning of its translation, as normalized by the tokenizer."""
     prefix_ids: list[int]
     prefix_pieces: list[str]
     required: list[str]
+    """Phrases that its translation must contain, as normalized by the tokenizer."""
     required_ids: list[Phrase]
+    """Ids of those phrases that have no unknown pieces; the search supports only these."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Unit of search: a line, or a part of a line that was split.
-
-    Args:
-        source: source ids, ending with eos.
-        line: number of its line in the user's input, which determines the seed of its samples.
-        prefix, prefix_pieces: required beginning of its translation, as token ids and pieces.
-        required: ids of phrases that its translation must contain.
-        text: source text.
-        continues_word: True if no space separates it from the previous segment.
-    """
+    """Unit of search: a line, or a part of a line that was split."""
 
     source: Sequence[int]
+    """Source ids, ending with eos."""
     line: int = 0
+    """Number of its line in the user's input, which determines the seed of its samples."""
     prefix: Sequence[int] = ()
+    """Ids of the required beginning of its translation."""
     prefix_pieces: Sequence[str] = ()
     required: Sequence[Phrase] = ()
+    """Ids of phrases that its translation must contain."""
     text: str = ""
     continues_word: bool = False
+    """True if no space separates it from the previous segment."""
 
 
 def required_terms(glossary: Sequence[tuple[str, str]], text: str) -> list[str]:

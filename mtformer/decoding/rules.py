@@ -23,21 +23,18 @@ from mtformer.text.tokenizer import BOS, EOS, PAD
 
 @dataclass
 class Step:
-    """One step of a search.
-
-    Attributes:
-        log_prob_URV: log-probabilities, which the rules modify in place; -inf excludes a token.
-        raw_URV: unmodified log-probabilities of the model, over the whole vocabulary; without rules the same tensor.
-        history_URt: tokens so far.
-        sentence_U: index of each sentence in the original batch.
-        correct: see `top_candidates`; None if there are rules, whose changes it would overwrite.
-    """
+    """One step of a search."""
 
     log_prob_URV: Tensor
+    """Log-probabilities, which the rules modify in place; -inf excludes a token."""
     raw_URV: Tensor
+    """Unmodified log-probabilities of the model, over the whole vocabulary; without rules the same tensor."""
     history_URt: Tensor
+    """Tokens so far."""
     sentence_U: Tensor
+    """Index of each sentence in the original batch."""
     correct: Correction | None = None
+    """See `top_candidates`; None if there are rules, whose changes it would overwrite."""
 
 
 Rule = Callable[[Step], None]
@@ -46,17 +43,11 @@ Rule = Callable[[Step], None]
 class LengthBounds:
     """Minimum and maximum length of each translation, and the rule that enforces them.
 
-    Lengths are in tokens without eos. The minimum is max(min_length, floor(min_length_ratio x source length)). The
-    maximum is ceil(max_length_ratio x source length) + 10, limited to `max_length`; it is never below `reserved` or
-    above `capacity`.
+    Lengths are in tokens without eos, except `src_lengths_B`. The minimum is max(min_length, floor(min_length_ratio x
+    source length)). The maximum is ceil(max_length_ratio x source length) + 10, limited to `max_length`; it is never
+    below `reserved`, the number of tokens that the constraints of a sentence need, or above the model's `capacity`.
 
     The rule excludes pad and bos, eos below the minimum length, and all tokens except eos at the maximum.
-
-    Args:
-        settings: `decoding` section of the config.
-        src_lengths_B: source lengths including eos.
-        reserved: number of tokens that the constraints of each sentence need.
-        capacity: maximum length that the model supports.
     """
 
     def __init__(self, settings: DecodingConfig, src_lengths_B: Tensor, reserved: Sequence[int], capacity: int) -> None:

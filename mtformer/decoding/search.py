@@ -81,12 +81,8 @@ def top_candidates(log_prob_BRV: Tensor, score_BR: Tensor, K: int, correct: Corr
     with the highest maxima. The maxima are computed in one vectorized pass, and only the columns of these chunks are
     ranked.
 
-    Args:
-        log_prob_BRV: log-probabilities, float32; modified by `correct`.
-        score_BR: score of each beam so far.
-        K: number of candidates.
-        correct: function that corrects rounded log-probabilities; it is applied to twice as many candidates. Rounding
-            to bf16 makes different values equal: without the correction, one translation in 15 changes.
+    `correct` corrects rounded log-probabilities, in place; it is applied to twice as many candidates. Rounding to bf16
+    makes different values equal: without the correction, one translation in 15 changes.
     """
     if correct is not None:
         _, beam_BX, token_BX = top_candidates(log_prob_BRV, score_BR, max(4, 2 * K))
