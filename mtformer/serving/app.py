@@ -134,7 +134,8 @@ class _Service:
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
         job = Job(query.lines, query.target, 1 + query.alternatives, attention=query.format == "html")
         translations = await self._answer(job, request)
-        by_text = list(zip(query.texts, query.split_by_text(translations), strict=True))
+        rest = iter(translations)
+        by_text = [(text, [next(rest) for _ in text.lines]) for text in query.texts]
         fields: dict[str, list[Any]] = {"translatedText": [_join(text, lines, 0) for text, lines in by_text]}
         if num_repaired := sum(isinstance(text, Fragment) and text.is_repaired for text in query.texts):
             log.warning("repaired unclosed or wrongly nested tags in %d of %d texts", num_repaired, len(query.texts))
@@ -145,7 +146,8 @@ class _Service:
         if query.source == "auto":
             sources = self.languages.sources_of(query.target)
             fields["detectedLanguage"] = [detect(text.text, sources) for text in query.texts]
-        return JSONResponse(fields if query.is_list else {key: values[0] for key, values in fields.items()})
+        is_list = isinstance(query.q, list)
+        return JSONResponse(fields if is_list else {key: values[0] for key, values in fields.items()})
 
     async def words(self, request: Request) -> JSONResponse:
         """Translate a text; return the n best translations of each line with their words and attention."""
@@ -160,7 +162,7 @@ class _Service:
         """Return the language of a text, or of each text in a list, with the confidence in percent."""
         query = await read_request(TextRequest, request, self.limits, self.languages)
         found = [[detect(text.text, self.languages.sources)] for text in query.texts]
-        return JSONResponse(found if query.is_list else found[0])
+        return JSONResponse(found if isinstance(query.q, list) else found[0])
 
     async def _answer(self, job: Job, request: Request) -> list[Translation]:
         """Return the translations of a job; it is abandoned if the client disconnects or the job takes too long."""

@@ -103,8 +103,17 @@ class Batcher:
     def _translate(self, group: Sequence[Job]) -> None:
         """Answer jobs with the same settings together; if that fails, answer each job separately."""
         group = [job for job in group if not job.is_abandoned]
+        if not group:
+            return
+
+        def check_abandoned(_: int) -> None:
+            if self._is_closing or all(job.is_abandoned for job in group):
+                raise ClosedError
+
+        lines, n_best = [line for job in group for line in job.lines], max(job.n_best for job in group)
+        translate = self._translators[group[0].target].translate
         try:
-            found = iter(self._found(group) if group else [])
+            found = iter(translate(lines, attention=group[0].attention, progress=check_abandoned, n_best=n_best))
         except Exception as error:
             if len(group) > 1:
                 for job in group:
@@ -114,15 +123,3 @@ class Batcher:
             return
         for job in group:
             job.answer.set_result([next(found) for _ in job.lines])
-
-    def _found(self, group: Sequence[Job]) -> list[Translation]:
-        def check_abandoned(_: int) -> None:
-            if self._is_closing or all(job.is_abandoned for job in group):
-                raise ClosedError
-
-        return self._translators[group[0].target].translate(
-            [line for job in group for line in job.lines],
-            attention=group[0].attention,
-            progress=check_abandoned,
-            n_best=max(job.n_best for job in group),
-        )

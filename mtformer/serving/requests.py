@@ -47,7 +47,6 @@ PROBLEMS = {
     "format": "format must be text or html",
     "alternatives": "alternatives must be an integer of at least 0",
 }
-T = TypeVar("T")
 # pydantic's `str` rejects lone surrogates, which JSON can contain; the translator replaces them.
 Str = InstanceOf[str]
 
@@ -64,11 +63,6 @@ class Limits:
     """Key that a request must contain; None: no key is required."""
     default_alternatives: int = 0
     """Number of translations besides the best one if the request does not specify it."""
-
-    @property
-    def body(self) -> int:
-        """Maximum size of a body: up to 12 bytes per character in JSON and forms, and some for the other fields."""
-        return 12 * self.characters + 4096
 
 
 @dataclass(frozen=True)
@@ -166,11 +160,6 @@ class TextRequest(BaseModel):
                 raise ValueError(f"q has {number:,} {unit}; the maximum for a request is {most:,}: send less text")
         return q
 
-    @property
-    def is_list(self) -> bool:
-        """True if the response is a list."""
-        return isinstance(self.q, list)
-
     @cached_property
     def texts(self) -> list[Text | Fragment]:
         """All texts; a single one if `q` is not a list."""
@@ -207,19 +196,15 @@ class TranslationRequest(TextRequest):
         """Lines of all texts."""
         return [line for text in self.texts for line in text.lines]
 
-    def split_by_text(self, of_lines: Sequence[T]) -> list[list[T]]:
-        """Split a list with an item for each line into a list for each text."""
-        rest = iter(of_lines)
-        return [[next(rest) for _ in text.lines] for text in self.texts]
-
 
 Kind = TypeVar("Kind", bound=TextRequest)
 
 
 async def read_request(kind: type[Kind], request: Request, limits: Limits, languages: Languages) -> Kind:
     """Read a JSON object, a form or a query string, check the key and other fields; raise HTTPException on errors."""
+    max_bytes = 12 * limits.characters + 4096  # a character has up to 12 bytes in JSON and forms
     try:
-        body = await asyncio.wait_for(_read_body(request, limits.body), BODY_SECONDS)
+        body = await asyncio.wait_for(_read_body(request, max_bytes), BODY_SECONDS)
     except (asyncio.TimeoutError, asyncio.CancelledError):  # the latter when the server shuts down
         raise HTTPException(408, "the request was not complete in time; send it again") from None
     except ClientDisconnect:
