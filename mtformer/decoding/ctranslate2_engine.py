@@ -123,15 +123,12 @@ class CTranslate2Engine(Engine):
 
     def check(self, settings: DecodingConfig, required: bool = False) -> None:
         """Raise ConfigError if CTranslate2 does not support a setting or a constraint."""
-        found = {
-            "sampling": settings.sampling,
-            "mbr_samples": settings.mbr_samples > 0,
-            "early_stopping other than ended": settings.early_stopping != "ended" and settings.beam_size > 1,
-            "required phrases": required,
-        }
-        for what, is_used in found.items():
-            if is_used:
-                raise unsupported(what)
+        if settings.draws:
+            raise unsupported("sampling or mbr_samples")
+        if settings.early_stopping != "ended" and settings.beam_size > 1:
+            raise unsupported("early_stopping other than ended")
+        if required:
+            raise unsupported("required phrases")
 
     def search(self, batches: Batches, settings: DecodingConfig) -> Generator[NBests, None, None]:
         """Yield the hypotheses of each batch; the library searches later batches while the caller processes one."""

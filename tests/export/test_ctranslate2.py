@@ -430,7 +430,7 @@ def test_export_and_translate_from_the_command_line(bundle: RunDir, tmp_path: Pa
         ),
         (
             ("eval", "RUN", "--precision", "int8", "--sample", "--src", __file__, "--ref", __file__),
-            "sampling: not supported by CTranslate2",
+            "sampling or mbr_samples: not supported by CTranslate2",
         ),
         (("serve", "RUN", "--backend", "ctranslate2", "--port", "0", "--mbr-samples", "4"), "mbr_samples: not"),
         (
