@@ -89,7 +89,8 @@ def check_inputs(
         if len(given) != len(texts):
             raise DataError(f"{len(given)} {name} for {len(texts)} lines; give one per line")
     checked = []
-    for number, (text, prefix, phrases) in enumerate(zip(texts, prefixes, required, strict=True), start=first_line + 1):
+    each = zip(texts, prefixes, required, strict=True)
+    for number, (text, prefix, phrases) in enumerate(each, start=first_line + 1):
         [prefix_ids], prefix_pieces = tokenizer.encode([prefix]), tokenizer.pieces(prefix)
         _check_length(f"the prefix of line {number} has", len(prefix_ids), max_tokens)
         required_ids = tokenizer.encode(check_lines(phrases, f"the required phrases of line {number}"))
@@ -97,7 +98,8 @@ def check_inputs(
             raise DataError(f"a required phrase of line {number} is blank; leave it out")
         _check_length(f"the required phrases of line {number} have", sum(map(len, required_ids)), max_tokens)
         known = [tuple(ids) for ids in required_ids if UNK not in ids]
-        prefix, *phrases = as_written([prefix, *phrases, *required_terms(glossary, text)], tokenizer)
+        written = [one_line(one) for one in (prefix, *phrases, *required_terms(glossary, text))]
+        prefix, *phrases = (tokenizer.decode_pieces(tokenizer.pieces(one)).strip() for one in written)
         checked.append(Line(text, prefix, prefix_ids, prefix_pieces, phrases, known))
     return checked
 
@@ -112,11 +114,6 @@ def check_lines(lines: Sequence[str], name: str = "lines") -> list[str]:
 def one_line(text: str) -> str:
     """Return the text without line breaks, NUL or lone surrogates, which tokenizers reject."""
     return LINE_BREAKS.sub(" ", text.encode("utf-8", "replace").decode("utf-8"))
-
-
-def as_written(phrases: Sequence[str], tokenizer: Tokenizer) -> list[str]:
-    """Return the phrases as normalized by the tokenizer, with Unicode normalization and single spaces."""
-    return [tokenizer.decode_pieces(tokenizer.pieces(one_line(phrase))).strip() for phrase in phrases]
 
 
 def without_capitals(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Line]:

@@ -97,17 +97,16 @@ def next_step(
         row_UX = beam_UX + torch.arange(0, U * R, R, device=beam_UX.device).unsqueeze(1)
         return exact_logits(row_UX, token_UX) - logits_NV[row_UX, token_UX].float()
 
-    if not rules:
-        step = Step(raw_URV, raw_URV, history_URt, sentence_U, None if exact_logits is None else correct)
-        bounds(step)
-        return step
-    step = Step(raw_URV.clone(), raw_URV, history_URt, sentence_U)
+    step = Step(raw_URV.clone() if rules else raw_URV, raw_URV, history_URt, sentence_U)
+    if exact_logits is not None and not rules:
+        step.correct = correct
     for rule in rules:
         rule(step)
     bounds(step)
-    is_stuck_UR = step.log_prob_URV.amax(dim=2) == -math.inf
-    eos_UR = step.log_prob_URV[..., EOS]
-    eos_UR.copy_(torch.where(is_stuck_UR, step.raw_URV[..., EOS], eos_UR))
+    if rules:
+        is_stuck_UR = step.log_prob_URV.amax(dim=2) == -math.inf
+        eos_UR = step.log_prob_URV[..., EOS]
+        eos_UR.copy_(torch.where(is_stuck_UR, step.raw_URV[..., EOS], eos_UR))
     return step
 
 

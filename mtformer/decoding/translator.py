@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from mtformer.config.yaml_text import Origin
 from mtformer.data.filters.numbers import writes_digits
 from mtformer.decoding.confidence import Calibration, load_calibration
 from mtformer.decoding.constraints import missing
-from mtformer.decoding.ctranslate2_engine import import_ctranslate2, open_model, unsupported
+from mtformer.decoding.ctranslate2_engine import open_model, unsupported
 from mtformer.decoding.ctranslate2_model import cached_model
 from mtformer.decoding.engine import Engine, plan_batches
 from mtformer.decoding.inference import InferenceModel
@@ -115,11 +115,11 @@ class Translator:
         if backend is None and (is_int8_on_cpu or any(map(_is_export, runs))):
             backend = "ctranslate2"
         is_single = len(runs) * len(checkpoints) == 1
-        if backend == "ctranslate2" and not is_single:
-            raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")
         configs = [load_config(run.config).config for run in runs]
         tokenizers = TokenizerPair.load(runs[0].tokenizer)
         if backend == "ctranslate2":
+            if not is_single:
+                raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")
             engine, weights = _load_ctranslate2(runs[0], configs[0], tokenizers, checkpoints[0], device, precision)
         else:
             engine, weights = _load_own(runs, configs, tokenizers, checkpoints, device, precision)
@@ -211,21 +211,21 @@ class Translator:
         postprocess = Postprocessor(
             self.engine, self.tokenizers, self._vocabulary, decoding, attention, token_scores, self.in_digits
         )
-        search = partial(self._search, decoding=decoding, postprocess=postprocess)
         with evaluating(self.models):
-            found = search(segments, report=report)
+            found = self._search(segments, postprocess, report)
             again = []  # without one of the required phrases, or without all
             for i, segment in enumerate(segments):
                 if segment.required and _fails(segment, found[i]):
                     fewer = {(), *combinations(segment.required, len(segment.required) - 1)}
                     again += [(i, replace(segment, required=phrases)) for phrases in fewer]
-            results = zip(again, search([one for _, one in again], report=lambda count: None), strict=True)
+            n_bests = self._search([one for _, one in again], postprocess, lambda count: None)
+            results = zip(again, n_bests, strict=True)
             for (i, segment), n_best in sorted(results, key=lambda one: (len(one[0][1].required), one[1][0].score)):
                 found[i] = found[i] if _fails(segment, n_best) else n_best
-        n_bests: list[list[list[Translation]]] = [[] for _ in lines]
+        by_line: list[list[list[Translation]]] = [[] for _ in lines]
         for segment, n_best in zip(segments, found, strict=True):
-            n_bests[segment.line - first_line].append(n_best)
-        translations = [join_n_best(of_line, decoding.length_penalty) for of_line in n_bests]
+            by_line[segment.line - first_line].append(n_best)
+        translations = [join_n_best(n_bests, decoding.length_penalty) for n_bests in by_line]
         if prefixes is not None or required is not None or glossary is not None:
             checked = zip(translations, inputs, strict=True)
             translations = [flag_phrases(one, line.prefix, line.required) for one, line in checked]
@@ -236,14 +236,10 @@ class Translator:
         return [one if line.text == searched.text else in_capitals(one) for line, searched, one in each]
 
     def _search(
-        self,
-        segments: Sequence[Segment],
-        decoding: DecodingConfig,
-        postprocess: Postprocessor,
-        report: Callable[[int], object],
+        self, segments: Sequence[Segment], postprocess: Postprocessor, report: Callable[[int], object]
     ) -> list[list[Translation]]:
         """Search and postprocess batch by batch, and return the n best translations of each segment."""
-        lengths = [len(segment.source) for segment in segments]
+        decoding, lengths = postprocess.decoding, [len(segment.source) for segment in segments]
         budget = min(self.engine.batch_tokens(decoding), self.engine.max_batch_tokens)
         batches = plan_batches(lengths, budget, decoding.num_rows)
         by_batch = [[segments[number] for number in batch] for batch in batches]
@@ -261,10 +257,7 @@ class Translator:
         return found
 
     def score(
-        self,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        progress: Callable[[int], object] | None = None,
+        self, sources: Sequence[str], targets: Sequence[str], progress: Callable[[int], object] | None = None
     ) -> list[Scored | None]:
         """Return the log-probability of each token of given translations; an ensemble averages probabilities.
 
@@ -354,7 +347,6 @@ def _load_ctranslate2(
     precision: str | None,
 ) -> tuple[Engine, list[Path]]:
     """Load an export, or a run or bundle, which is converted on first use."""
-    import_ctranslate2()
     if config.data.language_tags == "target":
         raise unsupported("data.language_tags 'target'")
     if _is_export(run):
