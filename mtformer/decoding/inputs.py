@@ -92,11 +92,11 @@ def check_inputs(
     each = zip(texts, prefixes, required, strict=True)
     for number, (text, prefix, phrases) in enumerate(each, start=first_line + 1):
         [prefix_ids], prefix_pieces = tokenizer.encode([prefix]), tokenizer.pieces(prefix)
-        _check_length(f"the prefix of line {number} has", len(prefix_ids), max_tokens)
+        check_length(f"the prefix of line {number} has", len(prefix_ids), max_tokens)
         required_ids = tokenizer.encode(check_lines(phrases, f"the required phrases of line {number}"))
         if not all(required_ids):
             raise DataError(f"a required phrase of line {number} is blank; leave it out")
-        _check_length(f"the required phrases of line {number} have", sum(map(len, required_ids)), max_tokens)
+        check_length(f"the required phrases of line {number} have", sum(map(len, required_ids)), max_tokens)
         known = [tuple(ids) for ids in required_ids if UNK not in ids]
         written = [one_line(one) for one in (prefix, *phrases, *required_terms(glossary, text))]
         prefix, *phrases = (tokenizer.decode_pieces(tokenizer.pieces(one)).strip() for one in written)
@@ -184,6 +184,7 @@ def make_segments(
     return segments
 
 
-def _check_length(what: str, num_tokens: int, limit: int) -> None:
+def check_length(what: str, num_tokens: int, limit: int) -> None:
+    """Raise DataError if a text has too many tokens; `what` is the beginning of the message."""
     if num_tokens > limit:
         raise DataError(f"{what} {num_tokens} tokens; the model supports at most {limit}")

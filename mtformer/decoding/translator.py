@@ -225,15 +225,13 @@ class Translator:
         by_line: list[list[list[Translation]]] = [[] for _ in lines]
         for segment, n_best in zip(segments, found, strict=True):
             by_line[segment.line - first_line].append(n_best)
-        translations = [join_n_best(n_bests, decoding.length_penalty) for n_bests in by_line]
-        if prefixes is not None or required is not None or glossary is not None:
-            checked = zip(translations, inputs, strict=True)
-            translations = [flag_phrases(one, line.prefix, line.required) for one, line in checked]
-        if self.calibration is not None:
-            rated = zip(inputs, translations, strict=True)
-            translations = [self.calibration.rate(line.text, one) for line, one in rated]
-        each = zip(given, inputs, translations, strict=True)
-        return [one if line.text == searched.text else in_capitals(one) for line, searched, one in each]
+        translations = []
+        for line, searched, n_bests in zip(given, inputs, by_line, strict=True):
+            one = flag_phrases(join_n_best(n_bests, decoding.length_penalty), line.prefix, line.required)
+            if self.calibration is not None:
+                one = self.calibration.rate(searched.text, one)
+            translations.append(one if line.text == searched.text else in_capitals(one))
+        return translations
 
     def _search(
         self, segments: Sequence[Segment], postprocess: Postprocessor, report: Callable[[int], object]
