@@ -9,22 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from mtformer.decoding.inference import alignment_layer, pad
-from mtformer.decoding.inputs import check_lines
+from mtformer.decoding.inputs import check_length, check_lines
 from mtformer.decoding.postprocessing import END
 from mtformer.decoding.translation import Attention, Translation
 from mtformer.decoding.translator import Translator, evaluating
-from mtformer.errors import ConfigError, DataError
+from mtformer.errors import ConfigError
 from mtformer.model.attention import MultiHeadAttention, record_weights
 from mtformer.text.tokenizer import EOS
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Attention weights of one forward pass over a source and its translation: float32 tensors on the CPU.
+    """Attention weights (layers, heads, query, key) of one forward pass: float32 tensors on the CPU.
 
-    The dimensions are (layers, heads, query, key). `src_pieces` begins with `num_tags` tags (of the target language, if
-    the model needs one) and ends with eos; `tgt_pieces` ends with eos. The decoder query that predicts target piece t
-    attends to the source pieces and to `decoder_keys`, which begin with `start`; weights of keys after it are 0.
+    `src_pieces` begins with `num_tags` tags (of the target language, if the model needs one) and ends with eos;
+    `tgt_pieces` ends with eos. The decoder query that predicts target piece t attends to the source pieces and to
+    `decoder_keys`, which begin with `start`; weights of keys after it are 0.
     """
 
     source: str
@@ -79,10 +79,8 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
         [text] = check_lines([translation])
         tokens, pieces = tgt.encode([text])[0], tgt.pieces(text)
     src = [*target.tags, *translator.tokenizers.src.encode([source])[0], EOS]
-    for what, length in (("source", len(src)), ("translation", len(tokens) + 1)):
-        if length > translator.engine.max_positions:
-            most = translator.engine.max_positions
-            raise DataError(f"the {what} has {length} tokens; the model supports at most {most}; use a shorter one")
+    check_length("the source has", len(src), translator.engine.max_positions)
+    check_length("the translation has", len(tokens) + 1, translator.engine.max_positions)
     device = model.output.device
     modules = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     with evaluating([model]), record_weights(modules) as recorded:

@@ -6,25 +6,15 @@ t tokens so far, V vocabulary, K = 2R candidates, M remaining sentences.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig, Stopping
+from mtformer.decoding.inference import Decodable
 from mtformer.decoding.rules import LengthBounds, Rule, Step, next_step
-from mtformer.decoding.search import Decodable, Hypothesis, sentences_to_keep, to_hypotheses, top_candidates
+from mtformer.decoding.search import Candidates, Hypothesis, sentences_to_keep, to_hypotheses, top_candidates
 from mtformer.text.tokenizer import BOS, EOS, PAD
-
-
-class Candidates(NamedTuple):
-    """Possible continuations of each sentence, best first."""
-
-    score_UK: Tensor
-    """Sum of the log-probabilities as modified by the rules."""
-    beam_UK: Tensor
-    token_UK: Tensor
-
 
 Chooser = Callable[[Step, Tensor, int], Candidates]
 """Function (step, score_UR, K) -> candidates that chooses the continuations of each sentence."""
@@ -32,7 +22,7 @@ Chooser = Callable[[Step, Tensor, int], Candidates]
 
 def best_candidates(step: Step, score_UR: Tensor, K: int) -> Candidates:
     """Return the K continuations with the highest scores, best first."""
-    return Candidates(*top_candidates(step.log_prob_URV, score_UR, K, step.correct))
+    return top_candidates(step.log_prob_URV, score_UR, K, step.correct)
 
 
 @torch.inference_mode()
@@ -75,7 +65,7 @@ def beam_search(
     for position in range(max_steps):
         step = next_step(model, beams.last_UR, cache, beams.tokens_URt, beams.sentence_U, rules, bounds)
         candidates = choose(step, beams.score_UR, 2 * R)
-        index_UK = torch.add(candidates.token_UK, candidates.beam_UK, alpha=step.raw_URV.size(2))
+        index_UK = torch.add(candidates.token_BK, candidates.beam_BK, alpha=step.raw_URV.size(2))
         raw_UK = step.raw_URV.flatten(1).gather(1, index_UK)
         beams.finish(candidates, raw_UK, position)
         parent_UR = beams.extend(candidates, raw_UK)
@@ -132,7 +122,7 @@ class _Beams:
 
         At most R of the 2R candidates end, one per beam, so at least R remain.
         """
-        ends_UK = candidates.token_UK == EOS
+        ends_UK = candidates.token_BK == EOS
         place_UR = ends_UK.sort(dim=1, stable=True).indices[:, : self.R]
         self.score_UR, parent_UR, self.last_UR = (part.gather(1, place_UR) for part in candidates)
         self.tokens_URt = _extend(self.tokens_URt, parent_UR, self.last_UR)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from mtformer.decoding.translation import LOW_CONFIDENCE, Translation
 from mtformer.errors import CheckpointError, DataError
@@ -24,11 +24,7 @@ RIDGE = 1.0
 NUM_TOKEN_FEATURES = 2
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Logistic(_Model):
+class Logistic(BaseModel, frozen=True, extra="forbid", strict=True):
     """Logistic regression on standardized features."""
 
     means: list[float]
@@ -43,7 +39,7 @@ class Logistic(_Model):
         return 1 / (1 + math.exp(-max(-30.0, min(30.0, logit))))
 
 
-class Calibration(_Model):
+class Calibration(BaseModel, frozen=True, extra="forbid", strict=True):
     """Fitted confidence of a model; two regressions, because some searches return no scores of single tokens."""
 
     good_chrf: float
@@ -53,10 +49,12 @@ class Calibration(_Model):
 
     def rate(self, source: str, one: Translation) -> Translation:
         """Return a translation with its confidence, and with a flag if it is low; a blank line has confidence 1."""
-        found, confidence = features(source, one), 1.0
-        if source.strip() and one.token_log_probabilities:
+        found = features(source, one)
+        if not source.strip():
+            confidence = 1.0
+        elif one.token_log_probabilities:
             confidence = self.with_tokens.probability(found)
-        elif source.strip():
+        else:
             confidence = self.without_tokens.probability(found[NUM_TOKEN_FEATURES:])
         flags = (*one.flags, *[LOW_CONFIDENCE] * (confidence < LOW))
         return replace(one, confidence=round(confidence, 4), flags=flags)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from mtformer.decoding.beam import Candidates, best_candidates
+from mtformer.decoding.beam import best_candidates
 from mtformer.decoding.rules import Step
+from mtformer.decoding.search import Candidates
 from mtformer.text.tokenizer import EOS, PAD
 
 Phrase = tuple[int, ...]
@@ -33,10 +34,7 @@ class RequiredPhrases:
     Half of the beam is divided among banks, one per number of met tokens, so that hypotheses with few required
     tokens, which score better, do not displace the others. Eos is allowed only after all phrases. A hypothesis that
     reaches the maximum length without all phrases is used only if the sentence has no other; the caller checks whether
-    the text contains the phrases.
-
-    Args:
-        phrases: required phrases of each sentence in the batch, as token ids; a sentence may have none.
+    the text contains the phrases. A sentence may have no phrases.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Phrase]]) -> None:

@@ -19,7 +19,7 @@ from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.engine import MAX_WORKERS, Batches, Engine, NBests
 from mtformer.decoding.inputs import Segment
 from mtformer.decoding.rules import LengthBounds
-from mtformer.decoding.search import Hypothesis
+from mtformer.decoding.search import Hypothesis, to_hypothesis
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.files import CHECKSUMS, verify
 from mtformer.run_dir import CT2_VOCABULARY_MAP, CT2_WEIGHTS
@@ -77,12 +77,10 @@ def open_model(
 
 
 def _pick_device(library: ModuleType, name: str) -> str:
-    if name not in ("auto", "cpu", "cuda"):
-        raise DeviceError(f"device '{name}': unknown device; use auto, cpu or cuda")
-    has_cuda = library.get_cuda_device_count() > 0
-    if name == "cuda" and not has_cuda:
-        raise DeviceError("device 'cuda': CTranslate2 finds no CUDA device; use device cpu or auto")
-    return ("cuda" if has_cuda else "cpu") if name == "auto" else name
+    devices = ["cuda", "cpu"] if library.get_cuda_device_count() > 0 else ["cpu"]
+    if name not in ("auto", *devices):
+        raise DeviceError(f"device '{name}': CTranslate2 finds no such device; use {', '.join(['auto', *devices])}")
+    return devices[0] if name == "auto" else name
 
 
 def _compute_type(library: ModuleType, precision: str | None, device: str) -> str:
@@ -125,15 +123,12 @@ class CTranslate2Engine(Engine):
 
     def check(self, settings: DecodingConfig, required: bool = False) -> None:
         """Raise ConfigError if CTranslate2 does not support a setting or a constraint."""
-        found = {
-            "sampling": settings.sampling,
-            "mbr_samples": settings.mbr_samples > 0,
-            "early_stopping other than ended": settings.early_stopping != "ended" and settings.beam_size > 1,
-            "required phrases": required,
-        }
-        for what, is_used in found.items():
-            if is_used:
-                raise unsupported(what)
+        if settings.draws:
+            raise unsupported("sampling or mbr_samples")
+        if settings.early_stopping != "ended" and settings.beam_size > 1:
+            raise unsupported("early_stopping other than ended")
+        if required:
+            raise unsupported("required phrases")
 
     def search(self, batches: Batches, settings: DecodingConfig) -> Generator[NBests, None, None]:
         """Yield the hypotheses of each batch; the library searches later batches while the caller processes one."""
@@ -196,19 +191,20 @@ class CTranslate2Engine(Engine):
         The library's scores omit the prefix, and eos if a hypothesis is truncated. Such hypotheses are rescored.
         """
         found = [one.hypotheses(self.tgt_ids, settings) for one in searches]
-        again = {
-            number: replace(one, bound=one.longest, is_cut=True)
-            for number, one in enumerate(searches)
-            if any(hypothesis.at_limit for hypothesis in found[number])
-        }
-        self._translate(list(again.values()), settings)
-        for number, one in again.items():
-            found[number] = one.hypotheses(self.tgt_ids, settings)
-        unscored = [number for number, one in enumerate(searches) if one.segment.prefix or number in again]
+        again = [number for number, n_best in enumerate(found) if any(one.at_limit for one in n_best)]
+        for number in again:
+            searches[number].bound, searches[number].is_cut = searches[number].longest, True
+        self._translate([searches[number] for number in again], settings)
+        for number in again:
+            found[number] = searches[number].hypotheses(self.tgt_ids, settings)
+        unscored = [number for number, one in enumerate(searches) if one.segment.prefix or one.is_cut]
         pairs = [(searches[number].segment.source, one.tokens) for number in unscored for one in found[number]]
         scores = iter(self.score(*zip(*pairs, strict=True)) if pairs else [])
         for number in unscored:
-            rescored = [_with_scores(one, next(scores), settings.length_penalty) for one in found[number]]
+            rescored = [
+                replace(to_hypothesis(one.tokens, next(scores), settings.length_penalty), at_limit=one.at_limit)
+                for one in found[number]
+            ]
             found[number] = sorted(rescored, key=lambda one: -one.score)[: settings.beam_size]
         return found
 
@@ -285,12 +281,6 @@ class _Search:
                 found[tuple(tokens)] = one
                 ended += [one] if has_ended else []
         return ended if len(ended) >= settings.beam_size else list(found.values())
-
-
-def _with_scores(one: Hypothesis, log_probs: list[float], alpha: float) -> Hypothesis:
-    total = sum(log_probs)
-    score = total / len(log_probs) ** alpha
-    return replace(one, score=score, log_probability=total, token_log_probabilities=log_probs)
 
 
 def unsupported(what: str) -> ConfigError:

@@ -17,7 +17,7 @@ from torch import Tensor
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.beam import beam_search, best_candidates
 from mtformer.decoding.constraints import RequiredPhrases
-from mtformer.decoding.inference import Ensemble, InferenceModel, alignment_layer, mean_log_probs, pad
+from mtformer.decoding.inference import Decodable, Ensemble, InferenceModel, alignment_layer, mean_log_probs, pad
 from mtformer.decoding.inputs import Segment
 from mtformer.decoding.rules import (
     LengthBounds,
@@ -27,7 +27,7 @@ from mtformer.decoding.rules import (
     penalize_repetition,
 )
 from mtformer.decoding.sampling import generate
-from mtformer.decoding.search import Decodable, Hypothesis
+from mtformer.decoding.search import Hypothesis
 from mtformer.device import is_out_of_memory
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.model.attention import record_weights
@@ -51,13 +51,9 @@ NBests = list[list[Hypothesis]]
 def plan_batches(lengths: Sequence[int], batch_tokens: int, num_rows: int) -> list[list[int]]:
     """Group sentences of similar lengths into batches of sentence indices.
 
-    The longest sentences come first, so that out-of-memory errors occur early. For n sentences, n x num_rows x
-    (longest source) is at most `batch_tokens`; a sentence that alone exceeds this budget forms its own batch.
-
-    Args:
-        lengths: number of tokens of each source.
-        batch_tokens: budget of a batch.
-        num_rows: number of beams or samples per sentence.
+    The longest sentences come first, so that out-of-memory errors occur early. For n sentences with `num_rows` beams or
+    samples each, n x num_rows x (longest source) is at most `batch_tokens`; a sentence that alone exceeds this budget
+    forms its own batch.
     """
     order = sorted(range(len(lengths)), key=lambda sentence: lengths[sentence], reverse=True)
     batches: list[list[int]] = []
@@ -110,10 +106,6 @@ class Engine:
 
         On a CPU, several batches are searched at once, with the threads divided among them. This is faster, because a
         search step consists of many small operations, which gain little from multithreading.
-
-        Args:
-            batches: batches from `plan_batches`.
-            settings: `decoding` section of the config.
         """
         num_threads = torch.get_num_threads()
         num_workers = min(MAX_WORKERS, num_threads, len(batches))

@@ -3,18 +3,17 @@
 On a CPU, weights are converted once to the layout of the kernels, in fp32 or bf16. Embeddings, norms and the
 residual stream stay in float32, which costs little time and leaves nearly all translations unchanged.
 
-B sentences, S source length, R beams, N = B x R rows (row b*R + r), D model width, V vocabulary.
+B sentences, S source length, R beams, N = B x R rows (row b*R + r), M remaining sentences, D model width, V vocabulary.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mtformer.decoding.search import Cache, Decodable, ExactLogits
 from mtformer.device import DTYPES, set_up_kernels
 from mtformer.model.cache import DecoderCache
 from mtformer.model.ops import Linear
@@ -23,17 +22,14 @@ from mtformer.text.tokenizer import PAD
 
 ROWS = 256
 """Number of rows of a typical matrix product, for which the layout is optimized."""
+ExactLogits = Callable[[Tensor, Tensor], Tensor]
+"""Function (rows (...,), tokens (...,)) -> exact logits (...,) of these tokens in float32."""
 
 
 class PackedLinear(nn.Module):
-    """Linear layer x W^T + b with the weight in the layout of the kernel; the output has the dtype of the product.
+    """Linear layer x W^T + b with the weight (out, in) in the layout of the kernel; the output has dtype `dtype`.
 
     A matrix, or each slice of a fused one, is packed on first use.
-
-    Args:
-        weight: (out, in), float32.
-        bias: (out,), or None.
-        dtype: dtype of the matrix product.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
@@ -60,12 +56,7 @@ class PackedLinear(nn.Module):
 
 
 class InferenceModel:
-    """A Transformer that decodes one step at a time (see `search.Decodable`).
-
-    Args:
-        transformer: model on its device; may be in training mode.
-        output: projection to logits that replaces the model's own.
-    """
+    """A Transformer that decodes one step at a time; `output` replaces its projection to logits."""
 
     def __init__(self, transformer: Transformer, output: PackedLinear | None = None) -> None:
         self.transformer = transformer
@@ -73,12 +64,9 @@ class InferenceModel:
 
     @classmethod
     def prepare(cls, transformer: Transformer, device: torch.device, precision: str) -> "InferenceModel":
-        """Convert a float32 model on the CPU to a device and precision. A model on a CPU can then no longer be trained.
+        """Convert a float32 model on the CPU in place to a device and precision: `fp32`, `bf16`, or `fp16` (CUDA only).
 
-        Args:
-            transformer: model to convert; modified in place.
-            device: target device.
-            precision: `fp32`, `bf16`, or `fp16` (CUDA only).
+        On a CPU, it can then no longer be trained.
         """
         transformer.eval()
         set_up_kernels(device)
@@ -91,7 +79,10 @@ class InferenceModel:
         return cls(transformer, PackedLinear(transformer.output, transformer.output_bias, DTYPES[precision]))
 
     def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int) -> DecoderCache:
-        """Encode the source and return an empty cache."""
+        """Encode the source and return an empty cache for `max_length` steps of B x num_beams rows.
+
+        Source ids end with eos and are padded on the right; the lengths include eos.
+        """
         return self.transformer.new_cache(self.transformer.encode(src_BS, src_lengths_B), num_beams, max_length)
 
     def step(self, token_N: Tensor, cache: DecoderCache) -> tuple[Tensor, ExactLogits | None]:
@@ -107,37 +98,38 @@ class InferenceModel:
         return logits if self.transformer.output_bias is None else logits + self.transformer.output_bias[token]
 
 
-class EnsembleCache:
-    """Caches of all members of an ensemble."""
-
-    def __init__(self, caches: list[Cache]) -> None:
-        self.caches = caches
+class EnsembleCache(list[DecoderCache]):
+    """Caches of all members of an ensemble, with the methods of a single one."""
 
     def reorder(self, beam_BR: Tensor) -> None:
-        """Let beam r of sentence b continue the history of its beam beam_BR[b, r] in each member."""
-        for cache in self.caches:
+        """Reorder the beams of each member."""
+        for cache in self:
             cache.reorder(beam_BR)
 
-    def keep(self, sentences_B: Tensor) -> None:
-        """Keep only the given sentences of the batch in each member."""
-        for cache in self.caches:
-            cache.keep(sentences_B)
+    def keep(self, sentences_M: Tensor) -> None:
+        """Keep only these sentences in each member."""
+        for cache in self:
+            cache.keep(sentences_M)
 
 
 class Ensemble:
     """Ensemble of models of any size with a shared vocabulary; p(token) is the mean over the members."""
 
-    def __init__(self, models: Sequence[Decodable]) -> None:
+    def __init__(self, models: Sequence[InferenceModel]) -> None:
         self.models = models
 
     def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int) -> EnsembleCache:
         """Encode the source and return an empty cache for each member."""
-        return EnsembleCache([model.start(src_BS, src_lengths_B, num_beams, max_length) for model in self.models])
+        return EnsembleCache(model.start(src_BS, src_lengths_B, num_beams, max_length) for model in self.models)
 
     def step(self, token_N: Tensor, cache: EnsembleCache) -> tuple[Tensor, None]:
         """Return the log-probabilities (N, V) of the next token, in float32."""
-        logits = [model.step(token_N, one)[0] for model, one in zip(self.models, cache.caches, strict=True)]
+        logits = [model.step(token_N, one)[0] for model, one in zip(self.models, cache, strict=True)]
         return mean_log_probs(logits), None
+
+
+Decodable = InferenceModel | Ensemble
+"""A model, or several that act as one model."""
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:

@@ -20,43 +20,35 @@ MIN_SAVED = 0.2
 
 @dataclass(frozen=True)
 class Line:
-    """A checked line of input.
-
-    Args:
-        text: source text.
-        prefix, prefix_ids, prefix_pieces: required beginning of its translation, as text, token ids and pieces.
-        required: phrases that its translation must contain, as normalized by the tokenizer.
-        required_ids: ids of those phrases that have no unknown pieces; the search supports only these.
-    """
+    """A checked line of input."""
 
     text: str
     prefix: str
+    """Required beginning of its translation, as normalized by the tokenizer."""
     prefix_ids: list[int]
     prefix_pieces: list[str]
     required: list[str]
+    """Phrases that its translation must contain, as normalized by the tokenizer."""
     required_ids: list[Phrase]
+    """Ids of those phrases that have no unknown pieces; the search supports only these."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Unit of search: a line, or a part of a line that was split.
-
-    Args:
-        source: source ids, ending with eos.
-        line: number of its line in the user's input, which determines the seed of its samples.
-        prefix, prefix_pieces: required beginning of its translation, as token ids and pieces.
-        required: ids of phrases that its translation must contain.
-        text: source text.
-        continues_word: True if no space separates it from the previous segment.
-    """
+    """Unit of search: a line, or a part of a line that was split."""
 
     source: Sequence[int]
+    """Source ids, ending with eos."""
     line: int = 0
+    """Number of its line in the user's input, which determines the seed of its samples."""
     prefix: Sequence[int] = ()
+    """Ids of the required beginning of its translation."""
     prefix_pieces: Sequence[str] = ()
     required: Sequence[Phrase] = ()
+    """Ids of phrases that its translation must contain."""
     text: str = ""
     continues_word: bool = False
+    """True if no space separates it from the previous segment."""
 
 
 def required_terms(glossary: Sequence[tuple[str, str]], text: str) -> list[str]:
@@ -90,42 +82,38 @@ def check_inputs(
     Raises:
         DataError: if the number of prefixes or phrase lists is wrong, a phrase is blank, or text exceeds the limit.
     """
-    _refuse_text("prefixes", prefixes)
-    _refuse_text("required", required)
     texts = check_lines(lines)
-    if prefixes is not None and len(prefixes) != len(texts):
-        raise DataError(f"{len(prefixes)} prefixes for {len(texts)} lines; give one per line (blank for no prefix)")
-    if required is not None and len(required) != len(texts):
-        raise DataError(f"{len(required)} lists of required phrases for {len(texts)} lines; give one per line")
+    prefixes = [""] * len(texts) if prefixes is None else check_lines(prefixes, "prefixes")
+    required = [[]] * len(texts) if required is None else required
+    for name, given in (("prefixes", prefixes), ("lists of required phrases", required)):
+        if len(given) != len(texts):
+            raise DataError(f"{len(given)} {name} for {len(texts)} lines; give one per line")
     checked = []
-    given = zip(texts, check_lines(prefixes or [""] * len(texts)), required or [[]] * len(texts), strict=True)
-    for number, (text, prefix, phrases) in enumerate(given, start=first_line + 1):
+    each = zip(texts, prefixes, required, strict=True)
+    for number, (text, prefix, phrases) in enumerate(each, start=first_line + 1):
         [prefix_ids], prefix_pieces = tokenizer.encode([prefix]), tokenizer.pieces(prefix)
-        _check_length(f"the prefix of line {number} has", len(prefix_ids), max_tokens)
+        check_length(f"the prefix of line {number} has", len(prefix_ids), max_tokens)
         required_ids = tokenizer.encode(check_lines(phrases, f"the required phrases of line {number}"))
         if not all(required_ids):
             raise DataError(f"a required phrase of line {number} is blank; leave it out")
-        _check_length(f"the required phrases of line {number} have", sum(map(len, required_ids)), max_tokens)
+        check_length(f"the required phrases of line {number} have", sum(map(len, required_ids)), max_tokens)
         known = [tuple(ids) for ids in required_ids if UNK not in ids]
-        prefix, *phrases = as_written([prefix, *phrases, *required_terms(glossary, text)], tokenizer)
+        written = [one_line(one) for one in (prefix, *phrases, *required_terms(glossary, text))]
+        prefix, *phrases = (tokenizer.decode_pieces(tokenizer.pieces(one)).strip() for one in written)
         checked.append(Line(text, prefix, prefix_ids, prefix_pieces, phrases, known))
     return checked
 
 
 def check_lines(lines: Sequence[str], name: str = "lines") -> list[str]:
-    """Return the lines without line breaks; raise DataError if `lines` is a single string."""
-    _refuse_text(name, lines)
+    """Return the lines without line breaks; raise DataError for a string, which would be a sequence of strings."""
+    if isinstance(lines, str):
+        raise DataError(f"{name}: must be a list of strings, not a string; put it in brackets")
     return [one_line(line) for line in lines]
 
 
 def one_line(text: str) -> str:
     """Return the text without line breaks, NUL or lone surrogates, which tokenizers reject."""
     return LINE_BREAKS.sub(" ", text.encode("utf-8", "replace").decode("utf-8"))
-
-
-def as_written(phrases: Sequence[str], tokenizer: Tokenizer) -> list[str]:
-    """Return the phrases as normalized by the tokenizer, with Unicode normalization and single spaces."""
-    return [tokenizer.decode_pieces(tokenizer.pieces(one_line(phrase))).strip() for phrase in phrases]
 
 
 def without_capitals(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Line]:
@@ -196,12 +184,7 @@ def make_segments(
     return segments
 
 
-def _refuse_text(name: str, value: object) -> None:
-    """Raise DataError if the value is a string, which would be treated as a sequence of strings."""
-    if isinstance(value, str):
-        raise DataError(f"{name}: must be a list of strings, not a string; put it in brackets")
-
-
-def _check_length(what: str, num_tokens: int, limit: int) -> None:
+def check_length(what: str, num_tokens: int, limit: int) -> None:
+    """Raise DataError if a text has too many tokens; `what` is the beginning of the message."""
     if num_tokens > limit:
         raise DataError(f"{what} {num_tokens} tokens; the model supports at most {limit}")

@@ -23,6 +23,7 @@ from mtformer.decoding.translation import (
     COPY,
     FEWER_SENTENCES,
     LENGTH_LIMIT,
+    LOST,
     LOST_ADDRESS,
     NUMBERS,
     REPETITION,
@@ -32,7 +33,6 @@ from mtformer.decoding.translation import (
 from mtformer.text.pieces import SPACE
 from mtformer.text.tokenizer import UNK, TokenizerPair
 
-Pair = tuple[Segment, Hypothesis]
 END = "</s>"
 UNKNOWN = f"{SPACE}⁇{SPACE}"
 """Piece whose decoded text is that of an unknown token."""
@@ -62,9 +62,9 @@ class Postprocessor:
     in_digits: bool
 
     def __call__(self, segments: Sequence[Segment], found: NBests) -> list[list[Translation]]:
-        """Return the n best translations of each segment."""
+        """Return the n best translations of each segment; with `decoding.keep`, the faithful ones first."""
         n_bests = self._choose(found)
-        pairs = _pairs(segments, n_bests)
+        pairs = [(segment, one) for segment, n_best in zip(segments, n_bests, strict=True) for one in n_best]
         if self.token_scores and not all(one.token_log_probabilities for _, one in pairs):
             scores = self.engine.score(*_ids(pairs))
             pairs = [
@@ -75,15 +75,16 @@ class Postprocessor:
         texts = self.tokenizers.tgt.decode([one.tokens for _, one in pairs])
         each = zip(pairs, weights, texts, strict=True)
         translations = iter([self._translation(*pair, weights_TS, text) for pair, weights_TS, text in each])
-        return [[next(translations) for _ in n_best] for n_best in n_bests]
+        chosen = [[next(translations) for _ in n_best] for n_best in n_bests]
+        if self.decoding.keep:
+            chosen = [sorted(n_best, key=lambda one: not LOST.isdisjoint(one.flags)) for n_best in chosen]
+        return [n_best[: self.decoding.n_best] for n_best in chosen]
 
     def _choose(self, found: NBests) -> NBests:
-        """Return the n best by score; with MBR, those by expected utility; when sampling, all in the order drawn."""
+        """Return the hypotheses to convert: by score; with MBR, by expected utility; samples in the order drawn."""
         if self.decoding.mbr_samples:
-            return [self._rank_by_utility(samples) for samples in found]
-        if self.decoding.sampling:
-            return found
-        return [n_best[: self.decoding.n_best] for n_best in found]
+            found = [self._rank_by_utility(samples) for samples in found]
+        return found if self.decoding.keep else [n_best[: self.decoding.n_best] for n_best in found]
 
     def _rank_by_utility(self, samples: Sequence[Hypothesis]) -> list[Hypothesis]:
         """Return the distinct samples with the highest expected utilities."""
@@ -92,7 +93,7 @@ class Postprocessor:
         distinct: dict[str, Hypothesis] = {}
         for number in sorted(range(len(samples)), key=lambda number: -utilities[number]):
             distinct.setdefault(texts[number], samples[number])
-        return list(distinct.values())[: self.decoding.n_best]
+        return list(distinct.values())
 
     def _translation(self, segment: Segment, one: Hypothesis, weights_TS: Tensor | None, text: str) -> Translation:
         pieces = [self.vocabulary[token] for token in one.tokens]
@@ -122,11 +123,7 @@ class Postprocessor:
         )
 
 
-def _pairs(segments: Sequence[Segment], n_bests: NBests) -> list[Pair]:
-    return [(segment, one) for segment, n_best in zip(segments, n_bests, strict=True) for one in n_best]
-
-
-def _ids(pairs: Sequence[Pair]) -> tuple[list[Sequence[int]], list[list[int]]]:
+def _ids(pairs: Sequence[tuple[Segment, Hypothesis]]) -> tuple[list[Sequence[int]], list[list[int]]]:
     """Return the sources and targets for `Engine.score` and `Engine.attention`."""
     return [segment.source for segment, _ in pairs], [one.tokens for _, one in pairs]
 

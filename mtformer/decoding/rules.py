@@ -10,32 +10,31 @@ X selected tokens.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.search import Cache, Correction, Decodable
+from mtformer.decoding.inference import Decodable
+from mtformer.decoding.search import Correction
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 
 @dataclass
 class Step:
-    """One step of a search.
-
-    Attributes:
-        log_prob_URV: log-probabilities, which the rules modify in place; -inf excludes a token.
-        raw_URV: unmodified log-probabilities of the model, over the whole vocabulary; without rules the same tensor.
-        history_URt: tokens so far.
-        sentence_U: index of each sentence in the original batch.
-        correct: see `top_candidates`; None if there are rules, whose changes it would overwrite.
-    """
+    """One step of a search."""
 
     log_prob_URV: Tensor
+    """Log-probabilities, which the rules modify in place; -inf excludes a token."""
     raw_URV: Tensor
+    """Unmodified log-probabilities of the model, over the whole vocabulary; without rules the same tensor."""
     history_URt: Tensor
+    """Tokens so far."""
     sentence_U: Tensor
+    """Index of each sentence in the original batch."""
     correct: Correction | None = None
+    """See `top_candidates`; None if there are rules, whose changes it would overwrite."""
 
 
 Rule = Callable[[Step], None]
@@ -44,17 +43,11 @@ Rule = Callable[[Step], None]
 class LengthBounds:
     """Minimum and maximum length of each translation, and the rule that enforces them.
 
-    Lengths are in tokens without eos. The minimum is max(min_length, floor(min_length_ratio x source length)). The
-    maximum is ceil(max_length_ratio x source length) + 10, limited to `max_length`; it is never below `reserved` or
-    above `capacity`.
+    Lengths are in tokens without eos, except `src_lengths_B`. The minimum is max(min_length, floor(min_length_ratio x
+    source length)). The maximum is ceil(max_length_ratio x source length) + 10, limited to `max_length`; it is never
+    below `reserved`, the number of tokens that the constraints of a sentence need, or above the model's `capacity`.
 
     The rule excludes pad and bos, eos below the minimum length, and all tokens except eos at the maximum.
-
-    Args:
-        settings: `decoding` section of the config.
-        src_lengths_B: source lengths including eos.
-        reserved: number of tokens that the constraints of each sentence need.
-        capacity: maximum length that the model supports.
     """
 
     def __init__(self, settings: DecodingConfig, src_lengths_B: Tensor, reserved: Sequence[int], capacity: int) -> None:
@@ -88,7 +81,7 @@ class LengthBounds:
 def next_step(
     model: Decodable,
     token_UR: Tensor,
-    cache: Cache,
+    cache: Any,
     history_URt: Tensor,
     sentence_U: Tensor,
     rules: Sequence[Rule],
@@ -104,17 +97,16 @@ def next_step(
         row_UX = beam_UX + torch.arange(0, U * R, R, device=beam_UX.device).unsqueeze(1)
         return exact_logits(row_UX, token_UX) - logits_NV[row_UX, token_UX].float()
 
-    if not rules:
-        step = Step(raw_URV, raw_URV, history_URt, sentence_U, None if exact_logits is None else correct)
-        bounds(step)
-        return step
-    step = Step(raw_URV.clone(), raw_URV, history_URt, sentence_U)
+    step = Step(raw_URV.clone() if rules else raw_URV, raw_URV, history_URt, sentence_U)
+    if exact_logits is not None and not rules:
+        step.correct = correct
     for rule in rules:
         rule(step)
     bounds(step)
-    is_stuck_UR = step.log_prob_URV.amax(dim=2) == -math.inf
-    eos_UR = step.log_prob_URV[..., EOS]
-    eos_UR.copy_(torch.where(is_stuck_UR, step.raw_URV[..., EOS], eos_UR))
+    if rules:
+        is_stuck_UR = step.log_prob_URV.amax(dim=2) == -math.inf
+        eos_UR = step.log_prob_URV[..., EOS]
+        eos_UR.copy_(torch.where(is_stuck_UR, step.raw_URV[..., EOS], eos_UR))
     return step
 
 

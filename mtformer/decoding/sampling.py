@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
+from mtformer.decoding.inference import Decodable
 from mtformer.decoding.rules import LengthBounds, Rule, next_step
-from mtformer.decoding.search import Decodable, Hypothesis, sentences_to_keep, to_hypotheses, top_candidates
+from mtformer.decoding.search import Hypothesis, sentences_to_keep, to_hypotheses, top_candidates
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 
@@ -51,7 +52,7 @@ def generate(
         step = next_step(model, token_M.unsqueeze(1), cache, history_M1t, row_M // C, rules, bounds)
         if uniform_NT is None:
             zero_M1 = raw_NT.new_zeros(len(token_M), 1)
-            token_M = top_candidates(step.log_prob_URV, zero_M1, 1, step.correct)[2].squeeze(1)
+            token_M = top_candidates(step.log_prob_URV, zero_M1, 1, step.correct).token_BK.squeeze(1)
         else:
             shape = settings.temperature, settings.top_k, settings.top_p
             token_M = draw_tokens(step.log_prob_URV.squeeze(1), uniform_NT[row_M, position], *shape)

@@ -1,13 +1,13 @@
-"""Shared parts of beam search, greedy search and sampling: model interface, candidate selection, hypotheses.
+"""Shared parts of beam search, greedy search and sampling: candidate selection and hypotheses.
 
-B sentences, S source length, R beams per sentence, N = B x R rows (row b*R + r), T target length, V vocabulary,
-K candidates, X selected candidates or columns.
+B sentences, R beams per sentence, N rows, T target length, V vocabulary, K candidates, X selected candidates or
+columns.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,33 +18,17 @@ CHUNK = 64
 """Number of vocabulary columns per chunk; `top_candidates` computes the maximum of each chunk first."""
 
 
-class Cache(Protocol):
-    """Decoding state of a model, kept from step to step."""
-
-    def reorder(self, beam_BR: Tensor, /) -> None:
-        """Let beam r of sentence b continue the history of its beam beam_BR[b, r]."""
-
-    def keep(self, sentences_B: Tensor, /) -> None:
-        """Keep only these sentences of the batch, in this order, each with all its rows."""
-
-
-ExactLogits = Callable[[Tensor, Tensor], Tensor]
-"""Function (rows (...,), tokens (...,)) -> exact logits (...,) of these tokens in float32."""
 Correction = Callable[[Tensor, Tensor], Tensor]
 """Function (beam_BX, token_BX) -> values (B, X) to add to the rounded log-probabilities of these tokens."""
 
 
-class Decodable(Protocol):
-    """A model, or several that act as one model."""
+class Candidates(NamedTuple):
+    """Possible continuations of each sentence, best first."""
 
-    def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int, /) -> Cache:
-        """Encode the source and return an empty cache for `max_length` steps of B x num_beams rows.
-
-        Source ids end with eos and are padded on the right; the lengths include eos.
-        """
-
-    def step(self, token_N: Tensor, cache: Any, /) -> tuple[Tensor, ExactLogits | None]:
-        """Return the logits (N, V) of the next token, and a function for exact logits if these are rounded."""
+    score_BK: Tensor
+    """Sum of the log-probabilities as modified by the rules."""
+    beam_BK: Tensor
+    token_BK: Tensor
 
 
 @dataclass(frozen=True)
@@ -63,21 +47,18 @@ class Hypothesis:
     at_limit: bool = False
 
 
-def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, alpha: float) -> list[Hypothesis]:
-    """Return the hypothesis of each row.
+def to_hypothesis(tokens: list[int], log_probs: list[float], alpha: float) -> Hypothesis:
+    """Return the hypothesis with these log-probabilities, which include that of eos; `alpha`: length penalty."""
+    log_probability, length = sum(log_probs), len(log_probs)
+    score = log_probability / length**alpha if length else math.nan  # length 0: NaN scores, so no eos was found
+    return Hypothesis(tokens, score, log_probability, log_probs)
 
-    Args:
-        tokens_NT: token ids ending with eos and padded on the right, int64.
-        log_prob_NT: log-probability of each token.
-        alpha: exponent of the length penalty.
-    """
-    hypotheses = []
+
+def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, alpha: float) -> list[Hypothesis]:
+    """Return the hypothesis of each row of tokens, which end with eos and are padded on the right."""
     lengths = (tokens_NT != PAD).sum(dim=1).tolist()
-    for tokens, log_probs, length in zip(tokens_NT.tolist(), log_prob_NT.tolist(), lengths, strict=True):
-        log_probability = sum(log_probs[:length])
-        score = log_probability / length**alpha if length else math.nan  # length 0: NaN scores, so no eos was found
-        hypotheses.append(Hypothesis(tokens[: length - 1], score, log_probability, log_probs[:length]))
-    return hypotheses
+    rows = zip(tokens_NT.tolist(), log_prob_NT.tolist(), lengths, strict=True)
+    return [to_hypothesis(tokens[: n - 1], log_probs[:n], alpha) for tokens, log_probs, n in rows]
 
 
 def sentences_to_keep(done_BX: Tensor, position: int) -> Tensor | None:
@@ -93,24 +74,15 @@ def sentences_to_keep(done_BX: Tensor, position: int) -> Tensor | None:
     return keep_M if num_done * 8 >= done_BX.size(0) else None
 
 
-def top_candidates(
-    log_prob_BRV: Tensor, score_BR: Tensor, K: int, correct: Correction | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+def top_candidates(log_prob_BRV: Tensor, score_BR: Tensor, K: int, correct: Correction | None = None) -> Candidates:
     """Return the K pairs of beam and token with the highest score_BR + log_prob_BRV, best first.
 
     The result is exact. Selecting among all R x V sums is slow on a CPU, but the K best are in the K chunks of columns
     with the highest maxima. The maxima are computed in one vectorized pass, and only the columns of these chunks are
     ranked.
 
-    Args:
-        log_prob_BRV: log-probabilities, float32; modified by `correct`.
-        score_BR: score of each beam so far.
-        K: number of candidates.
-        correct: function that corrects rounded log-probabilities; it is applied to twice as many candidates. Rounding
-            to bf16 makes different values equal: without the correction, one translation in 15 changes.
-
-    Returns:
-        score_BK, beam_BK and token_BK.
+    `correct` corrects rounded log-probabilities, in place; it is applied to twice as many candidates. Rounding to bf16
+    makes different values equal: without the correction, one translation in 15 changes.
     """
     if correct is not None:
         _, beam_BX, token_BX = top_candidates(log_prob_BRV, score_BR, max(4, 2 * K))
@@ -122,17 +94,17 @@ def top_candidates(
         log_prob_BX -= more_BR.log1p().gather(1, beam_BX)
         log_prob_BRV.view(len(index_BX), -1).scatter_(1, index_BX, log_prob_BX)
         score_BK, place_BK = (score_BR.gather(1, beam_BX) + log_prob_BX).topk(K)
-        return score_BK, beam_BX.gather(1, place_BK), token_BX.gather(1, place_BK)
+        return Candidates(score_BK, beam_BX.gather(1, place_BK), token_BX.gather(1, place_BK))
     B, R, V = log_prob_BRV.shape
     num_chunks = V // CHUNK
     if R * num_chunks <= 2 * K:
         score_BK, index_BK = (log_prob_BRV + score_BR.unsqueeze(2)).flatten(1).topk(K)
-        return score_BK, index_BK // V, index_BK % V
-    index_BX = _indices_of_best_chunks(log_prob_BRV, score_BR, K, num_chunks)
-    candidate_BX = log_prob_BRV.reshape(B, R * V).gather(1, index_BX) + score_BR.gather(1, index_BX // V)
-    score_BK, place_BK = candidate_BX.topk(K)
-    index_BK = index_BX.gather(1, place_BK)
-    return score_BK, index_BK // V, index_BK % V
+    else:
+        index_BX = _indices_of_best_chunks(log_prob_BRV, score_BR, K, num_chunks)
+        candidate_BX = log_prob_BRV.reshape(B, R * V).gather(1, index_BX) + score_BR.gather(1, index_BX // V)
+        score_BK, place_BK = candidate_BX.topk(K)
+        index_BK = index_BX.gather(1, place_BK)
+    return Candidates(score_BK, index_BK // V, index_BK % V)
 
 
 def _indices_of_best_chunks(log_prob_BRV: Tensor, score_BR: Tensor, K: int, num_chunks: int) -> Tensor:

@@ -38,19 +38,14 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention from target pieces to source pieces, without eos.
-
-    Args:
-        src_pieces, tgt_pieces: pieces of the source and the translation.
-        weights: one row per target piece, averaged over heads. The columns are `src_pieces`, or the pieces of one
-            segment if the line was split.
-        src_starts: index of the source piece in the first column of each row; nonzero only if the line was split.
-    """
+    """Attention from target pieces to source pieces, without eos."""
 
     src_pieces: list[str]
     tgt_pieces: list[str]
     weights: list[list[float]]
+    """One row per target piece, averaged over heads; a column per source piece, or per piece of one segment."""
     src_starts: list[int]
+    """Index of the source piece in the first column of each row; nonzero only if the line was split."""
 
     @cached_property
     def alignment(self) -> list[tuple[int, int]]:
@@ -73,32 +68,28 @@ class Attention:
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation of one line.
-
-    Args:
-        text: translation without line breaks.
-        score: log-probability / length^alpha; 0 for a blank line.
-        tokens: token ids without eos.
-        log_probability: sum of the log-probabilities of the tokens and eos, in nats.
-        token_log_probabilities: one per token, then that of eos; a split line has one eos per segment. Empty if the
-            backend computes them only with `token_scores`.
-        pieces: text of each token, including eos as `</s>`.
-        flags: warnings; each is a constant of this module, or names a missing phrase.
-        attention: attention weights, computed only on request.
-        confidence: probability that the translation is good; None if the model has no calibration.
-        alternatives: the other translations if `n_best` is above 1, best first.
-    """
+    """A translation of one line."""
 
     text: str
+    """Translation without line breaks."""
     score: float
+    """log_probability / length^alpha; 0 for a blank line."""
     tokens: list[int]
+    """Token ids without eos."""
     log_probability: float = 0.0
+    """Sum of the log-probabilities of the tokens and eos, in nats."""
     token_log_probabilities: list[float] = field(default_factory=list)
+    """One for each of `pieces`; empty if the backend computes them only with `token_scores`."""
     pieces: list[str] = field(default_factory=list)
+    """Text of each token, and `</s>` for eos; a split line has one eos per segment."""
     flags: tuple[str, ...] = ()
+    """Warnings; each is a constant of this module, or names a missing phrase."""
     attention: Attention | None = None
+    """Attention weights, computed only on request."""
     alternatives: tuple["Translation", ...] = ()
+    """Other translations if `n_best` is above 1, best first."""
     confidence: float | None = None
+    """Probability that the translation is good; None if the model has no calibration."""
 
     @property
     def length(self) -> int:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,13 @@ from mtformer.config.yaml_text import Origin
 from mtformer.data.filters.numbers import writes_digits
 from mtformer.decoding.confidence import Calibration, load_calibration
 from mtformer.decoding.constraints import missing
-from mtformer.decoding.ctranslate2_engine import import_ctranslate2, open_model, unsupported
+from mtformer.decoding.ctranslate2_engine import open_model, unsupported
 from mtformer.decoding.ctranslate2_model import cached_model
 from mtformer.decoding.engine import Engine, plan_batches
 from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.inputs import Segment, check_inputs, check_lines, make_segments, without_capitals
 from mtformer.decoding.postprocessing import END, Postprocessor
-from mtformer.decoding.translation import LOST, REPETITION, Scored, Translation, flag_phrases, in_capitals, join_n_best
+from mtformer.decoding.translation import REPETITION, Scored, Translation, flag_phrases, in_capitals, join_n_best
 from mtformer.decoding.weights import find_weights
 from mtformer.device import pick_device, pick_search_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
@@ -115,11 +115,11 @@ class Translator:
         if backend is None and (is_int8_on_cpu or any(map(_is_export, runs))):
             backend = "ctranslate2"
         is_single = len(runs) * len(checkpoints) == 1
-        if backend == "ctranslate2" and not is_single:
-            raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")
         configs = [load_config(run.config).config for run in runs]
         tokenizers = TokenizerPair.load(runs[0].tokenizer)
         if backend == "ctranslate2":
+            if not is_single:
+                raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")
             engine, weights = _load_ctranslate2(runs[0], configs[0], tokenizers, checkpoints[0], device, precision)
         else:
             engine, weights = _load_own(runs, configs, tokenizers, checkpoints, device, precision)
@@ -208,43 +208,36 @@ class Translator:
         segments = make_segments(inputs, self.tokenizers, *limits, first_line, splits, terms)
         report = progress or (lambda count: None)
         report(len(lines) - len({segment.line for segment in segments}))
-        wide = override(decoding, n_best=decoding.num_rows) if decoding.keep else decoding
         postprocess = Postprocessor(
-            self.engine, self.tokenizers, self._vocabulary, wide, attention, token_scores, self.in_digits
+            self.engine, self.tokenizers, self._vocabulary, decoding, attention, token_scores, self.in_digits
         )
-        search = partial(self._search, decoding=decoding, postprocess=postprocess)
         with evaluating(self.models):
-            found = search(segments, report=report)
+            found = self._search(segments, postprocess, report)
             again = []  # without one of the required phrases, or without all
             for i, segment in enumerate(segments):
                 if segment.required and _fails(segment, found[i]):
                     fewer = {(), *combinations(segment.required, len(segment.required) - 1)}
                     again += [(i, replace(segment, required=phrases)) for phrases in fewer]
-            results = zip(again, search([one for _, one in again], report=lambda count: None), strict=True)
+            n_bests = self._search([one for _, one in again], postprocess, lambda count: None)
+            results = zip(again, n_bests, strict=True)
             for (i, segment), n_best in sorted(results, key=lambda one: (len(one[0][1].required), one[1][0].score)):
                 found[i] = found[i] if _fails(segment, n_best) else n_best
-        n_bests: list[list[list[Translation]]] = [[] for _ in lines]
+        by_line: list[list[list[Translation]]] = [[] for _ in lines]
         for segment, n_best in zip(segments, found, strict=True):
-            n_bests[segment.line - first_line].append(n_best)
-        translations = [join_n_best(of_line, decoding.length_penalty) for of_line in n_bests]
-        if prefixes is not None or required is not None or glossary is not None:
-            checked = zip(translations, inputs, strict=True)
-            translations = [flag_phrases(one, line.prefix, line.required) for one, line in checked]
-        if self.calibration is not None:
-            rated = zip(inputs, translations, strict=True)
-            translations = [self.calibration.rate(line.text, one) for line, one in rated]
-        each = zip(given, inputs, translations, strict=True)
-        return [one if line.text == searched.text else in_capitals(one) for line, searched, one in each]
+            by_line[segment.line - first_line].append(n_best)
+        translations = []
+        for line, searched, n_bests in zip(given, inputs, by_line, strict=True):
+            one = flag_phrases(join_n_best(n_bests, decoding.length_penalty), line.prefix, line.required)
+            if self.calibration is not None:
+                one = self.calibration.rate(searched.text, one)
+            translations.append(one if line.text == searched.text else in_capitals(one))
+        return translations
 
     def _search(
-        self,
-        segments: Sequence[Segment],
-        decoding: DecodingConfig,
-        postprocess: Postprocessor,
-        report: Callable[[int], object],
+        self, segments: Sequence[Segment], postprocess: Postprocessor, report: Callable[[int], object]
     ) -> list[list[Translation]]:
         """Search and postprocess batch by batch, and return the n best translations of each segment."""
-        lengths = [len(segment.source) for segment in segments]
+        decoding, lengths = postprocess.decoding, [len(segment.source) for segment in segments]
         budget = min(self.engine.batch_tokens(decoding), self.engine.max_batch_tokens)
         batches = plan_batches(lengths, budget, decoding.num_rows)
         by_batch = [[segments[number] for number in batch] for batch in batches]
@@ -256,17 +249,13 @@ class Translator:
             for batch, some, n_bests in zip(batches, by_batch, searched, strict=True):
                 self._require_finite([[one.score for one in n_best] for n_best in n_bests])
                 for number, n_best in zip(batch, postprocess(some, n_bests), strict=True):
-                    kept_first = sorted(n_best, key=lambda one: bool(decoding.keep) and not LOST.isdisjoint(one.flags))
-                    found[number] = kept_first[: decoding.n_best]
+                    found[number] = n_best
                 num_left.subtract(segment.line for segment in some)
                 report(sum(num_left[line] == 0 for line in {segment.line for segment in some}))
         return found
 
     def score(
-        self,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        progress: Callable[[int], object] | None = None,
+        self, sources: Sequence[str], targets: Sequence[str], progress: Callable[[int], object] | None = None
     ) -> list[Scored | None]:
         """Return the log-probability of each token of given translations; an ensemble averages probabilities.
 
@@ -356,7 +345,6 @@ def _load_ctranslate2(
     precision: str | None,
 ) -> tuple[Engine, list[Path]]:
     """Load an export, or a run or bundle, which is converted on first use."""
-    import_ctranslate2()
     if config.data.language_tags == "target":
         raise unsupported("data.language_tags 'target'")
     if _is_export(run):

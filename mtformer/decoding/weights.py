@@ -79,8 +79,15 @@ def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
 
 
 def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
+    if checkpoint is None and run.is_bundle:
+        return [run.bundle_weights]
     if checkpoint is None:
-        return [_default(run, best_metric)]
+        default = default_weights(run, best_metric)
+        if default is not None:
+            return [default.folder / WEIGHTS]
+        if (run.path / CT2_WEIGHTS).is_file():
+            raise CheckpointError(f"{run.path}: a CTranslate2 export; translate, eval and serve can load it")
+        raise CheckpointError(f"{run.path}: {_available(run, best_metric)}; train it first")
     if checkpoint == "averaged" and run.averaged.is_dir():
         return [run.averaged / WEIGHTS]
     if checkpoint == "best" and (best := run.best_steps(best_metric)):
@@ -100,17 +107,6 @@ def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
     if (path / WEIGHTS).is_file():
         return [path / WEIGHTS]
     raise CheckpointError(f"{run.path}: no checkpoint '{checkpoint}'; {_available(run, best_metric)}")
-
-
-def _default(run: RunDir, best_metric: str) -> Path:
-    if run.is_bundle:
-        return run.bundle_weights
-    if (run.path / CT2_WEIGHTS).is_file():
-        raise CheckpointError(f"{run.path}: a CTranslate2 export; translate, eval and serve can load it")
-    default = default_weights(run, best_metric)
-    if default is None:
-        raise CheckpointError(f"{run.path}: {_available(run, best_metric)}; train it first")
-    return default.folder / WEIGHTS
 
 
 def _available(run: RunDir, best_metric: str) -> str:

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import queue
 from collections.abc import AsyncIterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +17,6 @@ from prometheus_fastapi_instrumentator import Instrumentator
 from starlette.exceptions import HTTPException
 
 from mtformer import __version__
-from mtformer.config.languages import language_name
 from mtformer.decoding.html import Fragment
 from mtformer.decoding.inputs import one_line
 from mtformer.decoding.translation import Translation
@@ -36,7 +34,6 @@ from mtformer.serving.requests import (
     detect,
     read_request,
 )
-from mtformer.serving.server import explain_loop_error
 from mtformer.templating import render
 
 log = logging.getLogger("mtformer")
@@ -69,7 +66,6 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        asyncio.get_running_loop().set_exception_handler(explain_loop_error)
         batcher.start()
         yield
         batcher.close()
@@ -78,7 +74,7 @@ def create_app(
     Gauge("mtformer_queue", "Number of waiting requests.", registry=registry).set_function(batcher.waiting.qsize)
     sentences = Counter("mtformer_sentences", "Number of translated non-blank lines.", registry=registry)
     service = _Service(batcher, languages, limits, hosts, sentences)
-    described, settings = languages.describe(), _settings(languages, limits)
+    described = languages.describe()
 
     # FastAPI's own documentation pages need network access, and its own /openapi.json does not check the origin.
     app = FastAPI(
@@ -87,7 +83,7 @@ def create_app(
     )  # fmt: skip
     figures = Instrumentator(should_group_status_codes=False, registry=registry)
     figures.instrument(app, metric_namespace="mtformer").expose(app)
-    for kind in (HTTPException, ClosedError, MtformerError, Exception):
+    for kind in (HTTPException, MtformerError, Exception):
         app.add_exception_handler(kind, _refuse)
 
     text, translation = describe_body(TextRequest), describe_body(TranslationRequest)
@@ -96,7 +92,6 @@ def create_app(
     app.add_api_route("/detect", service.detect, methods=["POST"], openapi_extra=text)
     get = partial(app.add_api_route, methods=["GET"])
     get("/languages", lambda: JSONResponse(described), description="List the languages, with the targets of each.")
-    get("/frontend/settings", lambda: JSONResponse(settings), description="Return settings for clients.")
     get("/health", lambda: JSONResponse({"status": "ok"}), description="Return the status ok.")
     schema, hidden = app.openapi(), partial(get, include_in_schema=False)
     page = make_page(title, languages, limits)
@@ -137,7 +132,8 @@ class _Service:
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
         job = Job(query.lines, query.target, 1 + query.alternatives, attention=query.format == "html")
         translations = await self._answer(job, request)
-        by_text = list(zip(query.texts, query.split_by_text(translations), strict=True))
+        rest = iter(translations)
+        by_text = [(text, [next(rest) for _ in text.lines]) for text in query.texts]
         fields: dict[str, list[Any]] = {"translatedText": [_join(text, lines, 0) for text, lines in by_text]}
         if num_repaired := sum(isinstance(text, Fragment) and text.is_repaired for text in query.texts):
             log.warning("repaired unclosed or wrongly nested tags in %d of %d texts", num_repaired, len(query.texts))
@@ -148,7 +144,8 @@ class _Service:
         if query.source == "auto":
             sources = self.languages.sources_of(query.target)
             fields["detectedLanguage"] = [detect(text.text, sources) for text in query.texts]
-        return JSONResponse(fields if query.is_list else {key: values[0] for key, values in fields.items()})
+        is_list = isinstance(query.q, list)
+        return JSONResponse(fields if is_list else {key: values[0] for key, values in fields.items()})
 
     async def words(self, request: Request) -> JSONResponse:
         """Translate a text; return the n best translations of each line with their words and attention."""
@@ -163,22 +160,14 @@ class _Service:
         """Return the language of a text, or of each text in a list, with the confidence in percent."""
         query = await read_request(TextRequest, request, self.limits, self.languages)
         found = [[detect(text.text, self.languages.sources)] for text in query.texts]
-        return JSONResponse(found if query.is_list else found[0])
+        return JSONResponse(found if isinstance(query.q, list) else found[0])
 
-    def _submit(self, job: Job) -> None:
+    async def _answer(self, job: Job, request: Request) -> list[Translation]:
+        """Return the translations of a job; it is abandoned if the client disconnects or the job takes too long."""
         try:
             self.batcher.submit(job)
         except queue.Full:
             raise HTTPException(503, "too many requests are waiting; send this one again later") from None
-        job.answer.add_done_callback(partial(self._count, job))
-
-    def _count(self, job: Job, answer: Future[list[Translation]]) -> None:
-        if answer.exception() is None:
-            self.sentences.inc(sum(bool(line.strip()) for line in job.lines))
-
-    async def _answer(self, job: Job, request: Request) -> list[Translation]:
-        """Return the translations of a job; it is abandoned if the client disconnects or the job takes too long."""
-        self._submit(job)
         answer = asyncio.wrap_future(job.answer)
         disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
         either: set[asyncio.Future[Any]] = {answer, disconnected}
@@ -186,28 +175,15 @@ class _Service:
             await asyncio.wait(either, timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 raise HTTPException(503, "the translation took too long; send less text at a time")
-            return answer.result()
+            translations = answer.result()
         except asyncio.CancelledError:  # when the server shuts down
             raise ClosedError from None
         finally:
             job.is_abandoned = True
             answer.cancel()
             disconnected.cancel()
-
-
-def _settings(languages: Languages, limits: Limits) -> dict[str, Any]:
-    source, target = ({"code": code, "name": language_name(code)} for code in languages.directions[0])
-    needs_key = limits.api_key is not None
-    return {
-        "apiKeys": needs_key,
-        "keyRequired": needs_key,
-        "charLimit": limits.characters,
-        "frontendTimeout": 500,
-        "suggestions": False,
-        "filesTranslation": False,
-        "supportedFilesFormat": [],
-        "language": {"source": source, "target": target},
-    }
+        self.sentences.inc(sum(bool(line.strip()) for line in job.lines))
+        return translations
 
 
 def _host_name(host: str) -> str | None:
@@ -234,20 +210,13 @@ def _join(text: Text | Fragment, of_lines: list[Translation], rank: int) -> str:
     return type(text)(text.text).join([n_best[rank if rank < len(n_best) else 0] for n_best in n_bests])
 
 
-def _as_refusal(error: Exception) -> HTTPException:
-    """Return the error response for an exception; log unexpected exceptions as bugs."""
-    if isinstance(error, HTTPException):
-        return error
-    if isinstance(error, ClosedError):
-        return HTTPException(503, "the server is shutting down")
-    if isinstance(error, MtformerError):  # out of memory, or a model whose scores are not finite
-        return HTTPException(503, str(error))
-    summary = f"{type(error).__name__}: {error}".splitlines()[0]
-    log.error("%s; this is a bug in mtformer, please report it", summary)
-    return HTTPException(500, "this is a bug in mtformer; see the log of the server")
-
-
 async def _refuse(_: Request, error: Exception) -> JSONResponse:
-    refusal = _as_refusal(error)
-    wait = {"Retry-After": str(RETRY_SECONDS)} if refusal.status_code == 503 else None
-    return JSONResponse({"error": one_line(refusal.detail)[:500]}, refusal.status_code, refusal.headers or wait)
+    """Return the error response for an exception; log unexpected exceptions as bugs."""
+    if isinstance(error, MtformerError):  # the server shuts down, out of memory, or the model's scores are not finite
+        error = HTTPException(503, str(error))
+    elif not isinstance(error, HTTPException):
+        summary = f"{type(error).__name__}: {error}".splitlines()[0]
+        log.error("%s; this is a bug in mtformer, please report it", summary)
+        error = HTTPException(500, "this is a bug in mtformer; see the log of the server")
+    wait = {"Retry-After": str(RETRY_SECONDS)} if error.status_code == 503 else None
+    return JSONResponse({"error": one_line(error.detail)[:500]}, error.status_code, error.headers or wait)

@@ -3,7 +3,6 @@
 import contextlib
 import queue
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -11,14 +10,17 @@ from dataclasses import dataclass, field
 
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
+from mtformer.errors import MtformerError
 
-GATHER_SECONDS = 0.005
 MAX_CHARACTERS = 10_000
 """Number of characters at which a batch is full."""
 
 
-class ClosedError(Exception):
+class ClosedError(MtformerError):
     """Raised when the server shuts down, or when no client is waiting for the answer."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is shutting down")
 
 
 @dataclass
@@ -85,28 +87,33 @@ class Batcher:
                 self._translate(group)
 
     def _gather(self) -> list[Job]:
-        """Return the next job and all that arrive within a few milliseconds."""
+        """Wait for a job, and return it together with those that already wait behind it."""
         jobs: list[Job] = []
-        size, deadline = 0, None
-        while not jobs or size < self._max_characters:
-            try:
-                timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-                job = self.waiting.get(timeout=timeout)
-            except queue.Empty:
-                break
-            if job is None:
-                break
-            if not job.is_abandoned:
-                jobs.append(job)
-                size += job.size
-                deadline = deadline or time.monotonic() + GATHER_SECONDS
+        size = 0
+        with contextlib.suppress(queue.Empty):
+            while not jobs or size < self._max_characters:
+                job = self.waiting.get(block=not jobs)
+                if job is None:
+                    break
+                if not job.is_abandoned:
+                    jobs.append(job)
+                    size += job.size
         return jobs
 
     def _translate(self, group: Sequence[Job]) -> None:
         """Answer jobs with the same settings together; if that fails, answer each job separately."""
         group = [job for job in group if not job.is_abandoned]
+        if not group:
+            return
+
+        def check_abandoned(_: int) -> None:
+            if self._is_closing or all(job.is_abandoned for job in group):
+                raise ClosedError
+
+        lines, n_best = [line for job in group for line in job.lines], max(job.n_best for job in group)
+        translate = self._translators[group[0].target].translate
         try:
-            found = iter(self._found(group) if group else [])
+            found = iter(translate(lines, attention=group[0].attention, progress=check_abandoned, n_best=n_best))
         except Exception as error:
             if len(group) > 1:
                 for job in group:
@@ -116,15 +123,3 @@ class Batcher:
             return
         for job in group:
             job.answer.set_result([next(found) for _ in job.lines])
-
-    def _found(self, group: Sequence[Job]) -> list[Translation]:
-        def check_abandoned(_: int) -> None:
-            if self._is_closing or all(job.is_abandoned for job in group):
-                raise ClosedError
-
-        return self._translators[group[0].target].translate(
-            [line for job in group for line in job.lines],
-            attention=group[0].attention,
-            progress=check_abandoned,
-            n_best=max(job.n_best for job in group),
-        )

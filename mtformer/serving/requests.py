@@ -5,7 +5,6 @@ FastAPI does not limit the size of a body or accept the same fields as JSON and 
 
 import asyncio
 import hmac
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from pydantic import (
     model_validator,
 )
 from starlette.requests import ClientDisconnect
-from starlette.types import Message, Scope
 
 from mtformer.config.data import DataConfig
 from mtformer.config.languages import language_name
@@ -34,20 +32,19 @@ from mtformer.data.filters.language import LETTERS, probabilities, words_of
 from mtformer.decoding.html import Fragment
 from mtformer.decoding.inputs import one_line
 from mtformer.decoding.translation import Translation
+from mtformer.files import parse_json
 
 BODY_SECONDS = 30
 MAX_LINES = 1000
 BREAK = re.compile(r"(\r\n|\r|\n)")
 FORM = "application/x-www-form-urlencoded"
-MULTIPART = "multipart/form-data"
 PROBLEMS = {
-    "q": "q must be a string or a list of strings",
+    "q": "q is missing, or is not a string or a list of strings",
     "source": "source is missing; give a language code (see GET /languages)",
     "target": "target is missing; give a language code (see GET /languages)",
     "format": "format must be text or html",
     "alternatives": "alternatives must be an integer of at least 0",
 }
-T = TypeVar("T")
 # pydantic's `str` rejects lone surrogates, which JSON can contain; the translator replaces them.
 Str = InstanceOf[str]
 
@@ -64,11 +61,6 @@ class Limits:
     """Key that a request must contain; None: no key is required."""
     default_alternatives: int = 0
     """Number of translations besides the best one if the request does not specify it."""
-
-    @property
-    def body(self) -> int:
-        """Maximum size of a body: up to 12 bytes per character in JSON and forms, and some for the other fields."""
-        return 12 * self.characters + 4096
 
 
 @dataclass(frozen=True)
@@ -166,11 +158,6 @@ class TextRequest(BaseModel):
                 raise ValueError(f"q has {number:,} {unit}; the maximum for a request is {most:,}: send less text")
         return q
 
-    @property
-    def is_list(self) -> bool:
-        """True if the response is a list."""
-        return isinstance(self.q, list)
-
     @cached_property
     def texts(self) -> list[Text | Fragment]:
         """All texts; a single one if `q` is not a list."""
@@ -207,24 +194,20 @@ class TranslationRequest(TextRequest):
         """Lines of all texts."""
         return [line for text in self.texts for line in text.lines]
 
-    def split_by_text(self, of_lines: Sequence[T]) -> list[list[T]]:
-        """Split a list with an item for each line into a list for each text."""
-        rest = iter(of_lines)
-        return [[next(rest) for _ in text.lines] for text in self.texts]
-
 
 Kind = TypeVar("Kind", bound=TextRequest)
 
 
 async def read_request(kind: type[Kind], request: Request, limits: Limits, languages: Languages) -> Kind:
     """Read a JSON object, a form or a query string, check the key and other fields; raise HTTPException on errors."""
+    max_bytes = 12 * limits.characters + 4096  # a character has up to 12 bytes in JSON and forms
     try:
-        body = await asyncio.wait_for(_read_body(request, limits.body), BODY_SECONDS)
+        body = await asyncio.wait_for(_read_body(request, max_bytes), BODY_SECONDS)
     except (asyncio.TimeoutError, asyncio.CancelledError):  # the latter when the server shuts down
         raise HTTPException(408, "the request was not complete in time; send it again") from None
     except ClientDisconnect:
         raise HTTPException(400, "the connection was closed before the request was complete") from None
-    fields = await _parse(body, request)
+    fields = _parse(body, request)
     if limits.api_key is not None:
         _check_key(fields.get("api_key") or "", limits.api_key)
     try:
@@ -236,42 +219,35 @@ async def read_request(kind: type[Kind], request: Request, limits: Limits, langu
 def describe_body(kind: type[TextRequest]) -> dict[str, Any]:
     """Describe the request body for an OpenAPI schema; the fields may also be sent in the query string."""
     schema = {"schema": kind.model_json_schema()}
-    return {"requestBody": {"content": dict.fromkeys(("application/json", FORM, MULTIPART), schema)}}
+    return {"requestBody": {"content": {"application/json": schema, FORM: schema}}}
 
 
 def _describe(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
-    if (first["loc"], first["type"]) == (("q",), "missing"):
-        return "q is missing; it is the text to translate"
     return PROBLEMS[str(first["loc"][0])]
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
     """Return the body; refuse one of more than `max_bytes` before all of it is in memory."""
-    declared = request.headers.get("content-length", "")
     body = bytearray()
-    too_large = HTTPException(413, f"the request is larger than {max_bytes:,} bytes; send less text at a time")
-    if declared.isdecimal() and int(declared[:20]) > max_bytes:
-        raise too_large
     async for chunk in request.stream():
         body += chunk
         if len(body) > max_bytes:
-            raise too_large
+            raise HTTPException(413, f"the request is larger than {max_bytes:,} bytes; send less text at a time")
     return bytes(body)
 
 
-async def _parse(body: bytes, request: Request) -> dict[str, Any]:
+def _parse(body: bytes, request: Request) -> dict[str, Any]:
     """Return the fields of a JSON object, or of the query string and form, where repeated fields become lists."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if body and kind not in (FORM, MULTIPART):
+    if body and kind != FORM:
         return _parse_json(body)
     if kind == FORM and body.lstrip().startswith(b"{"):
         raise HTTPException(400, "the body is JSON but sent as a form; set the header Content-Type: application/json")
     try:
-        query = _parse_form(request.scope["query_string"])
-        form = _parse_form(body) if kind != MULTIPART else await _parse_multipart(body, request.scope)
+        query, form = _parse_form(request.scope["query_string"]), _parse_form(body)
     except UnicodeDecodeError:
         raise HTTPException(400, "the form is not UTF-8") from None
     except ValueError:
@@ -283,22 +259,11 @@ def _parse_form(form: bytes) -> dict[str, list[str]]:
     return parse_qs(form.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=MAX_LINES)
 
 
-async def _parse_multipart(body: bytes, scope: Scope) -> dict[str, list[Any]]:
-    async def receive() -> Message:
-        return {"type": "http.request", "body": body}
-
-    body.decode("utf-8")  # Starlette reads other bytes as Latin-1.
-    form = await Request(scope, receive).form(max_files=0, max_fields=MAX_LINES, max_part_size=len(body))
-    return {key: form.getlist(key) for key in form}
-
-
 def _parse_json(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
-    except (RecursionError, ValueError) as error:  # ValueError: also for a number with thousands of digits
-        reasons = {RecursionError: "it is nested too deeply", UnicodeDecodeError: "it is not UTF-8"}
-        reason = reasons.get(type(error), str(error))
-        raise HTTPException(400, f"the request is not valid JSON: {reason}") from None
+        found = parse_json(body)
+    except ValueError as error:  # also for bytes that are not UTF-8, or a number with thousands of digits
+        raise HTTPException(400, f"the request is not valid JSON: {error}") from None
     if not isinstance(found, dict):
         raise HTTPException(400, 'the request is not a JSON object; send {"q": ..., "source": ..., "target": ...}')
     return found

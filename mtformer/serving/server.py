@@ -1,9 +1,9 @@
 """HTTP server: a listening socket on this machine, and uvicorn with a time limit for request heads."""
 
 import asyncio
-import errno
 import ipaddress
 import logging
+import os
 import socket
 from typing import Any
 
@@ -41,15 +41,6 @@ class Protocol(H11Protocol):
             self.timeout_keep_alive_handler()
 
 
-def explain_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handle an exception outside of requests as asyncio does, but explain what to do about too many open files."""
-    if getattr(context.get("exception"), "errno", None) == errno.EMFILE:
-        context["message"] = "too many open files, so new connections wait; raise the limit with `ulimit -n`"
-    # One second after such an error, asyncio accepts connections again, even if the server has stopped.
-    if "_start_serving" not in context["message"]:
-        loop.default_exception_handler(context)
-
-
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket (port 0: any free port); raise ConfigError if the address is not available."""
     try:
@@ -60,13 +51,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server(address, family=family, dualstack_ipv6=is_dual)
     except OSError as error:
-        where = f"port {port} of {host}"
-        known = {
-            errno.EADDRINUSE: f"{where} is in use; choose another with --port, or 0 for any free port",
-            errno.EACCES: f"{where} requires administrator rights; choose port 1024 or higher with --port",
-            errno.EADDRNOTAVAIL: f"--host {host}: not an address of this machine",
-        }
-        raise ConfigError(known.get(error.errno or 0, f"{host} port {port}: {error.strerror}")) from None
+        reason = os.strerror(error.errno or 0)
+        raise ConfigError(f"--host {host} --port {port}: {reason}; choose others (port 0: any free port)") from None
 
 
 def is_local(sock: socket.socket) -> bool:
@@ -87,7 +73,6 @@ def make_server(app: Any, is_verbose: bool) -> uvicorn.Server:
     """
     if is_verbose:
         logging.getLogger("uvicorn").handlers = logging.getLogger("mtformer").handlers
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # logs a warning for each malformed form
     config = uvicorn.Config(
         app,
         http=Protocol,

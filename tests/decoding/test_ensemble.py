@@ -70,5 +70,5 @@ def test_reorder_and_keep_update_the_cache_of_each_member() -> None:
     ensemble.step(torch.tensor([4, 5, 4, 5, 4, 5]), cache)
     cache.reorder(torch.tensor([[1, 1], [1, 0], [0, 0]]))
     cache.keep(torch.tensor([2, 0]))
-    for member in cache.caches:
+    for member in cache:
         assert member.rows == [((6, EOS), (4,)), ((6, EOS), (4,)), ((4, EOS), (5,)), ((4, EOS), (5,))]

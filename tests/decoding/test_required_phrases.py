@@ -238,7 +238,7 @@ def test_a_phrase_that_needs_a_repetition_is_dropped(
 ) -> None:
     given, repeated, used, missed = case
 
-    def search(segments: Sequence[Segment], **_: object) -> list[list[Translation]]:
+    def search(segments: Sequence[Segment], *_: object) -> list[list[Translation]]:
         found = []
         for segment in segments:
             tokens = [token for phrase in segment.required for token in phrase]

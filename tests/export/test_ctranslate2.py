@@ -386,7 +386,7 @@ def test_folders_and_settings_that_cannot_be_loaded_raise_errors(
     with pytest.raises(DeviceError, match="device 'tpu'"):
         load_exported(target, "tpu")
     monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 0)
-    with pytest.raises(DeviceError, match="CTranslate2 finds no CUDA device"):
+    with pytest.raises(DeviceError, match="CTranslate2 finds no such device; use auto, cpu"):
         load_exported(target, "cuda")
     monkeypatch.setattr(ctranslate2, "get_supported_compute_types", lambda device: {"float32", "int8"})
     with pytest.raises(DeviceError, match="'bf16': CTranslate2 does not support it on cpu; use auto, fp32, int8"):
@@ -430,7 +430,7 @@ def test_export_and_translate_from_the_command_line(bundle: RunDir, tmp_path: Pa
         ),
         (
             ("eval", "RUN", "--precision", "int8", "--sample", "--src", __file__, "--ref", __file__),
-            "sampling: not supported by CTranslate2",
+            "sampling or mbr_samples: not supported by CTranslate2",
         ),
         (("serve", "RUN", "--backend", "ctranslate2", "--port", "0", "--mbr-samples", "4"), "mbr_samples: not"),
         (

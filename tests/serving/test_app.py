@@ -21,7 +21,6 @@ from mtformer.serving.requests import MAX_LINES, TranslationRequest
 
 Start = Callable[..., TestClient]
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
-MULTIPART = b'--x\r\nContent-Disposition: form-data; name="target"\r\n\r\nde\r\n--x--\r\n'
 EN_DE = {"source": "en", "target": "de"}
 PLACES = ("/translate", "/words")
 
@@ -52,13 +51,9 @@ def test_forms_are_read_like_json(client: TestClient, translator: Translator) ->
         {"params": EN_DE, "data": {"q": "a dog"}},
         {"params": {"q": "a cat"}, "data": EN_DE | {"q": "a dog"}},
         {"params": {"q": "a cat"}, "json": EN_DE | {"q": "a dog"}},
-        {"files": {key: (None, value) for key, value in {**EN_DE, "q": "a dog"}.items()}},
-        {"params": EN_DE, "files": {"q": (None, "a dog")}},
     ],
 )
-def test_fields_may_be_in_the_query_string_or_a_multipart_form(
-    client: TestClient, translator: Translator, send: dict[str, Any]
-) -> None:
+def test_fields_may_be_in_the_query_string(client: TestClient, translator: Translator, send: dict[str, Any]) -> None:
     answer = client.post("/translate", **send)
     assert answer.json() == {"translatedText": alone(translator, "a dog")}
 
@@ -152,12 +147,7 @@ def test_languages_are_listed(start: Start, client: TestClient, both: Translator
     assert start(both).get("/languages").json() == [{**english, "targets": ["de"]}, {**german, "targets": ["en"]}]
 
 
-def test_settings_and_health(start: Start, client: TestClient, translator: Translator) -> None:
-    settings = client.get("/frontend/settings").json()
-    assert settings["charLimit"] == 300
-    assert settings["language"]["source"]["code"] == "en"
-    assert (settings["keyRequired"], settings["apiKeys"]) == (False, False)
-    assert start(translator, api_key="k").get("/frontend/settings").json()["keyRequired"] is True
+def test_health(client: TestClient) -> None:
     assert client.get("/health").json() == {"status": "ok"}
 
 
@@ -172,8 +162,8 @@ def test_settings_and_health(start: Start, client: TestClient, translator: Trans
         ({"target": ["de"]}, "target is missing"),
         ({"source": ""}, "source is missing"),
         ({"q": None}, "q is missing"),
-        ({"q": 3}, "q must be a string or a list of strings"),
-        ({"q": ["a", 3]}, "q must be a string or a list of strings"),
+        ({"q": 3}, "q is missing, or is not a string or a list of strings"),
+        ({"q": ["a", 3]}, "is not a string or a list of strings"),
         ({"format": "xml"}, "format must be text or html"),
         ({"format": "\ud800"}, "format must be text or html"),
         ({"alternatives": -1}, "alternatives must be an integer of at least 0"),
@@ -196,9 +186,9 @@ def test_invalid_fields(client: TestClient, fields: dict[str, Any], message: str
     [
         (b'{"q": "x",}', "application/json", "not valid JSON: .* line 1 column"),
         (b"", "application/json", "q is missing"),
-        (b"[" * 3000, "application/json", "not valid JSON: it is nested too deeply|not valid JSON: Expecting"),
-        (b'{"q": "\xff"}', "application/json", "not valid JSON: it is not UTF-8"),
-        (b'{"q": ' + b"9" * 5000 + b"}", "application/json", "not valid JSON: .*digits|q is neither"),
+        (b"[" * 3000, "application/json", "not valid JSON: nested too deeply|not valid JSON: Expecting"),
+        (b'{"q": "\xff"}', "application/json", "not valid JSON: 'utf-8' codec"),
+        (b'{"q": ' + b"9" * 5000 + b"}", "application/json", "not valid JSON: .*digits"),
         (b'["x"]', "application/json", "not a JSON object"),
         (b"3", "text/plain", "not a JSON object"),
         (b"q=%ff&source=en&target=de", FORM["Content-Type"], "the form is not UTF-8"),
@@ -206,11 +196,6 @@ def test_invalid_fields(client: TestClient, fields: dict[str, Any], message: str
         (b'{"q": "x", "source": "en", "target": "de"}', FORM["Content-Type"], "JSON but sent as a form"),
         (b"source=en&target=de", FORM["Content-Type"], "q is missing"),
         (b"", FORM["Content-Type"], "q is missing"),
-        (b"--x", "multipart/form-data", "Missing boundary"),
-        (b"x" * 100, "multipart/form-data; boundary=x", "boundary|multipart"),
-        (MULTIPART, "multipart/form-data; boundary=x", "q is missing"),
-        (MULTIPART + b"\xff", "multipart/form-data; boundary=x", "the form is not UTF-8"),
-        (MULTIPART.replace(b'"target"', b'"q"; filename="f"'), "multipart/form-data; boundary=x", "Too many files"),
     ],
 )
 def test_invalid_bodies(start: Start, translator: Translator, body: bytes, kind: str, message: str) -> None:
@@ -301,9 +286,9 @@ def test_errors_are_json_for_all_routes(client: TestClient, method: str, place: 
 def test_the_api_is_described_without_a_network(client: TestClient) -> None:
     schema = client.get("/openapi.json").json()
     assert set(schema["paths"]) == {
-        *PLACES, "/detect", "/languages", "/frontend/settings", "/health", "/metrics"
+        *PLACES, "/detect", "/languages", "/health", "/metrics"
     }  # fmt: skip
-    for kind in ("application/json", FORM["Content-Type"], "multipart/form-data"):
+    for kind in ("application/json", FORM["Content-Type"]):
         body = schema["paths"]["/translate"]["post"]["requestBody"]["content"][kind]["schema"]
         assert body["required"] == ["q", "source", "target"]
         assert set(body["properties"]) == set(TranslationRequest.model_fields)
@@ -415,13 +400,12 @@ def test_words_and_attention_of_a_translation(client: TestClient, translator: Tr
 class Caller:
     """Calls an application as a server would, with a body that may never end and a client that may disconnect."""
 
-    def __init__(self, client: TestClient, place: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, client: TestClient, place: str) -> None:
         self.app = client.app
-        raw = {"host": "localhost", **(headers or {})}
         self.scope = {
             "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "POST",
             "scheme": "http", "path": place, "raw_path": place.encode(), "query_string": b"", "root_path": "",
-            "headers": [(name.encode(), value.encode()) for name, value in raw.items()], "state": {},
+            "headers": [(b"host", b"localhost")], "state": {},
         }  # fmt: skip
         self.num_read = 0
         self.sent: list[dict[str, Any]] = []
@@ -453,9 +437,6 @@ def test_an_endless_body_is_read_up_to_the_maximum_size(client: TestClient) -> N
     caller.call(endless)
     assert caller.status == 413
     assert caller.num_read < 12
-    caller_with_length = Caller(client, "/translate", {"content-length": str(10**30)})
-    caller_with_length.call(endless)
-    assert (caller_with_length.status, caller_with_length.num_read) == (413, 0)
 
 
 def test_a_body_that_does_not_arrive_times_out(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
