@@ -17,6 +17,7 @@ from prometheus_fastapi_instrumentator import Instrumentator
 from starlette.exceptions import HTTPException
 
 from mtformer import __version__
+from mtformer.config.languages import language_name
 from mtformer.decoding.html import Fragment
 from mtformer.decoding.inputs import one_line
 from mtformer.decoding.translation import Translation
@@ -74,7 +75,7 @@ def create_app(
     Gauge("mtformer_queue", "Number of waiting requests.", registry=registry).set_function(batcher.waiting.qsize)
     sentences = Counter("mtformer_sentences", "Number of translated non-blank lines.", registry=registry)
     service = _Service(batcher, languages, limits, hosts, sentences)
-    described = languages.describe()
+    described, settings = languages.describe(), _settings(languages, limits)
 
     # FastAPI's own documentation pages need network access, and its own /openapi.json does not check the origin.
     app = FastAPI(
@@ -92,6 +93,7 @@ def create_app(
     app.add_api_route("/detect", service.detect, methods=["POST"], openapi_extra=text)
     get = partial(app.add_api_route, methods=["GET"])
     get("/languages", lambda: JSONResponse(described), description="List the languages, with the targets of each.")
+    get("/frontend/settings", lambda: JSONResponse(settings), description="Return settings for clients.")
     get("/health", lambda: JSONResponse({"status": "ok"}), description="Return the status ok.")
     schema, hidden = app.openapi(), partial(get, include_in_schema=False)
     page = make_page(title, languages, limits)
@@ -184,6 +186,21 @@ class _Service:
             disconnected.cancel()
         self.sentences.inc(sum(bool(line.strip()) for line in job.lines))
         return translations
+
+
+def _settings(languages: Languages, limits: Limits) -> dict[str, Any]:
+    source, target = ({"code": code, "name": language_name(code)} for code in languages.directions[0])
+    needs_key = limits.api_key is not None
+    return {
+        "apiKeys": needs_key,
+        "keyRequired": needs_key,
+        "charLimit": limits.characters,
+        "frontendTimeout": 500,
+        "suggestions": False,
+        "filesTranslation": False,
+        "supportedFilesFormat": [],
+        "language": {"source": source, "target": target},
+    }
 
 
 def _host_name(host: str) -> str | None:

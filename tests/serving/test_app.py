@@ -147,7 +147,12 @@ def test_languages_are_listed(start: Start, client: TestClient, both: Translator
     assert start(both).get("/languages").json() == [{**english, "targets": ["de"]}, {**german, "targets": ["en"]}]
 
 
-def test_health(client: TestClient) -> None:
+def test_settings_and_health(start: Start, client: TestClient, translator: Translator) -> None:
+    settings = client.get("/frontend/settings").json()
+    assert settings["charLimit"] == 300
+    assert settings["language"]["source"]["code"] == "en"
+    assert (settings["keyRequired"], settings["apiKeys"]) == (False, False)
+    assert start(translator, api_key="k").get("/frontend/settings").json()["keyRequired"] is True
     assert client.get("/health").json() == {"status": "ok"}
 
 
@@ -286,7 +291,7 @@ def test_errors_are_json_for_all_routes(client: TestClient, method: str, place: 
 def test_the_api_is_described_without_a_network(client: TestClient) -> None:
     schema = client.get("/openapi.json").json()
     assert set(schema["paths"]) == {
-        *PLACES, "/detect", "/languages", "/health", "/metrics"
+        *PLACES, "/detect", "/languages", "/frontend/settings", "/health", "/metrics"
     }  # fmt: skip
     for kind in ("application/json", FORM["Content-Type"]):
         body = schema["paths"]["/translate"]["post"]["requestBody"]["content"][kind]["schema"]
