@@ -13,7 +13,7 @@ from mtformer.cli.options import EnsembleArgument, optional
 from mtformer.errors import ConfigError, require_extra
 
 log = logging.getLogger("mtformer")
-PACKAGES = ("fastapi", "uvicorn", "prometheus_fastapi_instrumentator", "bs4")
+PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_fastapi_instrumentator", "bs4")
 KEY_HELP = "api_key that requests must send (or set MTFORMER_API_KEY); required if other machines can reach --host."
 
 

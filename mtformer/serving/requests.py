@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 from starlette.requests import ClientDisconnect
+from starlette.types import Message, Scope
 
 from mtformer.config.data import DataConfig
 from mtformer.config.languages import language_name
@@ -38,6 +39,7 @@ BODY_SECONDS = 30
 MAX_LINES = 1000
 BREAK = re.compile(r"(\r\n|\r|\n)")
 FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
 PROBLEMS = {
     "q": "q is missing, or is not a string or a list of strings",
     "source": "source is missing; give a language code (see GET /languages)",
@@ -207,7 +209,7 @@ async def read_request(kind: type[Kind], request: Request, limits: Limits, langu
         raise HTTPException(408, "the request was not complete in time; send it again") from None
     except ClientDisconnect:
         raise HTTPException(400, "the connection was closed before the request was complete") from None
-    fields = _parse(body, request)
+    fields = await _parse(body, request)
     if limits.api_key is not None:
         _check_key(fields.get("api_key") or "", limits.api_key)
     try:
@@ -219,7 +221,7 @@ async def read_request(kind: type[Kind], request: Request, limits: Limits, langu
 def describe_body(kind: type[TextRequest]) -> dict[str, Any]:
     """Describe the request body for an OpenAPI schema; the fields may also be sent in the query string."""
     schema = {"schema": kind.model_json_schema()}
-    return {"requestBody": {"content": {"application/json": schema, FORM: schema}}}
+    return {"requestBody": {"content": dict.fromkeys(("application/json", FORM, MULTIPART), schema)}}
 
 
 def _describe(error: ValidationError) -> str:
@@ -239,15 +241,16 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-def _parse(body: bytes, request: Request) -> dict[str, Any]:
+async def _parse(body: bytes, request: Request) -> dict[str, Any]:
     """Return the fields of a JSON object, or of the query string and form, where repeated fields become lists."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if body and kind != FORM:
+    if body and kind not in (FORM, MULTIPART):
         return _parse_json(body)
     if kind == FORM and body.lstrip().startswith(b"{"):
         raise HTTPException(400, "the body is JSON but sent as a form; set the header Content-Type: application/json")
     try:
-        query, form = _parse_form(request.scope["query_string"]), _parse_form(body)
+        query = _parse_form(request.scope["query_string"])
+        form = _parse_form(body) if kind != MULTIPART else await _parse_multipart(body, request.scope)
     except UnicodeDecodeError:
         raise HTTPException(400, "the form is not UTF-8") from None
     except ValueError:
@@ -257,6 +260,15 @@ def _parse(body: bytes, request: Request) -> dict[str, Any]:
 
 def _parse_form(form: bytes) -> dict[str, list[str]]:
     return parse_qs(form.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=MAX_LINES)
+
+
+async def _parse_multipart(body: bytes, scope: Scope) -> dict[str, list[Any]]:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body}
+
+    body.decode("utf-8")  # Starlette reads other bytes as Latin-1.
+    form = await Request(scope, receive).form(max_files=0, max_fields=MAX_LINES, max_part_size=len(body))
+    return {key: form.getlist(key) for key in form}
 
 
 def _parse_json(body: bytes) -> dict[str, Any]:

@@ -73,6 +73,7 @@ def make_server(app: Any, is_verbose: bool) -> uvicorn.Server:
     """
     if is_verbose:
         logging.getLogger("uvicorn").handlers = logging.getLogger("mtformer").handlers
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # logs a warning for each malformed form
     config = uvicorn.Config(
         app,
         http=Protocol,

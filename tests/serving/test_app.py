@@ -21,6 +21,7 @@ from mtformer.serving.requests import MAX_LINES, TranslationRequest
 
 Start = Callable[..., TestClient]
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+MULTIPART = b'--x\r\nContent-Disposition: form-data; name="target"\r\n\r\nde\r\n--x--\r\n'
 EN_DE = {"source": "en", "target": "de"}
 PLACES = ("/translate", "/words")
 
@@ -51,9 +52,13 @@ def test_forms_are_read_like_json(client: TestClient, translator: Translator) ->
         {"params": EN_DE, "data": {"q": "a dog"}},
         {"params": {"q": "a cat"}, "data": EN_DE | {"q": "a dog"}},
         {"params": {"q": "a cat"}, "json": EN_DE | {"q": "a dog"}},
+        {"files": {key: (None, value) for key, value in {**EN_DE, "q": "a dog"}.items()}},
+        {"params": EN_DE, "files": {"q": (None, "a dog")}},
     ],
 )
-def test_fields_may_be_in_the_query_string(client: TestClient, translator: Translator, send: dict[str, Any]) -> None:
+def test_fields_may_be_in_the_query_string_or_a_multipart_form(
+    client: TestClient, translator: Translator, send: dict[str, Any]
+) -> None:
     answer = client.post("/translate", **send)
     assert answer.json() == {"translatedText": alone(translator, "a dog")}
 
@@ -201,6 +206,11 @@ def test_invalid_fields(client: TestClient, fields: dict[str, Any], message: str
         (b'{"q": "x", "source": "en", "target": "de"}', FORM["Content-Type"], "JSON but sent as a form"),
         (b"source=en&target=de", FORM["Content-Type"], "q is missing"),
         (b"", FORM["Content-Type"], "q is missing"),
+        (b"--x", "multipart/form-data", "Missing boundary"),
+        (b"x" * 100, "multipart/form-data; boundary=x", "boundary|multipart"),
+        (MULTIPART, "multipart/form-data; boundary=x", "q is missing"),
+        (MULTIPART + b"\xff", "multipart/form-data; boundary=x", "the form is not UTF-8"),
+        (MULTIPART.replace(b'"target"', b'"q"; filename="f"'), "multipart/form-data; boundary=x", "Too many files"),
     ],
 )
 def test_invalid_bodies(start: Start, translator: Translator, body: bytes, kind: str, message: str) -> None:
@@ -293,7 +303,7 @@ def test_the_api_is_described_without_a_network(client: TestClient) -> None:
     assert set(schema["paths"]) == {
         *PLACES, "/detect", "/languages", "/frontend/settings", "/health", "/metrics"
     }  # fmt: skip
-    for kind in ("application/json", FORM["Content-Type"]):
+    for kind in ("application/json", FORM["Content-Type"], "multipart/form-data"):
         body = schema["paths"]["/translate"]["post"]["requestBody"]["content"][kind]["schema"]
         assert body["required"] == ["q", "source", "target"]
         assert set(body["properties"]) == set(TranslationRequest.model_fields)
