@@ -1,9 +1,9 @@
 """HTTP server: a listening socket on this machine, and uvicorn with a time limit for request heads."""
 
 import asyncio
+import errno
 import ipaddress
 import logging
-import os
 import socket
 from typing import Any
 
@@ -51,8 +51,13 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server(address, family=family, dualstack_ipv6=is_dual)
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise ConfigError(f"--host {host} --port {port}: {reason}; choose others (port 0: any free port)") from None
+        where = f"port {port} of {host}"
+        known = {
+            errno.EADDRINUSE: f"{where} is in use; choose another with --port, or 0 for any free port",
+            errno.EACCES: f"{where} requires administrator rights; choose port 1024 or higher with --port",
+            errno.EADDRNOTAVAIL: f"--host {host}: not an address of this machine",
+        }
+        raise ConfigError(known.get(error.errno or 0, f"{host} port {port}: {error.strerror}")) from None
 
 
 def is_local(sock: socket.socket) -> bool:

@@ -143,7 +143,7 @@ def test_an_address_is_free_again_after_use() -> None:
 
 @pytest.mark.parametrize("host", ["a..b", "192.0.2.1"])
 def test_an_address_of_another_machine_is_refused(host: str) -> None:
-    with pytest.raises(ConfigError, match=f"--host {host}( --port 0: Cannot assign|: unknown host name)"):
+    with pytest.raises(ConfigError, match=f"--host {host}: (not an address of|unknown host name)"):
         listen(host, 0)
 
 
