@@ -35,6 +35,7 @@ from mtformer.serving.requests import (
     detect,
     read_request,
 )
+from mtformer.serving.server import explain_loop_error
 from mtformer.templating import render
 
 log = logging.getLogger("mtformer")
@@ -67,6 +68,7 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        asyncio.get_running_loop().set_exception_handler(explain_loop_error)
         batcher.start()
         yield
         batcher.close()

@@ -41,6 +41,15 @@ class Protocol(H11Protocol):
             self.timeout_keep_alive_handler()
 
 
+def explain_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Handle an exception outside of requests as asyncio does, but explain what to do about too many open files."""
+    if getattr(context.get("exception"), "errno", None) == errno.EMFILE:
+        context["message"] = "too many open files, so new connections wait; raise the limit with `ulimit -n`"
+    # One second after such an error, asyncio accepts connections again, even if the server has stopped.
+    if "_start_serving" not in context["message"]:
+        loop.default_exception_handler(context)
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket (port 0: any free port); raise ConfigError if the address is not available."""
     try:
