@@ -3,16 +3,17 @@
 import contextlib
 import logging
 import os
+import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mtformer.cli.help import Command
 from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, optional, require_at_most_one
 from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines, log_to_file, table_lines
-from mtformer.errors import DataError, InterruptedRunError
+from mtformer.errors import ConfigError, DataError, InterruptedRunError
 from mtformer.files import CHECKSUMS
 from mtformer.run_dir import RunDir
 
@@ -35,12 +36,21 @@ class TrainCommand(Command):
 
 def join_resume(words: list[str]) -> list[str]:
     """Replace `--resume auto` with `--resume=auto`, and `--resume` alone with `--resume=newest`."""
-    joined = list[str]()
-    for word in words:
-        if word == "auto" and joined[-1:] == ["--resume=newest"]:
-            joined[-1] = "--resume=auto"
-        else:
-            joined.append("--resume=newest" if word == "--resume" else word)
+    joined, rest = list[str](), list(words)
+    while rest:
+        word = rest.pop(0)
+        after = rest[0] if rest else ""
+        if word == "--":
+            return [*joined, word, *rest]
+        if word == "--resume" and after == "auto":
+            word = f"{word}={rest.pop(0)}"
+        elif word == "--resume" and re.fullmatch(r"\w+", after) and not os.path.exists(after):
+            raise ConfigError(f"{word} {after}: write --resume or --resume auto")
+        elif word == "--resume":
+            word = "--resume=newest"
+        elif word.startswith("--resume=") and word != "--resume=auto":
+            raise ConfigError(f"{word}: write --resume or --resume auto")
+        joined.append(word)
     return joined
 
 
@@ -52,8 +62,7 @@ def train(
     overrides: OverridesArgument = None,
     run_dir: Annotated[Path | None, optional("Run directory (default: runs/NAME for NAME.yaml).")] = None,
     resume: Annotated[
-        Literal["newest", "auto"] | None,
-        optional("Resume from the latest checkpoint (auto: start a new run if none exists)."),
+        str | None, optional("Resume from the latest checkpoint (auto: start a new run if none exists).")
     ] = None,
     overwrite: Annotated[bool, optional("Replace the existing run in the run directory.", "--overwrite")] = False,
     dry_run: Annotated[bool, optional("Check config, data and memory without training.", "--dry-run")] = False,
