@@ -2,10 +2,11 @@
 
 import json
 import logging
+import os
 import sys
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -155,16 +156,12 @@ class _Work:
 
     def converse(self) -> None:
         """Translate each line typed at a prompt on stderr, until the end of the input."""
-        prompt = partial(typer.echo, "> ", nl=False, err=True)
         typer.echo("type a sentence and press Enter; Ctrl-D exits", err=True)
-        prompt()
-        for number, line in enumerate(sys.stdin):
-            source = line.rstrip("\n")
-            translation = self.translate([source], first_line=number, **self.arguments)[0]
-            text = self._finish(number, source, translation, translation)
-            typer.echo(for_terminal(text, sys.stdout), nl=False)
-            prompt()
-        typer.echo(err=True)
+        out = open(os.dup(1), "w", encoding="utf-8")  # noqa: SIM115  # closed when the process exits
+        os.dup2(2, 1)  # `input` writes the prompt to file descriptor 1
+        for number, line in enumerate(_typed_lines()):
+            translation = self.translate([line], first_line=number, **self.arguments)[0]
+            typer.echo(for_terminal(self._finish(number, line, translation, translation), out), out, nl=False)
 
     def run(self, out: IO[bytes], save: Callable[[], object]) -> None:
         """Translate the remaining input; call `save` after each block."""
@@ -216,6 +213,16 @@ class _Work:
                 lines += " ||| " + " ".join(f"{src}-{tgt}" for src, tgt in pairs)
             lines += "\n"
         return lines
+
+
+def _typed_lines() -> Iterator[str]:
+    """Yield the lines that the user types."""
+    with suppress(ImportError):
+        import readline  # noqa: F401  # lets `input` edit and repeat lines
+    with suppress(EOFError):
+        while True:
+            yield input("> ")
+    typer.echo(err=True)
 
 
 def _terms(path: Path) -> dict[str, str]:

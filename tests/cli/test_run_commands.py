@@ -138,14 +138,16 @@ def talk(run: Path, cache: Path, typed: bytes, out: Any) -> bytes:
 
 @pytest.mark.process
 def test_translate_is_interactive_at_a_terminal(trained: tuple[Path, Result], tmp_path: Path) -> None:
-    """Typed lines can be deleted; the prompt is not in the output."""
+    """Lines can be edited and recalled; the prompt is not in the output."""
     texts = ["The woman sees a dog.", "The man sleeps."]
     woman, man = (invoke("translate", trained[0], stdin=f"{text}\n".encode()).stdout for text in texts)
     with (tmp_path / "out").open("wb") as out:
-        shown = talk(trained[0], tmp_path, b"The man sleeps.\nThe dog\x15The woman sees a dog.\n\x04", out)
+        shown = talk(
+            trained[0], tmp_path, b"The man sleeps.\nThe dog\x15The woman sees a dog.\n\x1b[A\x1b[A\n\x04", out
+        )
     assert b"type a sentence" in shown
-    assert shown.count(b"> ") == 3
-    assert (tmp_path / "out").read_text(encoding="utf-8") == man + woman
+    assert shown.count(b"\n> ") == 4
+    assert (tmp_path / "out").read_text(encoding="utf-8") == man + woman + man
 
 
 @pytest.mark.parametrize("kind", ["bundle", "ctranslate2", "huggingface"])
