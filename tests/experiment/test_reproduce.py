@@ -140,8 +140,7 @@ def test_a_run_with_a_time_limit_is_reproduced_with_its_plans(
 ) -> None:
     run, limited = RunDir(tmp_path / "run"), config(corpus, max_minutes=60, max_steps=9999, log_every=1)
     with monkeypatch.context() as patch:
-        patch.setattr(Budget, "is_first_plan_due", lambda self, step, spent: step >= 2)
-        patch.setattr(Budget, "plan", lambda self, step, spent, planned: 6 if planned is None else 9)
+        patch.setattr(Budget, "plan", lambda self, step, spent, planned: {2: 6, 3: 9}.get(step))
         train(limited, run)
     records = read_records(run.metrics)
     assert [(one["step"], one["max_steps"]) for one in records if one["kind"] == "plan"] == [(2, 6), (3, 9)]

@@ -30,8 +30,8 @@ LONGEST_LINE = 1 << 26
 """Maximum line length in bytes; a file with longer lines is not text."""
 SUFFIXES = (".gz", ".xz", ".zst")
 INVALID, SHORT, BROKEN, CRLF = "invalid UTF-8", "missing column", "broken row", "line end \\r\\n"
-"""Kinds of faults: invalid bytes, which become U+FFFD, a missing column, a row without text for a side, and Windows line
-ends, which are removed; a missing column is read as empty, as are both sides of a broken row."""
+"""Kinds of faults: invalid bytes (they become U+FFFD), a missing column (it is read as empty), a row without text for a
+side (both are read as empty), and Windows line ends (they are removed)."""
 BOM = b"\xef\xbb\xbf"
 LINES_AT_ONCE = 1000
 
