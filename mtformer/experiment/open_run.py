@@ -71,19 +71,27 @@ def open_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -> It
 
 @contextlib.contextmanager
 def _recreated(path: Path) -> Iterator[None]:
-    """Replace the folder with an empty one; delete the old one after the context, or restore it on an error."""
-    existed, replaced = path.is_dir(), None
+    """Create the folder, or replace the run in it; delete the old run after the context, or undo all on an error."""
+    replaced = None
     if not _is_free(path):
         replaced = path.rename(path.with_name(f".{path.name}.{time.time_ns()}.replaced"))
+    existed = path.is_dir()
+    earlier = list(path.iterdir()) if existed else []  # such as the corpus of `distill`, which takes long to make
+    path.mkdir(parents=True, exist_ok=True)
     try:
-        path.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
-        shutil.rmtree(path, ignore_errors=True)
+        for entry in path.iterdir():
+            if entry in earlier:
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        if not existed:
+            path.rmdir()
         if replaced is not None:
             replaced.rename(path)
-        elif existed:
-            path.mkdir(exist_ok=True)
         raise
     if replaced is not None:
         delete_folder(replaced)

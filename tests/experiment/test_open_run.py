@@ -66,6 +66,16 @@ def test_an_empty_folder_can_be_used_and_is_kept_if_the_start_fails(tmp_path: Pa
         pass
 
 
+def test_a_corpus_written_before_a_failed_start_is_kept(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.corpus.mkdir(parents=True)
+    (run.corpus / "distilled.tsv").write_text("translations of a teacher")
+    with pytest.raises(DataError), open_run(run, CONFIG, "auto", overwrite=False):
+        raise DataError("vocab_size is too large")
+    assert names(run.path) == ["corpus"]
+    assert names(run.corpus) == ["distilled.tsv"]
+
+
 def test_a_symbolic_link_to_a_run_is_kept(run: RunDir, tmp_path: Path) -> None:
     link = RunDir(tmp_path / "link")
     link.path.symlink_to(run.path)
