@@ -22,8 +22,8 @@ SectionT = TypeVar("SectionT", bound=Section)
 log = logging.getLogger("mtformer")
 MOST_BYTES = 1_000_000
 """Maximum size of a config in bytes; reading YAML of this size takes a minute."""
-LONGEST_CHAIN = 20
-"""Maximum number of configs in a chain of `extends`, and of keys in a dotted path."""
+MOST_KEYS = 20
+"""Maximum number of keys in a dotted path."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,6 @@ def _read_base(
     base = os.path.normpath(Path(path).parent / expand_user(extends))
     if os.path.realpath(base) in map(os.path.realpath, extended_by):
         raise ConfigError(f"{origin}: extends: circular reference: {' -> '.join((*extended_by, base))}")
-    if len(extended_by) == LONGEST_CHAIN:
-        raise ConfigError(f"{origin}: extends: the chain has more than {LONGEST_CHAIN} configs")
     if not os.path.exists(base):
         raise ConfigError(f"{origin}: extends: no such file: {base} (the name is relative to {path})")
     return _read_file(base, origins, extended_by)
@@ -163,7 +161,7 @@ def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
     origin = Origin("override", override=override)
     name, equals, text = override.partition("=")
     keys = name.strip().split(".")
-    if not equals or "" in keys or len(keys) > LONGEST_CHAIN:
+    if not equals or "" in keys or len(keys) > MOST_KEYS:
         raise ConfigError(f"{origin}: write section.key=value")
     container: Any = tree
     annotation: Any = Config

@@ -146,27 +146,19 @@ class _Reader:
         self.origin = origin
         self.origins: Origins = {}
         self.errors: list[str] = []
-        self._open: list[yaml.Node] = []
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         """Return the value of a node; invalid scalars are added to `errors`."""
-        if any(node is outer for outer in self._open):
-            return self._error(node, path, "an alias inside its own value")
-        if len(self._open) > DEEPEST or len(self.origins) > MOST_VALUES:
+        if len(path) > DEEPEST or len(self.origins) > MOST_VALUES:
             raise ConfigError(f"{self.origin(node.start_mark.line + 1)}: {TOO_LARGE}")
         if isinstance(node, yaml.ScalarNode):
             try:
                 return _MAKE[node.tag](node.value)
             except (KeyError, ValueError):
                 return self._error(node, path, f"{node.value!r:.60} cannot be read as {node.tag.removeprefix(_TAG)}")
-        self._open.append(node)
-        value: Any
         if isinstance(node, yaml.MappingNode):
-            value = {key.value: self._below(item, key, (*path, key.value)) for key, item in self._pairs(node, path)}
-        else:
-            value = [self._below(item, item, (*path, index)) for index, item in enumerate(node.value)]
-        self._open.pop()
-        return value
+            return {key.value: self._below(item, key, (*path, key.value)) for key, item in self._pairs(node, path)}
+        return [self._below(item, item, (*path, index)) for index, item in enumerate(node.value)]
 
     def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[yaml.Node, yaml.Node]]:
         """Yield the keys and values of a mapping; add an error for each key that is not a scalar or occurs twice."""

@@ -106,7 +106,7 @@ def test_keys_and_items_have_line_numbers() -> None:
         ("a: b: c\n", "x.yaml:1: not valid YAML: mapping values are not allowed here"),
         ("a: 1\nb: \x07\n", "x.yaml:2: not valid YAML: special characters are not allowed"),
         ("a: 1\n---\nb: 2\n", "x.yaml:2: not valid YAML:"),
-        ("a: &x\n  b: *x\n", "x.yaml:1: a.b: an alias inside its own value"),
+        ("a: &x\n  b: *x\n", "x.yaml:1: nested more than 30 levels deep"),
         ("a:\n  ? [1]\n  : 2\n", "x.yaml:2: a: a key must be a scalar"),
         ("a: !!python/name:os.system x\n", "x.yaml:1: a: 'x' cannot be read as"),
         ("a: !!int x\n", "x.yaml:1: a: 'x' cannot be read as int"),

@@ -101,14 +101,6 @@ def test_oversized_configs_and_invalid_text_are_rejected(text: str, message: str
     assert message in result.stderr
 
 
-def test_long_chains_of_configs_are_rejected(corpus: Path, tmp_path: Path) -> None:
-    chain = [tmp_path / f"{number}.yaml" for number in range(40)]
-    for path, base in zip(chain, [*chain[1:], corpus / "small.yaml"], strict=True):
-        path.write_text(f"extends: {base}\n")
-    assert "extends: the chain has more than 20 configs" in invoke("config", "show", chain[0]).stderr
-    assert invoke("config", "show", chain[25]).exit_code == 0
-
-
 @pytest.mark.parametrize("override", ["data.train=" + "[" * 900 + "]" * 900, "a." * 100_000 + "a=1"])
 def test_deeply_nested_overrides_are_rejected(override: str, corpus: Path) -> None:
     assert problem("config", "show", corpus / "small.yaml", override) == ""
