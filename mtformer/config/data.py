@@ -57,7 +57,7 @@ class HubDataset(_Source):
     name: str | None = None
     """Name of the dataset configuration."""
     split: str = "train"
-    """Name of the split; slices such as `train[:1000]` are allowed."""
+    """Name of the split; slices such as `train[:1000]` are allowed, except in streams."""
     stream: bool = False
     """Stream the dataset from the Hub during preparation, without storing it on disk."""
     revision: str | None = None
@@ -66,12 +66,6 @@ class HubDataset(_Source):
     """Field with the source text (`a.b` for nested fields); default: `translation.LANG`, or `LANG` (language code)."""
     tgt_field: str | None = None
     """Field with the target text (`a.b` for nested fields); default: `translation.LANG`, or `LANG` (language code)."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> "HubDataset":
-        if self.stream and "[" in self.split:
-            raise ValueError(f"split '{self.split}' is a slice, which cannot be streamed; remove [...]")
-        return self
 
 
 SOURCES: dict[str, type[Section]] = {"src": TextFiles, "tsv": TsvFile, "jsonl": JsonlFile, "dataset": HubDataset}

@@ -258,9 +258,11 @@ def test_fingerprints_of_columns_fields_and_datasets(tmp_path: Path) -> None:
     assert source_fingerprint(sources[6], DATA) != prints[6]
 
 
-def test_a_slice_of_a_dataset_cannot_be_streamed() -> None:
-    with pytest.raises(ValueError, match=r"'train\[:2\]' is a slice, which cannot be streamed"):
-        HubDataset(dataset="set", split="train[:2]", stream=True)
+@pytest.mark.usefixtures("_own_hub_cache")
+def test_a_slice_of_a_dataset_cannot_be_streamed(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "set", [{"en": "a", "de": "b"}] * 5, "jsonl")
+    with pytest.raises(DataError, match=r"set train\[:2\]: cannot be loaded: Bad split"):
+        list(read_pairs(HubDataset(dataset=str(tmp_path / "set"), split="train[:2]", stream=True), DATA))
 
 
 @pytest.mark.usefixtures("_own_hub_cache")
