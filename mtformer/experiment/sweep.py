@@ -16,7 +16,6 @@ Each variant of `list` is combined with each combination of `grid` and each seed
 import contextlib
 import itertools
 import json
-import math
 import os
 import re
 import shlex
@@ -38,7 +37,6 @@ from mtformer.errors import ConfigError
 from mtformer.files import expand_user
 from mtformer.run_dir import RunDir
 
-MAX_RUNS = 10_000
 LONGEST_NAME = 120
 """Maximum length of a run name in characters. File systems allow 255 bytes; files next to a run have longer names."""
 SEED = "training.seed"
@@ -223,7 +221,7 @@ def _shortened(name: str) -> str:
 
 
 def _check_axes(path: Path, axes: Sequence[Sequence[_Option]], locate: Locate) -> None:
-    """Raise ConfigError if there is no axis, two options have the same name, or the axes give too many runs."""
+    """Raise ConfigError if there is no axis, or two options have the same name."""
     if not axes:
         raise ConfigError(f"{path}: has no axis; add grid, list or seeds")
     for axis in axes:
@@ -233,9 +231,6 @@ def _check_axes(path: Path, axes: Sequence[Sequence[_Option]], locate: Locate) -
                 raise ConfigError(
                     f"{locate(option.path)}: duplicate run name {option.label}; use list to name the runs"
                 )
-    num_runs = math.prod(map(len, axes))
-    if num_runs > MAX_RUNS:
-        raise ConfigError(f"{path}: its axes give {num_runs:,} runs, more than {MAX_RUNS:,}; remove some values")
 
 
 def _check_keys(options: Sequence[_Option], overrides: Sequence[str], locate: Locate) -> None:

@@ -162,12 +162,6 @@ def test_an_override_of_an_axis_is_rejected(folder: Path) -> None:
     )
 
 
-def test_too_many_runs_are_rejected(folder: Path) -> None:
-    seeds = list(range(200))
-    text = f"seeds: {seeds}\ngrid: {{training.warmup_steps: {seeds}}}"
-    assert error_of(folder, text).startswith("study.yaml: its axes give 40,000 runs, more than 10,000")
-
-
 def test_files_that_are_not_sweeps(folder: Path) -> None:
     for name, content, message in (
         (
