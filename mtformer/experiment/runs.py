@@ -220,14 +220,11 @@ class RunRow:
     seconds: float | None = None
     """Training time in seconds, without validation."""
     config: dict[str, Any] = field(default_factory=dict)
-    """Config values by dotted key."""
-    is_planned: bool = False
-    """The run is part of a sweep and has not started; `config` has only the values that the sweep sets."""
+    """Config values by dotted key; empty without a readable config."""
 
     def to_dict(self, keys: Sequence[str]) -> dict[str, Any]:
         """Return the fields as plain values, with only these keys of the config."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "is_planned"}
-        return {**values, "path": str(self.path), "config": {key: self.config.get(key) for key in keys}}
+        return {**vars(self), "path": str(self.path), "config": {key: self.config.get(key) for key in keys}}
 
 
 def list_runs(folder: Path) -> list[RunRow]:
@@ -279,13 +276,9 @@ def _fill(row: RunRow, contents: RunContents) -> None:
 def differing_keys(rows: Sequence[RunRow]) -> list[str]:
     """Return the dotted keys whose values differ between runs with a config; keys of `data` come last."""
     known = [row for row in rows if row.config]
-    keys = dict.fromkeys(key for row in sorted(known, key=lambda row: row.is_planned) for key in row.config)
-
-    def differs(key: str) -> bool:
-        having = (row for row in known if key in row.config or not row.is_planned)
-        return key_metadata(key).has_effect and len({_comparable(key, row.config.get(key)) for row in having}) > 1
-
-    return sorted((key for key in keys if differs(key)), key=lambda key: key.startswith("data."))
+    keys = dict.fromkeys(key for row in known for key in row.config if key_metadata(key).has_effect)
+    differing = [key for key in keys if len({_comparable(key, row.config.get(key)) for row in known}) > 1]
+    return sorted(differing, key=lambda key: key.startswith("data."))
 
 
 def sort_runs(rows: Sequence[RunRow], by: str, keys: Sequence[str]) -> list[RunRow]:
@@ -343,10 +336,9 @@ def _of_sweep(folder: Path, started: Sequence[str]) -> Iterator[RunRow]:
     """Yield rows of the runs in sweep.json that have no folder yet."""
     try:
         for one in read_json(folder / SWEEP)["runs"]:
-            name, problem, values = one["name"], one["error"], dict(one["values"])
+            name, problem = one["name"], one["error"]
             if name not in started:
-                state = "failed" if problem else "waiting"
-                yield RunRow(name, folder / name, state, problem=problem, config=values, is_planned=True)
+                yield RunRow(name, folder / name, "failed" if problem else "waiting", problem=problem)
     except (OSError, ValueError, TypeError, KeyError) as error:
         yield RunRow(SWEEP, folder / SWEEP, "unreadable", f"{folder / SWEEP}: {error}")
 

@@ -61,7 +61,6 @@ def test_a_resumed_sweep_finishes_a_failed_run(study: Callable[[str], Path], tmp
     rows = {row["name"]: row for row in json.loads(invoke("runs", tmp_path / "runs", "--json").stdout)}
     assert {name: row["state"] for name, row in rows.items()} == {"a": "finished", "b": "failed"}
     assert rows["b"]["problem"] in result.stderr
-    assert rows["a"]["config"]["tokenizer.vocab_size"] == 300
 
     refused = invoke("sweep", study(axes))
     assert (refused.exit_code, refused.stdout) == (2, "")
