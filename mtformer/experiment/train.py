@@ -4,7 +4,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,8 +12,6 @@ import torch
 
 from mtformer.config.loading import config_diff, load_config, resolve_paths
 from mtformer.config.schema import Config
-from mtformer.data.batching.batches import Batch
-from mtformer.data.batching.mixture import SamplerState
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights
 from mtformer.device import be_deterministic, pick_device, pick_precision, set_up_memory
@@ -165,17 +163,13 @@ def make_trainer(
     config: Config, run: RunDir, step: TrainingStep, prepared: Prepared, progress: Progress, made_with: dict[str, Any]
 ) -> Trainer:
     """Return the training loop, with the training data, the dev data and a function that decodes the dev data."""
-    ranks = step.ranks
-
-    def batches_from(start: SamplerState) -> Iterator[Batch]:
-        return prepared.batches.start(
-            start,
-            max_epochs=config.training.max_epochs,
-            rank=ranks.rank,
-            num_ranks=ranks.size,
-            pin=step.device.type == "cuda",
-        )
-
+    batches_from = partial(
+        prepared.batches.start,
+        max_epochs=config.training.max_epochs,
+        rank=step.ranks.rank,
+        num_ranks=step.ranks.size,
+        pin=step.device.type == "cuda",
+    )
     decode = decode_dev(config, step, prepared) if prepared.dev else None
     dev_batches = partial(prepared.dev_batches, config) if prepared.dev else None
     return Trainer(config, run, step, batches_from, dev_batches, decode, progress, made_with)
