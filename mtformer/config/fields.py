@@ -12,7 +12,6 @@ from pydantic import Discriminator, Tag, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from mtformer.config.data import SOURCES, Source
 from mtformer.config.schema import Config
 from mtformer.config.section import Key, OnResume, Section, key_of, nearest
 from mtformer.config.yaml_text import KeyPath, Origins, dotted, nearest_origin
@@ -85,10 +84,8 @@ def child(annotation: Any, key: str | int) -> Any:
     if is_section(annotation):
         return fields(annotation).get(str(key))
     arguments = get_args(annotation)
-    if get_origin(annotation) is list and isinstance(key, int):
+    if get_origin(annotation) in (list, tuple) and isinstance(key, int):  # all items of our tuples are alike
         return arguments[0]
-    if get_origin(annotation) is tuple and isinstance(key, int):
-        return arguments[key] if 0 <= key < len(arguments) else None
     return arguments[1] if get_origin(annotation) is dict else None
 
 
@@ -96,7 +93,7 @@ def _sections_on(path: KeyPath) -> Iterator[tuple[type[Section] | None, str, Any
     """Yield each key of a path with its section (None for list items and mapping keys) and its annotation."""
     annotation: Any = Config
     for name in path:
-        candidates = SOURCES.values() if annotation == Source else [plain(annotation)]
+        candidates = members(annotation).values() or [plain(annotation)]
         section = next((kind for kind in candidates if is_section(kind) and name in kind.model_fields), None)
         annotation = child(section or annotation, name)
         yield section, str(name), annotation
