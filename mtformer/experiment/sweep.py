@@ -20,7 +20,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -32,7 +32,7 @@ from mtformer.config.fields import describe_errors, fields
 from mtformer.config.loading import load_config, read_tree
 from mtformer.config.schema import Config
 from mtformer.config.section import Count, Section
-from mtformer.config.yaml_text import DEFAULT, KeyPath, Origin, Origins, nearest_origin, read_yaml
+from mtformer.config.yaml_text import DEFAULT, Origin, read_yaml
 from mtformer.errors import ConfigError
 from mtformer.files import expand_user
 from mtformer.run_dir import RunDir
@@ -114,38 +114,32 @@ class Sweep:
 class _Option(NamedTuple):
     """One alternative of an axis."""
 
+    axis: str
+    """Key of the sweep file."""
     label: str
     """Part of the run's name."""
     values: Mapping[str, Any]
     """Values by dotted key."""
-    path: KeyPath
-    """Path in the sweep file."""
-
-
-Locate = Callable[[KeyPath], str]
-"""Function from a path in the sweep file to its file, line and top-level key, for messages."""
 
 
 def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     """Read a sweep file, expand its axes and validate the config of each run.
 
     `overrides` (`section.key=value`) apply to all runs and replace values under `set`. Raise ConfigError if the sweep
-    file or the config of a run is invalid; the message gives the line in the file.
+    file or the config of a run is invalid.
     """
-    file, origins = _read(path)
-
-    def locate(path: KeyPath) -> str:
-        return f"{nearest_origin(origins, path)}: {path[0]}"
-
+    file = _read(path)
     base = Path(os.path.normpath(path.parent / expand_user(file.config)))
     if not base.exists():
-        raise ConfigError(f"{locate(('config',))}: no such file: {base} (the name is relative to {path})")
-    common = _Option("", file.common, ("set",))
-    axes = list(_axes(file, locate))
-    _check_axes(path, axes, locate)
-    _check_keys([common, *itertools.chain.from_iterable(axes)], overrides, locate)
+        raise ConfigError(f"{path}: config: no such file: {base} (the name is relative to {path})")
+    try:
+        axes = list(_axes(file))
+        _check_axes(axes)
+        _check_keys([_Option("set", "", file.common), *itertools.chain.from_iterable(axes)], overrides)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
     folder = expand_user(file.run_dir or os.path.join("runs", path.stem))
-    shared = (*_overrides(common.values), *overrides)
+    shared = (*_overrides(file.common), *overrides)
     runs = []
     for options in itertools.product(*axes):
         name = _shortened(",".join(option.label for option in options))
@@ -154,7 +148,7 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         try:
             config = load_config(base, own).config
         except ConfigError as error:
-            raise ConfigError(_describe_invalid(str(error), common, options, name, locate)) from error
+            raise ConfigError(f"{path}: run {name}: {str(error).splitlines()[0]}") from error
         runs.append(PlannedRun(name, RunDir(folder / name), values, own, config))
     return Sweep(path, base, folder, shared, runs)
 
@@ -173,42 +167,37 @@ def short_keys(keys: Iterable[str]) -> dict[str, str]:
     return {key: short(key) for key in parts}
 
 
-def _read(path: Path) -> tuple[SweepFile, Origins]:
-    """Return a sweep file and the origins of its keys; raise ConfigError with a line for each error."""
+def _read(path: Path) -> SweepFile:
+    """Return the contents of a sweep file; raise ConfigError with a line for each error."""
     tree, origins = read_tree(str(path), "sweep")
     origins[()] = Origin("file", str(path))
     if not isinstance(tree, dict):
         keys = ", ".join(fields(SweepFile))
         raise ConfigError(f"{path}: a sweep must be a mapping with the keys {keys}, not {tree!r:.40}")
     try:
-        return SweepFile.model_validate(tree, strict=True), origins
+        return SweepFile.model_validate(tree, strict=True)
     except ValidationError as error:
         raise ConfigError(describe_errors(error, origins, SweepFile)) from error
 
 
-def _axes(file: SweepFile, locate: Locate) -> Iterator[list[_Option]]:
+def _axes(file: SweepFile) -> Iterator[list[_Option]]:
     """Yield the alternatives of each axis, in the order of their labels in run names."""
     short = short_keys([*file.grid, *([SEED] if file.seeds else [])])
-
-    def option(values: Mapping[str, Any], *path: str) -> _Option:
-        label = ",".join(_label(short[key], value, locate(path)) for key, value in values.items())
-        return _Option(label, values, path)
-
     if file.variants:
         yield [
-            _Option(one[NAME], {key: value for key, value in one.items() if key != NAME}, ("list", index))
-            for index, one in enumerate(file.variants)
+            _Option("list", one[NAME], {key: value for key, value in one.items() if key != NAME})
+            for one in file.variants
         ]
     for key, values in file.grid.items():
-        yield [option({key: value}, "grid", key) for value in values]
+        yield [_Option("grid", _label(short[key], value), {key: value}) for value in values]
     if file.seeds:
-        yield [option({SEED: seed}, "seeds") for seed in file.seeds]
+        yield [_Option("seeds", _label(short[SEED], seed), {SEED: seed}) for seed in file.seeds]
 
 
-def _label(key: str, value: Any, where: str) -> str:
+def _label(key: str, value: Any) -> str:
     """Return `key=value` with characters that are safe in file names."""
     if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict | list) for item in value)):
-        raise ConfigError(f"{where}: {key}: a nested value needs a name; make it a variant under list")
+        raise ValueError(f"grid: {key}: a nested value needs a name; make it a variant under list")
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if isinstance(value, str | list):
         text = re.sub(r"[^A-Za-z0-9._+]+", "-", text).strip("-.")
@@ -220,45 +209,28 @@ def _shortened(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _check_axes(path: Path, axes: Sequence[Sequence[_Option]], locate: Locate) -> None:
-    """Raise ConfigError if there is no axis, or two options have the same name."""
+def _check_axes(axes: Sequence[Sequence[_Option]]) -> None:
+    """Raise ValueError if there is no axis, or two options have the same name."""
     if not axes:
-        raise ConfigError(f"{path}: has no axis; add grid, list or seeds")
+        raise ValueError("has no axis; add grid, list or seeds")
     for axis in axes:
         labels = Counter(option.label.lower() for option in axis)  # some file systems ignore case
         for option in axis:
             if labels[option.label.lower()] > 1:
-                raise ConfigError(
-                    f"{locate(option.path)}: duplicate run name {option.label}; use list to name the runs"
-                )
+                raise ValueError(f"{option.axis}: duplicate run name {option.label}; use list to name the runs")
 
 
-def _check_keys(options: Sequence[_Option], overrides: Sequence[str], locate: Locate) -> None:
-    """Raise ConfigError if a key is set more than once."""
-    paths: dict[str, KeyPath] = {}
+def _check_keys(options: Sequence[_Option], overrides: Sequence[str]) -> None:
+    """Raise ValueError if a key is set more than once."""
+    axes: dict[str, str] = {}
     for option in options:
         for key in option.values:
-            path = (*option.path, key)
-            other = paths.setdefault(key, path)
-            if other[0] != path[0]:
-                raise ConfigError(f"{locate(path)}: {key} is also set by {locate(other)}; remove one of them")
+            if axes.setdefault(key, option.axis) != option.axis:
+                raise ValueError(f"{option.axis}: {key} is also set by {axes[key]}; remove one of them")
     for override in overrides:
         key = override.partition("=")[0].strip()
-        if key in paths and paths[key][0] != "set":
-            axis = locate(paths[key])
-            raise ConfigError(f"override '{override}': {key} is an axis of the sweep ({axis}); remove one of them")
-
-
-def _describe_invalid(message: str, common: _Option, options: Sequence[_Option], name: str, locate: Locate) -> str:
-    """Return the first line of the message about a run's config, with the position in the sweep file."""
-    line = message.splitlines()[0]
-    for option in (*options, common):
-        for key, value in option.values.items():
-            start = f"override '{_override(key, value)}': "
-            if line.startswith(start):
-                end = "" if option is common else f" (run {name})"
-                return f"{locate((*option.path, key))}: {line.removeprefix(start)}{end}"
-    return message
+        if axes.get(key, "set") != "set":
+            raise ValueError(f"override '{override}': {key} is an axis of the sweep ({axes[key]}); remove one of them")
 
 
 def _overrides(values: Mapping[str, Any]) -> tuple[str, ...]:

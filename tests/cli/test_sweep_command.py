@@ -146,7 +146,7 @@ def test_an_error_in_a_dry_run_names_the_run(study: Callable[[str], Path]) -> No
 
 def test_user_errors_are_reported_before_training(study: Callable[[str], Path], tmp_path: Path) -> None:
     for axes, options, message in (
-        ("grid: {model.num_heads: [2, 5]}", [], "num_heads 5 does not divide d_model 24 (run num_heads=5)\n"),
+        ("grid: {model.num_heads: [2, 5]}", [], "num_heads: num_heads 5 does not divide d_model 24\n"),
         ("seeds: [1]", ["--dry-run", "--print-commands"], "cannot be combined; give only one of them\n"),
     ):
         result = invoke("sweep", study(axes), *options)

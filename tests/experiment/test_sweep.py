@@ -129,26 +129,28 @@ def test_the_command_line_is_quoted_for_the_shell(folder: Path) -> None:
         ("grid: {model.dropout: 0.1}", "study.yaml:2: grid.model.dropout: must be a list, not 0.1"),
         ("grid: {model: {dropout: [0.1]}}", "study.yaml:2: grid: write dotted keys, such as model.dropout"),
         ("seeds: [one]", "study.yaml:2: seeds.0: must be a whole number of at least 0, not 'one'"),
-        ("seeds: [1, 1]", "study.yaml:2: seeds: duplicate run name seed=1; use list to name the runs"),
+        ("seeds: [1, 1]", "study.yaml: seeds: duplicate run name seed=1; use list to name the runs"),
         ("list: [{model.dropout: 0.1}]", "study.yaml:2: list: variant 1 of list needs a name"),
         ("list: [{name: a/b}]", "study.yaml:2: list: variant 1 of list needs a name"),
-        ("list:\n- {name: a}\n- {name: A}", "study.yaml:3: list: duplicate run name a"),
+        ("list:\n- {name: a}\n- {name: A}", "study.yaml: list: duplicate run name a"),
         ("run_dir: x", "study.yaml: has no axis; add grid, list or seeds"),
         ("seeds: []", "study.yaml: has no axis"),
-        ("grid: {training.seed: [1]}\nseeds: [2]", "study.yaml:3: seeds: training.seed is also set by study.yaml:2"),
-        ("set: {training.seed: 1}\nseeds: [2]", "study.yaml:3: seeds: training.seed is also set by study.yaml:2: set"),
-        ("grid: {data.train: [[{src: a, tgt: b}]]}", "study.yaml:2: grid: train: a nested value needs a name; make it"),
+        ("grid: {training.seed: [1]}\nseeds: [2]", "study.yaml: seeds: training.seed is also set by grid"),
+        ("set: {training.seed: 1}\nseeds: [2]", "study.yaml: seeds: training.seed is also set by set"),
+        ("grid: {data.train: [[{src: a, tgt: b}]]}", "study.yaml: grid: train: a nested value needs a name; make it"),
         ("seeds: [1", "study.yaml:3: not valid YAML"),
-        ("seeds: [1]\ngrid:\n  model.dropuot: [0.1]", "study.yaml:4: grid: model.dropuot: unknown key; did you me"),
-        ("set: {model.dropuot: 1}\nseeds: [1]", "study.yaml:2: set: model.dropuot: unknown key; did you mean"),
+        (
+            "set: {model.dropuot: 1}\nseeds: [1]",
+            "study.yaml: run seed=1: override 'model.dropuot=1': model.dropuot: unknown key; did you mean",
+        ),
         (
             "grid: {model.norm_position: [pre, pst]}\nseeds: [7]",
-            "study.yaml:2: grid: model.norm_position: must be one of pre, post, not 'pst'; did you mean 'post'? "
-            "(run norm_position=pst,seed=7)",
+            "study.yaml: run norm_position=pst,seed=7: override 'model.norm_position=pst': model.norm_position: must "
+            "be one of pre, post, not 'pst'; did you mean 'post'?",
         ),
         (
             "list: [{name: fits, model.num_heads: 2}, {name: odd, model.num_heads: 3}]",
-            "study.yaml:2: list: model.num_heads: num_heads 3 does not divide d_model 64 (run odd)",
+            "study.yaml: run odd: override 'model.num_heads=3': model.num_heads: num_heads 3 does not divide d_model",
         ),
     ],
 )  # fmt: skip
@@ -158,7 +160,7 @@ def test_errors_in_a_sweep_file(folder: Path, text: str, message: str) -> None:
 
 def test_an_override_of_an_axis_is_rejected(folder: Path) -> None:
     assert error_of(folder, "seeds: [1]", "training.seed=2") == (
-        "override 'training.seed=2': training.seed is an axis of the sweep (study.yaml:2: seeds); remove one of them"
+        "study.yaml: override 'training.seed=2': training.seed is an axis of the sweep (seeds); remove one of them"
     )
 
 
@@ -181,7 +183,7 @@ def test_files_that_are_not_sweeps(folder: Path) -> None:
 
 def test_errors_in_the_base_config_name_its_file_and_line(folder: Path) -> None:
     (folder / "base.yaml").write_text(BASE + "modle: {}\n")
-    assert error_of(folder, "seeds: [1]").startswith("base.yaml:3: modle: unknown key; did you mean 'model'?")
+    assert error_of(folder, "seeds: [1]").startswith("study.yaml: run seed=1: base.yaml:3: modle: unknown key; did")
 
 
 def test_the_example_in_the_module_docstring_is_valid(folder: Path) -> None:
