@@ -106,7 +106,7 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
 
     Raises:
         DataError: if the data or the tokenizer models are invalid.
-        ConfigError: if there is no training data, or the tokenizers do not match the config.
+        ConfigError: if there is no training data, or existing tokenizers do not match the config.
     """
     if not config.data.sources:
         raise ConfigError("data.train: no training data; give at least one source")
@@ -115,9 +115,6 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
         source_set(name, source, config.data)  # reports an unreadable test set before training instead of after it
     exists = tokenizer_folder.is_dir()
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
-    if tokenizers.joint != config.tokenizer.joint:
-        kind = "a joint tokenizer" if tokenizers.joint else "separate tokenizers"
-        raise ConfigError(f"tokenizer.joint is {config.tokenizer.joint}, but {tokenizer_folder} contains {kind}")
     needs_text = any(config.data.noise.model_dump().values())
     corpora = _training_corpora(config, tokenizers, needs_text, advance)
     dev = _dev_sets(config, tokenizers)
