@@ -70,8 +70,13 @@ def test_a_corpus_written_before_a_failed_start_is_kept(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.corpus.mkdir(parents=True)
     (run.corpus / "distilled.tsv").write_text("translations of a teacher")
-    with pytest.raises(DataError), open_run(run, CONFIG, "auto", overwrite=False):
+
+    def fail() -> None:
+        run.tokenizer.mkdir()
         raise DataError("vocab_size is too large")
+
+    with pytest.raises(DataError), open_run(run, CONFIG, "auto", overwrite=False):
+        fail()
     assert names(run.path) == ["corpus"]
     assert names(run.corpus) == ["distilled.tsv"]
 
