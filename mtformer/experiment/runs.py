@@ -109,16 +109,13 @@ class RunContents:
     def data_report(self) -> dict[str, Any] | None:
         """Report on the training data; None if it is missing or invalid."""
         path = self.run.data_report
+        if not path.exists():
+            return None
         try:
-            value = read_json(path)
-            if isinstance(value, dict):
-                return value
-            self.unread.append(f"{path}: not a JSON object")
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError) as error:
+            return dict(read_json(path))
+        except (OSError, ValueError, TypeError) as error:
             self.unread.append(f"{path}: cannot be read ({error})")
-        return None
+            return None
 
     @cached_property
     def scores(self) -> "dict[str, ScoreCard]":
