@@ -161,18 +161,12 @@ class CorpusConfig(Section):
 
     removed = {"weight_changes": []}
 
-    sources: list[Source]
+    sources: Annotated[list[Source], Field(min_length=1)]
     """Sources, concatenated in this order."""
     weight: Annotated[float, Field(gt=0.0)] = 1.0
     """Number of times that each pair occurs in an epoch; 2: twice, 0.5: every other pair."""
     tag: TagPiece | None = None
     """Tag to insert before each source sentence, such as `<bt>` for back-translations (Caswell et al. 2019)."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> "CorpusConfig":
-        if not self.sources:
-            raise ValueError("sources is empty; add at least one source")
-        return self
 
 
 class NoiseConfig(Section):

@@ -201,6 +201,8 @@ def _describe(details: ErrorDetails, origins: Origins, root: type[Section]) -> s
         what = f"must be {limits(annotation)}, not {_format(value)}{nearest(str(value), allowed)}"
     elif kind == "string_pattern_mismatch":
         what = "a set name may only contain letters, digits, '_' and '-'"
+    elif kind == "too_short":
+        what = "must have at least one item"
     elif kind == "too_long":
         what = f"must be a list of {details['ctx']['max_length']} items, not {_format(value)}"
     else:

@@ -101,6 +101,11 @@ def test_sources(write: Write, source: str, message: str) -> None:
     assert line.startswith(f"a.yaml:5: data.{message}")
 
 
+def test_a_corpus_without_sources_is_an_error(write: Write) -> None:
+    (line,) = messages(write("a.yaml", DATA[:-2] + ", corpora: {bt: {sources: []}}}\n"))
+    assert line == "a.yaml:1: data.corpora.bt.sources: must have at least one item"
+
+
 def test_a_source_outside_a_list_is_an_error(write: Write) -> None:
     path = write("a.yaml", "data:\n  src_lang: en\n  tgt_lang: de\n  train:\n    src: a\n    tgt: b\n")
     (line,) = messages(path)

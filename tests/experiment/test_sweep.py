@@ -127,6 +127,7 @@ def test_the_command_line_is_quoted_for_the_shell(folder: Path) -> None:
     [
         ("gird: {}", "study.yaml:2: gird: unknown key; did you mean 'grid'? allowed: config, run_dir, set, grid, list"),
         ("grid: {model.dropout: 0.1}", "study.yaml:2: grid.model.dropout: must be a list, not 0.1"),
+        ("grid: {model.dropout: []}", "study.yaml:2: grid.model.dropout: must have at least one item"),
         ("grid: {model: {dropout: [0.1]}}", "study.yaml:2: grid: write dotted keys, such as model.dropout"),
         ("seeds: [one]", "study.yaml:2: seeds.0: must be a whole number of at least 0, not 'one'"),
         ("seeds: [1, 1]", "study.yaml: seeds: duplicate run name seed=1; use list to name the runs"),
