@@ -3,7 +3,6 @@
 SWEEP/sweep.json contains the plan and the exit codes; everything else is in the run directories.
 """
 
-import contextlib
 import json
 import logging
 import os
@@ -11,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -123,7 +122,7 @@ class _Runner:
             log.info("training %d runs, %d at a time; logs: %s", len(waiting), self.jobs, where)
         self._write()
         try:
-            with _treat_hangup_as_terminate(), StopSignal() as stop:
+            with StopSignal() as stop:
                 self._run(waiting, stop)
         except BaseException as error:  # leave no process running
             self._pass_on(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
@@ -213,21 +212,6 @@ def is_done(run: PlannedRun) -> bool:
         return False
     scored = [(run.run.evaluation(name) / SCORES).is_file() for name in run.config.data.test]
     return not differences and all(scored)
-
-
-@contextlib.contextmanager
-def _treat_hangup_as_terminate() -> Iterator[None]:
-    """Treat SIGHUP (a closed terminal) as SIGTERM, unless it is ignored (`nohup`)."""
-    if os.name == "nt":
-        yield
-        return
-    previous = signal.getsignal(signal.SIGHUP)
-    if previous != signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, previous)
 
 
 def _result(run: PlannedRun) -> str:

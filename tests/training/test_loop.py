@@ -24,12 +24,16 @@ from mtformer.training.step import StepResult, TrainingStep
 from mtformer.weights import average_weights, read_weights
 
 
-def test_ctrl_c_saves_a_checkpoint_and_signal_handlers_are_restored(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(InterruptedRunError):
-        trainer(toy_config(), tmp_path, Quiet(signal_at=3, number=signal.SIGINT)).train()
-    assert RunDir(tmp_path).steps() == [3]
-    assert signal.getsignal(signal.SIGINT) is before
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_saves_a_checkpoint_and_signal_handlers_are_restored(number: signal.Signals, tmp_path: Path) -> None:
+    previous = signal.signal(number, signal.default_int_handler)  # SIGHUP is ignored under nohup
+    try:
+        with pytest.raises(InterruptedRunError):
+            trainer(toy_config(), tmp_path, Quiet(signal_at=3, number=number)).train()
+        assert RunDir(tmp_path).steps() == [3]
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, previous)
 
 
 def test_max_epochs_ends_the_run_without_losing_batches(tmp_path: Path) -> None:
