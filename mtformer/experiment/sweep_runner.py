@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from mtformer.config.loading import config_diff, dump_config, load_config, resolve_paths
 from mtformer.errors import CheckpointError, ConfigError, MtformerError
@@ -92,7 +92,6 @@ class _Job:
     run: PlannedRun
     process: "subprocess.Popen[bytes]"
     slot: int
-    log: BinaryIO
     start_of_log: int
 
 
@@ -149,18 +148,17 @@ class _Runner:
         environment = {**os.environ, THREADS: str(threads_each(self.jobs))}
         if self.devices:
             environment[DEVICES] = self.devices[slot % len(self.devices)]
-        output = log_of(run).open("ab")
-        start_of_log = output.tell()  # must be read before the process writes, which moves the shared file position
-        # The new session ensures that the process gets Ctrl-C only once, from this process.
-        process = subprocess.Popen(
-            [*PROGRAM, *self.sweep.arguments(run)],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
-        )  # fmt: skip
-        self.running.append(_Job(run, process, slot, output, start_of_log))
+        command = [*PROGRAM, *self.sweep.arguments(run)]
+        with log_of(run).open("ab") as output:
+            start_of_log = output.tell()
+            # The new session ensures that the process gets Ctrl-C only once, from this process.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
+            )
+        self.running.append(_Job(run, process, slot, start_of_log))
         log.info("%s: started", run.name)
 
     def _end(self, job: _Job) -> None:
-        job.log.close()
         run, code = job.run, job.process.returncode
         self.exit_codes[run.name] = code
         if code == 0:
