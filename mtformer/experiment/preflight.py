@@ -184,6 +184,7 @@ def check_memory(
             "be split in two; a lower training.batch_tokens with more accumulation_steps is equivalent and faster",
             step.max_padded_tokens,
         )
+    step.order_gradients(largest)
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
     mean_step_seconds, num_steps = seconds * mean_batches / training.max_steps, training.max_steps
     if training.max_minutes is not None:
