@@ -16,6 +16,7 @@ from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines, log_to_f
 from mtformer.errors import ConfigError, DataError, InterruptedRunError
 from mtformer.files import CHECKSUMS
 from mtformer.run_dir import RunDir
+from mtformer.slurm import set_ranks
 
 if TYPE_CHECKING:
     from mtformer.config.schema import Config
@@ -77,6 +78,7 @@ def train(
     """
     from mtformer.config.loading import load_config
 
+    set_ranks()
     require_at_most_one({"--resume": resume, "--overwrite": overwrite, "--verify-resume": verify_resume})
     require_at_most_one({"--verify-resume": verify_resume, "--dry-run": dry_run})
     if (config.parent / CHECKSUMS).exists() and config.name == RunDir(config.parent).config.name:
