@@ -3,17 +3,19 @@
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from tqdm import tqdm
 
-from mtformer.cli.options import EnsembleArgument, optional
+from mtformer.cli.options import EnsembleArgument, OnOption, optional
 from mtformer.cli.output import echo, table_lines
 from mtformer.cli.train import run_training
 from mtformer.config.loading import load_config
 from mtformer.errors import ConfigError
 from mtformer.run_dir import RunDir
+from mtformer.workers import use_ray
 
 
 def distill(
@@ -22,6 +24,7 @@ def distill(
     config: Annotated[Path, optional("Config of the student, with its training data.", "--config")],
     mono: Annotated[list[Path] | None, optional("More text to translate; repeat for more files.", "--mono")] = None,
     run_dir: Annotated[Path | None, optional("Run directory of the student (default: runs/NAME).")] = None,
+    on: OnOption = None,
 ) -> None:
     """Train a student on translations of its training data by a teacher, or by several as an ensemble.
 
@@ -39,9 +42,9 @@ def distill(
         raise ConfigError(f"{run.path}: already exists; choose another folder for --run-dir")
     if not student.data.test:
         raise ConfigError(f"{config}: no data.test; add a test set, on which teacher and student are compared")
-    sets, teacher = config_sets(student.data), load_teachers(runs, student)
-    with tqdm(desc="translate", unit="line", disable=None, leave=False) as bar:
-        distilled = distilled_config(teacher, student, mono or [], run, bar.update)
+    sets = config_sets(student.data)
+    with use_ray(on), tqdm(desc="translate", unit="line", disable=None, leave=False) as bar:
+        distilled = distilled_config(partial(load_teachers, runs, student), student, mono or [], run, bar.update)
     run_training(distilled, run.path, ["mtformer", *sys.argv[1:]], "auto")
     rows = [["test set", "model", "BLEU", "chrF2++", "lines/s", "parameters"]]
     with tempfile.TemporaryDirectory() as folder:

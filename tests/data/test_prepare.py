@@ -18,10 +18,10 @@ import pytest
 from filelock import FileLock
 from pydantic import create_model
 
+from mtformer import workers
 from mtformer.config.data import DataConfig, FilterConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.schema import TokenizerConfig
 from mtformer.config.section import Key
-from mtformer.data import workers
 from mtformer.data.corpus import hub
 from mtformer.data.corpus.sources import open_reader
 from mtformer.data.store import prepare as preparing

@@ -1,7 +1,8 @@
 """Check all sets of a config in one pass, with several processes and bounded memory.
 
 Worker processes count the findings of each chunk (`_check`). The main process adds up these counts, finds duplicates
-and overlap, and draws random samples, which require whole sets (`_Pass`); it needs up to 40 bytes of memory per pair.
+and overlap, and draws random samples, which require whole sets (`_Pass`); it writes up to 48 bytes per pair to
+temporary files.
 """
 
 import logging
@@ -28,8 +29,8 @@ from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, has
 from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code, count_reasons, in_order
 from mtformer.data.filters.scripts import Alphabet
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, TokenCounts
-from mtformer.data.workers import Workers
 from mtformer.text.tokenizer import TokenizerPair
+from mtformer.workers import Workers
 
 log = logging.getLogger("mtformer")
 

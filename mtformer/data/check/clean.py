@@ -20,9 +20,9 @@ from mtformer.data.data_report import Columns, DataReport
 from mtformer.data.filters.duplicates import Keys, SeenKeys
 from mtformer.data.filters.filters import DUPLICATE, INVALID, KEPT, REASONS, Codes, code, count_reasons, in_order
 from mtformer.data.store.pipeline import Pipeline, TokenCounts, take
-from mtformer.data.workers import Workers
 from mtformer.errors import DataError, explain_write_errors
 from mtformer.files import atomic_folder
+from mtformer.workers import Workers
 
 
 class _Chunk(NamedTuple):
@@ -46,7 +46,7 @@ def clean(
     num_workers: int | None = 1,
     progress: Callable[[int], object] = lambda count: None,
 ) -> DataReport:
-    """Read a corpus once and write the output folder atomically. This needs 8 bytes of memory per pair.
+    """Read a corpus once and write the output folder atomically.
 
     If `is_compressed`, all files except report.json are written as `.gz`. `progress` is called with the number of pairs
     processed since the last call.

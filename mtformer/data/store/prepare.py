@@ -43,10 +43,10 @@ from mtformer.data.store.cache import BUILDING, STORE, delete_unused, make_lock
 from mtformer.data.store.pairs import Pairs, join, make_pairs
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
 from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, Shard, Store, write_shard
-from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, explain_write_errors
 from mtformer.files import FORMAT, atomic_file, cache_folder, read_json, sync, write_text
 from mtformer.text.tokenizer import TokenizerPair
+from mtformer.workers import WorkerEndedError, Workers
 
 PREPARATION = 3
 """Part of the fingerprint; increased when a code change alters prepared corpora."""
@@ -178,6 +178,10 @@ class _Job:
 
     def make_shard(self, shard: _RawShard, num_threads: int) -> None:
         """Filter, tokenize and write the records of a shard."""
+        if not self.folder.is_dir():  # on another machine
+            raise DataError(
+                f"{self.folder.parent}: not the folder of the main process; set data.cache_dir to a shared one"
+            )
         gc.disable()  # searching a million small lists for cycles would take a tenth of the time
         try:
             report = DataReport()
