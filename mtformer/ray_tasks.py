@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -48,11 +49,13 @@ def connect(address: str) -> Iterator[None]:
                 raise ConfigError(f"{place}: no Ray cluster answers within {CONNECT_SECONDS} seconds") from error
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here sends nothing
     on_sigterm = signal.getsignal(signal.SIGTERM)
-    with redirect_stdout(_Messages()):
+    with redirect_stdout(_Messages()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         try:
             ray.init(None if address == LOCAL else address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError) as error:  # RuntimeError: other versions
-            raise ConfigError(f"--on {address}: {_one_line(error)}") from error
+            hint = "a cluster with token authentication needs RAY_AUTH_MODE=token"
+            raise ConfigError(f"--on {address}: {_one_line(error)} ({hint})") from error
         try:
             signal.signal(signal.SIGTERM, on_sigterm)  # `ray.init` has replaced it
             yield
