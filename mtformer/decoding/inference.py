@@ -1,4 +1,4 @@
-"""Search steps with a model or an ensemble.
+"""Search steps of a model.
 
 On a CPU, weights are converted once to the layout of the kernels, in fp32 or bf16. Embeddings, norms and the
 residual stream stay in float32, which costs little time and leaves nearly all translations unchanged.
@@ -96,40 +96,6 @@ class InferenceModel:
     def _exact_logits(self, hidden_ND: Tensor, row: Tensor, token: Tensor) -> Tensor:
         logits = (hidden_ND[row] * F.embedding(token, self.transformer.output)).sum(dim=-1)
         return logits if self.transformer.output_bias is None else logits + self.transformer.output_bias[token]
-
-
-class EnsembleCache(list[DecoderCache]):
-    """Caches of all members of an ensemble, with the methods of a single one."""
-
-    def reorder(self, beam_BR: Tensor) -> None:
-        """Reorder the beams of each member."""
-        for cache in self:
-            cache.reorder(beam_BR)
-
-    def keep(self, sentences_M: Tensor) -> None:
-        """Keep only these sentences in each member."""
-        for cache in self:
-            cache.keep(sentences_M)
-
-
-class Ensemble:
-    """Ensemble of models of any size with a shared vocabulary; p(token) is the mean over the members."""
-
-    def __init__(self, models: Sequence[InferenceModel]) -> None:
-        self.models = models
-
-    def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int) -> EnsembleCache:
-        """Encode the source and return an empty cache for each member."""
-        return EnsembleCache(model.start(src_BS, src_lengths_B, num_beams, max_length) for model in self.models)
-
-    def step(self, token_N: Tensor, cache: EnsembleCache) -> tuple[Tensor, None]:
-        """Return the log-probabilities (N, V) of the next token, in float32."""
-        logits = [model.step(token_N, one)[0] for model, one in zip(self.models, cache, strict=True)]
-        return mean_log_probs(logits), None
-
-
-Decodable = InferenceModel | Ensemble
-"""A model, or several that act as one model."""
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:

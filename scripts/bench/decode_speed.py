@@ -90,7 +90,7 @@ def mtformer_system(
     def decode(src_BS: Tensor, src_lengths_B: Tensor) -> list[Hypothesis]:
         bounds = LengthBounds(settings, src_lengths_B, [0] * len(src_BS), num_tokens)
         decode_batch = generate if num_beams == 1 else beam_search
-        best = [found[0] for found in decode_batch(model, src_BS, src_lengths_B, settings, bounds)]
+        best = [found[0] for found in decode_batch([model], src_BS, src_lengths_B, settings, bounds)]
         if any(len(hypothesis.tokens) != num_tokens - 1 for hypothesis in best):
             raise RuntimeError(f"not {num_tokens} target tokens for each sentence")
         return best
