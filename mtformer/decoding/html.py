@@ -23,7 +23,7 @@ from mtformer.decoding.inputs import check_lines
 from mtformer.decoding.sentences import UNSPACED
 from mtformer.decoding.translation import REPAIRED, Attention, Translation, join_n_best
 from mtformer.decoding.translator import Translator
-from mtformer.text.pieces import SPACE
+from mtformer.text.tokenizer import SPACE
 
 BLOCKS = [
     *("body", "button", "caption", "colgroup", "details", "dialog", "head", "html", "legend", "optgroup", "option"),

@@ -30,8 +30,7 @@ from mtformer.decoding.translation import (
     Attention,
     Translation,
 )
-from mtformer.text.pieces import SPACE
-from mtformer.text.tokenizer import UNK, TokenizerPair
+from mtformer.text.tokenizer import SPACE, UNK, TokenizerPair
 
 END = "</s>"
 UNKNOWN = f"{SPACE}⁇{SPACE}"

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from mtformer.decoding.sentences import join_lines, needs_space
-from mtformer.text.pieces import SPACE
-from mtformer.text.tokenizer import BYTE_PIECE
+from mtformer.text.tokenizer import BYTE_PIECE, SPACE
 
 REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE = "repetition", "length limit", "copy of the source", "low confidence"
 FEWER_SENTENCES, NUMBERS, LOST_ADDRESS = "fewer sentences", "other numbers", "lost URL or e-mail address"

@@ -12,8 +12,7 @@ from mtformer.decoding.sentences import UNSPACED
 from mtformer.decoding.translation import Translation
 from mtformer.serving.requests import Languages, Limits
 from mtformer.templating import render
-from mtformer.text.pieces import SPACE
-from mtformer.text.tokenizer import BYTE_PIECE, piece_bytes
+from mtformer.text.tokenizer import BYTE_PIECE, SPACE, piece_bytes
 
 MAX_ALTERNATIVES = 4
 MIN_WEIGHT = 0.01
