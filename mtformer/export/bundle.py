@@ -57,7 +57,6 @@ def export_ctranslate2(
         CheckpointError: if the target exists, or the checkpoint does not exist.
         ConfigError: if CTranslate2 is not installed, or does not support a setting of the model.
     """
-    _check_quantization(quantization)
     options = {"quantization": quantization, "vocabulary_map": vocabulary_map}
     with exporting("ctranslate2", run, target, checkpoint, **options) as (folder, config, weights):
         tokenizers = TokenizerPair.load(run.tokenizer)
@@ -72,7 +71,6 @@ def export_argos(run: RunDir, target: Path, checkpoint: str | None, quantization
 
     For errors see `export_ctranslate2`; language tags and separate vocabularies also raise ConfigError.
     """
-    _check_quantization(quantization)
     with exporting("argos", run, target, checkpoint, quantization=quantization) as (folder, config, weights):
         tokenizers = TokenizerPair.load(run.tokenizer)
         if not tokenizers.joint:
@@ -86,12 +84,6 @@ def export_argos(run: RunDir, target: Path, checkpoint: str | None, quantization
         write_model(folder / "model", weights, config.model, tokenizers, quantization)
 
 
-def _check_quantization(quantization: str | None) -> None:
-    kinds = import_ctranslate2().specs.model_spec.ACCEPTED_MODEL_TYPES
-    if quantization is not None and quantization not in kinds:
-        raise ConfigError(f"quantization '{quantization}': not supported by CTranslate2; use {', '.join(kinds)}")
-
-
 @contextmanager
 def exporting(
     form: str, run: RunDir, target: Path, checkpoint: str | None, **options: object
@@ -102,11 +94,16 @@ def exporting(
 
     Raises:
         CheckpointError: if the target exists, or the checkpoint does not exist.
-        ConfigError: if the format does not support the language tags of the model.
+        ConfigError: if the format does not support the language tags of the model, or CTranslate2 the quantization.
         DataError: if the target cannot be written, or the model card not be made (see `model_card`).
     """
     if target.exists():
         raise CheckpointError(f"{target}: already exists; choose another name with --output")
+    if "quantization" in options:
+        kinds = import_ctranslate2().specs.model_spec.ACCEPTED_MODEL_TYPES
+        if options["quantization"] not in (None, *kinds):
+            usable = ", ".join(kinds)
+            raise ConfigError(f"quantization '{options['quantization']}': not supported by CTranslate2; use {usable}")
     config = load_config(run.config).config
     tags = config.data.language_tags
     if tags in {"bundle": (), "argos": ("source", "target")}.get(form, ("target",)):

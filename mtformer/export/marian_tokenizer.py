@@ -106,7 +106,7 @@ def _pieces(path: Path, spm: bytes) -> list[Piece]:
         is_loaded = False
     if not is_loaded:
         raise CheckpointError(f"{path}: not a SentencePiece model, or damaged; copy it again")
-    pieces, other = [], "other types of SentencePiece models cannot be imported"
+    pieces = []
     for number, value in _message_fields(spm):
         if number in (PIECES, TRAINER):
             entry = {2: bytes(4), 3: b"\1", **dict(_message_fields(value))}  # with the defaults of the format
@@ -114,7 +114,9 @@ def _pieces(path: Path, spm: bytes) -> list[Piece]:
         if number == PIECES:
             pieces.append(Piece(entry[1].decode("utf-8"), struct.unpack("<f", entry[2])[0], kind))
         elif number == TRAINER and kind != UNIGRAM:
-            raise CheckpointError(f"{path}: not a unigram model; {other}")
+            raise CheckpointError(
+                f"{path}: not a unigram model; other types of SentencePiece models cannot be imported"
+            )
     return [piece for piece in pieces if piece.kind in (NORMAL, USER_DEFINED, BYTE)]
 
 
