@@ -181,8 +181,8 @@ class CTranslate2Engine(Engine):
         prefixes = [len(segment.prefix) for segment in batch]
         bounds = LengthBounds(settings, lengths_B, prefixes, self.max_positions - 1)
         each = zip(batch, bounds.min_B.tolist(), bounds.max_B.tolist(), strict=True)
-        searches = [_Search(*one, bounds.max_steps - 1) for one in each]
-        self._translate(searches, settings)
+        searches = [_Search(*one) for one in each]
+        self._translate(searches, settings, bounds.max_steps - 1)
         return searches
 
     def _finish(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> NBests:
@@ -192,12 +192,10 @@ class CTranslate2Engine(Engine):
         """
         found = [one.hypotheses(self.tgt_ids, settings) for one in searches]
         again = [number for number, n_best in enumerate(found) if any(one.at_limit for one in n_best)]
-        for number in again:
-            searches[number].bound, searches[number].is_cut = searches[number].longest, True
         self._translate([searches[number] for number in again], settings)
         for number in again:
             found[number] = searches[number].hypotheses(self.tgt_ids, settings)
-        unscored = [number for number, one in enumerate(searches) if one.segment.prefix or one.is_cut]
+        unscored = [number for number, one in enumerate(searches) if one.segment.prefix or number in again]
         pairs = [(searches[number].segment.source, one.tokens) for number in unscored for one in found[number]]
         scores = iter(self.score(*zip(*pairs, strict=True)) if pairs else [])
         for number in unscored:
@@ -208,17 +206,18 @@ class CTranslate2Engine(Engine):
             found[number] = sorted(rescored, key=lambda one: -one.score)[: settings.beam_size]
         return found
 
-    def _translate(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> None:
+    def _translate(self, searches: "Sequence[_Search]", settings: DecodingConfig, longest: int | None = None) -> None:
         """Start searches with one call per combination of bounds, separately for segments with and without a prefix.
 
-        A prefix changes the library's first free step for all sentences of the call.
+        A prefix changes the library's first free step for all sentences of the call. `longest` is a maximum length that
+        few hypotheses reach; None: that of each search, which is known to truncate hypotheses.
         """
-        groups: dict[tuple[int, int, bool, bool], list[_Search]] = defaultdict(list)
+        groups: dict[tuple[int, int, bool], list[_Search]] = defaultdict(list)
         for one in searches:
-            groups[one.shortest, one.bound, one.is_cut, bool(one.segment.prefix)].append(one)
-        for (shortest, bound, is_cut, has_prefix), some in groups.items():
+            groups[one.shortest, longest or one.longest, bool(one.segment.prefix)].append(one)
+        for (shortest, bound, has_prefix), some in groups.items():
             # If the limit truncates hypotheses, request twice as many, because truncated ones are returned too.
-            patience = 2 if is_cut else 1
+            patience = 1 if longest else 2
             futures = self.translator.translate_batch(
                 self._src_pieces([one.segment.source for one in some]),
                 [self._target(one.segment.prefix) for one in some],
@@ -257,10 +256,6 @@ class _Search:
     segment: Segment
     shortest: int
     longest: int
-    bound: int
-    """Maximum length passed to the library, at least `longest`."""
-    is_cut: bool = False
-    """True if it is known that hypotheses reach the bound."""
     future: Any = None
 
     def hypotheses(self, ids_of: Mapping[str, int], settings: DecodingConfig) -> list[Hypothesis]:
