@@ -94,7 +94,17 @@ def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
     """Return the model as a `ctranslate2.specs.TransformerSpec` with copies of its weights."""
     specs = import_ctranslate2().specs
     config = model.config
-    common = _settings(config)
+    common = {
+        "num_heads": config.num_heads,
+        "pre_norm": config.norm_position == "pre",
+        "activation": getattr(specs.common_spec.Activation, ACTIVATIONS[config.activation]),
+        "ffn_glu": config.activation in ("swiglu", "geglu"),
+        "rms_norm": config.norm == "rmsnorm",
+        "num_heads_kv": config.num_kv_heads if config.num_kv_heads != config.num_heads else None,
+        "rotary_dim": config.d_model // config.num_heads if config.positions == "rotary" else None,
+        "rotary_interleave": False,  # dimension i of a head is paired with dimension i + K/2
+        "rotary_base": SINUSOID_BASE,
+    }
     encoder = specs.TransformerEncoderSpec(config.num_encoder_layers, **common)
     decoder = specs.TransformerDecoderSpec(
         config.num_decoder_layers,
@@ -117,21 +127,6 @@ def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
     spec = specs.TransformerSpec(encoder, decoder)
     _register_vocabularies(spec, tokenizers)
     return spec
-
-
-def _settings(config: ModelConfig) -> dict[str, Any]:
-    common = import_ctranslate2().specs.common_spec
-    return {
-        "num_heads": config.num_heads,
-        "pre_norm": config.norm_position == "pre",
-        "activation": getattr(common.Activation, ACTIVATIONS[config.activation]),
-        "ffn_glu": config.activation in ("swiglu", "geglu"),
-        "rms_norm": config.norm == "rmsnorm",
-        "num_heads_kv": config.num_kv_heads if config.num_kv_heads != config.num_heads else None,
-        "rotary_dim": config.d_model // config.num_heads if config.positions == "rotary" else None,
-        "rotary_interleave": False,  # dimension i of a head is paired with dimension i + K/2
-        "rotary_base": SINUSOID_BASE,
-    }
 
 
 def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Module | None, norm: nn.Module) -> None:
