@@ -46,7 +46,7 @@ MAX_LOOP_LENGTH = 8
 
 @dataclass(frozen=True)
 class Postprocessor:
-    """Conversion of hypotheses to translations, with the vocabulary of the target language.
+    """Conversion of hypotheses to translations.
 
     With `token_scores`, it computes `Translation.token_log_probabilities` if the search has not done so. For
     `in_digits` see `numbers_differ`.
@@ -54,7 +54,6 @@ class Postprocessor:
 
     engine: Engine
     tokenizers: TokenizerPair
-    vocabulary: Sequence[str]
     decoding: DecodingConfig
     attention: bool
     token_scores: bool
@@ -95,11 +94,12 @@ class Postprocessor:
         return list(distinct.values())
 
     def _translation(self, segment: Segment, one: Hypothesis, weights_TS: Tensor | None, text: str) -> Translation:
-        pieces = [self.vocabulary[token] for token in one.tokens]
+        pieces = self.tokenizers.tgt.id_pieces(one.tokens)
         if UNK in one.tokens:
             pieces[: len(segment.prefix_pieces)] = segment.prefix_pieces
             text = self.tokenizers.tgt.decode_pieces(pieces)
-            pieces = [UNKNOWN if piece == self.vocabulary[UNK] else piece for piece in pieces]
+            [unknown] = self.tokenizers.tgt.id_pieces([UNK])
+            pieces = [UNKNOWN if piece == unknown else piece for piece in pieces]
         attention = None
         if weights_TS is not None:
             src_pieces = self.tokenizers.src.pieces(segment.text)

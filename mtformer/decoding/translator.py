@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -206,9 +205,7 @@ class Translator:
         segments = make_segments(inputs, self.tokenizers, *limits, first_line, splits, terms)
         report = progress or (lambda count: None)
         report(len(lines) - len({segment.line for segment in segments}))
-        postprocess = Postprocessor(
-            self.engine, self.tokenizers, self._vocabulary, decoding, attention, token_scores, self.in_digits
-        )
+        postprocess = Postprocessor(self.engine, self.tokenizers, decoding, attention, token_scores, self.in_digits)
         with evaluating(self.models):
             found = self._search(segments, postprocess, report)
             again = []  # without one of the required phrases, or without all
@@ -278,7 +275,7 @@ class Translator:
                 scores = self.engine.score([src[i] for i in numbers], [tgt[i] for i in numbers])
                 self._require_finite(scores)
                 for i, log_probs in zip(numbers, scores, strict=True):
-                    found[i] = Scored([*(self._vocabulary[token] for token in tgt[i]), END], log_probs)
+                    found[i] = Scored([*self.tokenizers.tgt.id_pieces(tgt[i]), END], log_probs)
                 report(len(numbers))
         return found
 
@@ -291,10 +288,6 @@ class Translator:
                 f"{where}the model's scores are not finite; training diverged, or its weights are too large for "
                 f"{self.engine.dtype}; use another checkpoint{remedy}"
             )
-
-    @cached_property
-    def _vocabulary(self) -> list[str]:
-        return self.tokenizers.tgt.vocabulary()
 
 
 def _fails(segment: Segment, n_best: Sequence[Translation]) -> bool:
