@@ -61,8 +61,11 @@ class Postprocessor:
 
     def __call__(self, segments: Sequence[Segment], found: NBests) -> list[list[Translation]]:
         """Return the n best translations of each segment; with `decoding.keep`, the faithful ones first."""
-        n_bests = self._choose(found)
-        pairs = [(segment, one) for segment, n_best in zip(segments, n_bests, strict=True) for one in n_best]
+        if self.decoding.mbr_samples:
+            found = [self._rank_by_utility(samples) for samples in found]
+        if not self.decoding.keep:
+            found = [n_best[: self.decoding.n_best] for n_best in found]
+        pairs = [(segment, one) for segment, n_best in zip(segments, found, strict=True) for one in n_best]
         if self.token_scores and not all(one.token_log_probabilities for _, one in pairs):
             scores = self.engine.score(*_ids(pairs))
             pairs = [
@@ -73,25 +76,17 @@ class Postprocessor:
         texts = self.tokenizers.tgt.decode([one.tokens for _, one in pairs])
         each = zip(pairs, weights, texts, strict=True)
         translations = iter([self._translation(*pair, weights_TS, text) for pair, weights_TS, text in each])
-        chosen = [[next(translations) for _ in n_best] for n_best in n_bests]
+        chosen = [[next(translations) for _ in n_best] for n_best in found]
         if self.decoding.keep:
             chosen = [sorted(n_best, key=lambda one: not LOST.isdisjoint(one.flags)) for n_best in chosen]
         return [n_best[: self.decoding.n_best] for n_best in chosen]
-
-    def _choose(self, found: NBests) -> NBests:
-        """Return the hypotheses to convert: by score; with MBR, by expected utility; samples in the order drawn."""
-        if self.decoding.mbr_samples:
-            found = [self._rank_by_utility(samples) for samples in found]
-        return found if self.decoding.keep else [n_best[: self.decoding.n_best] for n_best in found]
 
     def _rank_by_utility(self, samples: Sequence[Hypothesis]) -> list[Hypothesis]:
         """Return the distinct samples with the highest expected utilities."""
         texts = self.tokenizers.tgt.decode([one.tokens for one in samples])
         utilities = expected_utilities(texts)
-        distinct: dict[str, Hypothesis] = {}
-        for number in sorted(range(len(samples)), key=lambda number: -utilities[number]):
-            distinct.setdefault(texts[number], samples[number])
-        return list(distinct.values())
+        first = dict(zip(reversed(texts), reversed(samples), strict=True))
+        return [first[text] for text in sorted(utilities, key=lambda text: -utilities[text])]
 
     def _translation(self, segment: Segment, one: Hypothesis, weights_TS: Tensor | None, text: str) -> Translation:
         pieces = self.tokenizers.tgt.id_pieces(one.tokens)
@@ -175,16 +170,15 @@ def is_padded(tokens: Sequence[int], min_length: int) -> bool:
     return any(tokens[-period:] == tokens[-2 * period : -period] for period in periods)
 
 
-def expected_utilities(texts: Sequence[str]) -> list[float]:
-    """Return the mean sentence chrF2 of each sample with all samples as references, for minimum Bayes risk decoding.
+def expected_utilities(texts: Sequence[str]) -> dict[str, float]:
+    """Return the mean sentence chrF2 of each text with all samples as references, for minimum Bayes risk decoding.
 
     See Eikema and Aziz 2020. Duplicate samples count as often as they occur.
     """
     from sacrebleu.metrics.chrf import CHRF
 
     scorer, counts = CHRF(), Counter(texts)
-    means = {
+    return {
         text: sum(scorer.sentence_score(text, [other]).score * count for other, count in counts.items()) / len(texts)
         for text in counts
     }
-    return [means[text] for text in texts]
