@@ -222,10 +222,13 @@ class Translator:
             by_line[segment.line - first_line].append(n_best)
         translations = []
         for line, searched, n_bests in zip(given, inputs, by_line, strict=True):
-            one = flag_phrases(join_n_best(n_bests, decoding.length_penalty), line.prefix, line.required)
+            joined = join_n_best(n_bests, decoding.length_penalty)
+            best, *others = [flag_phrases(one, line.prefix, line.required) for one in joined]
             if self.calibration is not None:
-                one = self.calibration.rate(searched.text, one)
-            translations.append(one if line.text == searched.text else in_capitals(one))
+                best = self.calibration.rate(searched.text, best)
+            if line.text != searched.text:
+                best, *others = map(in_capitals, (best, *others))
+            translations.append(replace(best, alternatives=tuple(others)))
         return translations
 
     def _search(
