@@ -25,7 +25,8 @@ from mtformer.files import CHECKSUMS, verify
 from mtformer.run_dir import CT2_VOCABULARY_MAP, CT2_WEIGHTS
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
-COMPUTE_TYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
+PRECISIONS = {None: "default", "auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
+"""The library's name of each precision."""
 BATCHES_AHEAD = 2 * MAX_WORKERS
 """Maximum number of batches queued for the workers."""
 BATCH_TOKENS = 512
@@ -58,14 +59,22 @@ def open_model(
     """
     library = import_ctranslate2()
     verify(folder, CT2_WEIGHTS, listing=CHECKSUMS)
-    where = _pick_device(library, device)
+    devices = ["cuda", "cpu"] if library.get_cuda_device_count() > 0 else ["cpu"]
+    if device not in ("auto", *devices):
+        raise DeviceError(f"device '{device}': CTranslate2 finds no such device; use {', '.join(['auto', *devices])}")
+    device = devices[0] if device == "auto" else device
+    supported = {"default", "auto", *library.get_supported_compute_types(device)}
+    usable = {name: kind for name, kind in PRECISIONS.items() if kind in supported}
+    if precision not in usable:
+        names = ", ".join(filter(None, usable))
+        raise DeviceError(f"precision '{precision}': CTranslate2 does not support it on {device}; use {names}")
     threads = torch.get_num_threads()
-    workers = min(threads, MAX_WORKERS) if where == "cpu" else 1
+    workers = min(threads, MAX_WORKERS) if device == "cpu" else 1
     try:
         model = library.Translator(
             str(folder),
-            device=where,
-            compute_type=_compute_type(library, precision, where),
+            device=device,
+            compute_type=usable[precision],
             inter_threads=workers,
             intra_threads=threads // workers,
             max_queued_batches=-1,
@@ -74,25 +83,6 @@ def open_model(
         raise CheckpointError(f"{folder}: cannot be loaded ({str(error).splitlines()[0]}); export it again") from error
     torch.set_num_threads(threads)  # the library changes the OpenMP setting
     return CTranslate2Engine(model, tokenizers, max_positions, (folder / CT2_VOCABULARY_MAP).is_file())
-
-
-def _pick_device(library: ModuleType, name: str) -> str:
-    devices = ["cuda", "cpu"] if library.get_cuda_device_count() > 0 else ["cpu"]
-    if name not in ("auto", *devices):
-        raise DeviceError(f"device '{name}': CTranslate2 finds no such device; use {', '.join(['auto', *devices])}")
-    return devices[0] if name == "auto" else name
-
-
-def _compute_type(library: ModuleType, precision: str | None, device: str) -> str:
-    if precision is None:
-        return "default"
-    supported = {"auto", *library.get_supported_compute_types(device)}
-    usable = {name: kind for name, kind in COMPUTE_TYPES.items() if kind in supported}
-    if precision not in usable:
-        raise DeviceError(
-            f"precision '{precision}': CTranslate2 does not support it on {device}; use {', '.join(usable)}"
-        )
-    return usable[precision]
 
 
 class CTranslate2Engine(Engine):
@@ -150,7 +140,7 @@ class CTranslate2Engine(Engine):
         return [list(result.log_probs) for result in results]
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the attention (T, S) from each target, including its eos, to its source: float32, on the CPU."""
+        """Return the attention (T, S) from each target to its source, both without eos: float32, on the CPU."""
         results = self.translator.translate_batch(
             self._src_pieces(sources),
             [self._target(target) for target in targets],
@@ -163,13 +153,11 @@ class CTranslate2Engine(Engine):
             return_attention=True,
             return_end_token=True,
         )
-        found = []
-        for result, source, target in zip(results, sources, targets, strict=True):
-            # Later rows are not needed. The library omits the weight of eos, which is the remainder (up to 1e-7).
-            weights_TS = torch.tensor(result.attention[0])[: len(target) + 1, : len(self.target.tags) + len(source) - 1]
-            eos_T1 = (1.0 - weights_TS.sum(dim=1, keepdim=True)).clamp(min=0.0)
-            found.append(torch.cat([weights_TS, eos_T1], dim=1)[:, len(self.target.tags) :])
-        return found
+        start = len(self.target.tags)
+        return [
+            torch.tensor(result.attention[0])[: len(target), start : start + len(source) - 1]
+            for result, source, target in zip(results, sources, targets, strict=True)
+        ]
 
     def _start(self, batch: Sequence[Segment], settings: DecodingConfig) -> "list[_Search]":
         """Start the search of a batch.

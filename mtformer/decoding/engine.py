@@ -157,7 +157,7 @@ class Engine:
 
     @torch.inference_mode()
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the attention (T, S) from each target, including its eos, to its source: float32, on the CPU.
+        """Return the attention (T, S) from each target to its source, both without eos: float32, on the CPU.
 
         The weights are averaged over the heads of `alignment_layer` and over the models. For arguments see `score`.
         """
@@ -173,7 +173,7 @@ class Engine:
             weights.append(recorded[layer.cross_attention].mean(dim=1).float())
         mean_BTS = torch.stack(weights).mean(dim=0).cpu()[..., len(self.target.tags) :]
         pairs = zip(mean_BTS, sources, targets, strict=True)
-        return [weights_TS[: len(target) + 1, : len(source)].clone() for weights_TS, source, target in pairs]
+        return [weights_TS[: len(target), : len(source) - 1].clone() for weights_TS, source, target in pairs]
 
     def _sources(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Return the padded sources with tags, and their lengths."""

@@ -98,10 +98,9 @@ class Postprocessor:
         attention = None
         if weights_TS is not None:
             src_pieces = self.tokenizers.src.pieces(segment.text)
-            weights = weights_TS[: len(pieces), : len(src_pieces)].tolist()
             if segment.continues_word:
                 src_pieces[0] = src_pieces[0].removeprefix(SPACE)
-            attention = Attention(src_pieces, pieces, weights, [0] * len(pieces))
+            attention = Attention(src_pieces, pieces, weights_TS.tolist(), [0] * len(pieces))
         src_tokens, decoding = segment.source[:-1], self.decoding
         min_length = max(decoding.min_length, int(decoding.min_length_ratio * len(src_tokens)))
         of_text = text_flags(segment.text, text, self.in_digits)

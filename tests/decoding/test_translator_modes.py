@@ -252,9 +252,7 @@ class FixedEngine(Engine):
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         self.num_attended += len(sources)
-        return [
-            torch.eye(len(t) + 2, max(len(s), len(t) + 2))[1:, : len(s)] for s, t in zip(sources, targets, strict=True)
-        ]
+        return [torch.eye(len(t) + 1, len(s) + len(t))[1:, : len(s) - 1] for s, t in zip(sources, targets, strict=True)]
 
 
 def fixed(translator: Translator, *texts: list[str]) -> tuple[Translator, FixedEngine]:
