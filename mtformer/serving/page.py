@@ -12,7 +12,7 @@ from mtformer.decoding.sentences import UNSPACED
 from mtformer.decoding.translation import Translation
 from mtformer.serving.requests import Languages, Limits
 from mtformer.templating import render
-from mtformer.text.tokenizer import BYTE_PIECE, SPACE, piece_bytes
+from mtformer.text.tokenizer import BYTE_PIECE, SPACE
 
 MAX_ALTERNATIVES = 4
 MIN_WEIGHT = 0.01
@@ -93,4 +93,6 @@ def _units(pieces: Sequence[str], joins_words: bool) -> list[tuple[int, int]]:
 
 
 def _text(pieces: Sequence[str]) -> str:
-    return b"".join(map(piece_bytes, pieces)).decode("utf-8", "replace")
+    each = ((BYTE_PIECE.fullmatch(piece), piece) for piece in pieces)
+    text = b"".join(bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE, " ").encode() for byte, piece in each)
+    return text.decode("utf-8", "replace")

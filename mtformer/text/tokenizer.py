@@ -18,15 +18,6 @@ JOINT, SRC, TGT = "joint.model", "src.model", "tgt.model"
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 SPACE = "▁"
 """SentencePiece's symbol for a space."""
-UNKNOWN_PIECE, UNKNOWN_TEXT = "<unk>", " ⁇ "
-
-
-def piece_bytes(piece: str) -> bytes:
-    """Return the text of a SentencePiece piece in UTF-8."""
-    if piece == UNKNOWN_PIECE:
-        return UNKNOWN_TEXT.encode()
-    byte = BYTE_PIECE.fullmatch(piece)
-    return bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE, " ").encode()
 
 
 class Tokenizer:
