@@ -41,11 +41,6 @@ class DefaultWeights(NamedTuple):
     text: str
     """The checkpoint and its score compared to the alternative, in one line; empty if there was no alternative."""
 
-    @property
-    def is_average(self) -> bool:
-        """True if the averaged weights were selected."""
-        return self.folder.name == "averaged"
-
 
 def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
     """Return the averaged weights, or the best checkpoint if its dev score is clearly better; None without checkpoints.

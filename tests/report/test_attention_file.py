@@ -20,7 +20,7 @@ def some_maps(tgt_pieces: list[str], num_heads: int = 3) -> AttentionMaps:
     torch.manual_seed(0)
     sizes = ((4, 4), (len(tgt_pieces), len(tgt_pieces)), (len(tgt_pieces), 4))
     weights = [torch.randn(2, num_heads, *size).softmax(dim=-1) for size in sizes]
-    return AttentionMaps("a bc", "x", ["▁a", "▁b", "c", "</s>"], tgt_pieces, *weights)
+    return AttentionMaps("a bc", "x", ["▁a", "▁b", "c", "</s>"], tgt_pieces, ["<s>", *tgt_pieces[:-1]], *weights)
 
 
 def written(path: Path, maps: AttentionMaps) -> None:
