@@ -51,11 +51,8 @@ def export_ctranslate2(
     """Write a CTranslate2 model that gives the same translations, with the tokenizer and config of the run.
 
     The type of the stored weights is float32, or `quantization`, such as `int8` or `float16`. With `vocabulary_map`,
-    the search is restricted (see `write_vocabulary_map`, also for errors), so that some translations differ.
-
-    Raises:
-        CheckpointError: if the target exists, or the checkpoint does not exist.
-        ConfigError: if CTranslate2 is not installed, or does not support a setting of the model.
+    the search is restricted (see `write_vocabulary_map`, also for errors), so that some translations differ. For other
+    errors see `exporting` and `write_model`.
     """
     options = {"quantization": quantization, "vocabulary_map": vocabulary_map}
     with exporting("ctranslate2", run, target, checkpoint, **options) as (folder, config, weights):

@@ -45,9 +45,8 @@ ATTENTIONS = {
 def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> None:
     """Write a folder for `AutoModelForSeq2SeqLM` and `AutoTokenizer`.
 
-    Raises:
-        CheckpointError: if the target exists, or the checkpoint does not exist (see `find_weights`).
-        ConfigError: if `transformers` has no class that supports a setting of the model or tokenizer.
+    Raises ConfigError if `transformers` has no class that supports a setting of the model or tokenizer; for other
+    errors see `exporting`.
     """
     with exporting("huggingface", run, target, checkpoint) as (folder, config, weights):
         tokenizers = TokenizerPair.load(run.tokenizer)
