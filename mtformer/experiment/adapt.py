@@ -98,19 +98,21 @@ def adaptation_config(
             finally:
                 with contextlib.suppress(OSError):
                     run.path.rmdir()  # if it is empty, because the corpora could not be written
-    num_new = sum(1 for _ in read_pairs(_tsv(run, "train"), data))
-    if (run.corpus / "replay.tsv").exists():
-        old: dict[str, Any] = {"replay": {"sources": [_plain(_tsv(run, "replay"))]}}
+    train_tsv, dev_tsv, replay_tsv = (run.corpus.resolve() / f"{name}.tsv" for name in ("train", "dev", "replay"))
+    with train_tsv.open("rb") as file:
+        num_new = sum(1 for _ in file)
+    if replay_tsv.exists():
+        old: dict[str, Any] = {"replay": {"sources": [{"tsv": str(replay_tsv)}]}}
     else:
         old = _replayed(opened, config, num_new)
-    dev_sets = {f"old{number or ''}": source for number, source in enumerate(old_sources)}
+    dev_sets = {f"old{number or ''}": _plain(source) for number, source in enumerate(old_sources)}
     values: dict[str, Any] = {
         "training.init_from": str(base.resolve()),
         "data.train": [],
         "data.test": None,
         "data.temperature": 1.0,
-        "data.corpora": {**old, "new": {"sources": [_plain(_tsv(run, "train"))]}},
-        "data.dev": {name: _plain(one) for name, one in {"new": _tsv(run, "dev"), **dev_sets}.items()},
+        "data.corpora": {**old, "new": {"sources": [{"tsv": str(train_tsv)}]}},
+        "data.dev": {"new": {"tsv": str(dev_tsv)}, **dev_sets},
         **_schedule(config, num_new),
     }
     given = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
@@ -299,10 +301,6 @@ def _readable(sources: Sequence[Source], data: DataConfig) -> list[Source]:
         except DataError as error:
             log.warning("%s cannot be read: %s", describe(source), error)
     return found
-
-
-def _tsv(run: RunDir, name: str) -> TsvFile:
-    return TsvFile(tsv=str((run.corpus / f"{name}.tsv").resolve()))
 
 
 def _plain(source: Source) -> dict[str, Any]:
