@@ -46,7 +46,7 @@ from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translator import Translator
 from mtformer.device import DTYPES, set_up_memory
-from mtformer.export.bundle import export_ctranslate2
+from mtformer.export.bundle import export
 from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
@@ -159,8 +159,8 @@ def make_bundles(size: Size, tokenizer: Any, folder: Path) -> None:
     """Write bundles with random weights, for ids and for text, and their exports to CTranslate2."""
     run, text_run = (write_bundle(size, tokenizer, folder / name, name == "text") for name in ("ids", "text"))
     for kind in (None, "int8"):
-        export_ctranslate2(run, folder / f"ids-{kind or 'fp32'}", None, kind)
-    export_ctranslate2(text_run, folder / "text-int8", None, None)
+        export(run, folder / f"ids-{kind or 'fp32'}", None, "ctranslate2", kind)
+    export(text_run, folder / "text-int8", None, "ctranslate2", None)
 
 
 def write_bundle(size: Size, tokenizer: Any, folder: Path, has_bias: bool) -> RunDir:
