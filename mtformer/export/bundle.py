@@ -91,14 +91,14 @@ def export(
             _write_argos(folder, config, tokenizers, weights, quantization)
         elif form == "huggingface":
             write_huggingface(folder, config, tokenizers, weights)
+        elif form == "ctranslate2":
+            if vocabulary_map:
+                write_vocabulary_map(run, config.data, tokenizers, folder)
+            write_model(folder, weights, config.model, tokenizers, quantization)
         else:
-            if form == "bundle":
-                RunDir(folder).bundle_weights.write_bytes(save(average_weights(weights)))
-            else:
-                if vocabulary_map:
-                    write_vocabulary_map(run, config.data, tokenizers, folder)
-                write_model(folder, weights, config.model, tokenizers, quantization)
-            write_companions(run, config, RunDir(folder))
+            RunDir(folder).bundle_weights.write_bytes(save(average_weights(weights)))
+        if form in ("bundle", "ctranslate2"):
+            write_companions(run, config, tokenizers, RunDir(folder))
         write_checksums(folder)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8")  # has no checksum, because its owner completes it
 
@@ -126,13 +126,11 @@ def _atomic_archive(target: Path, name: str) -> Iterator[Path]:
         shutil.copyfile(shutil.make_archive(f"{parent}/archive", "zip", parent, name), path)
 
 
-def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
+def write_companions(run: RunDir, config: Config, tokenizers: TokenizerPair, inside: RunDir) -> None:
     """Write everything but the weights: tokenizer, config without file names, confidence, number of sentences."""
     languages = {"tgt_langs": config.data.target_languages[1:], "both_directions": False}
     data = without_files(config.data).model_copy(update=languages)
-    inside.tokenizer.mkdir()
-    for path in run.tokenizer.iterdir():
-        shutil.copyfile(path, inside.tokenizer / path.name)
+    tokenizers.save(inside.tokenizer)
     if run.confidence.exists():
         shutil.copyfile(run.confidence, inside.confidence)
     text = dump_config(without_files(config).model_copy(update={"data": data}))
