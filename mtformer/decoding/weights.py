@@ -96,11 +96,9 @@ def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
         return [run.checkpoint(step) / WEIGHTS for step in steps]
     if re.fullmatch(r"\d{1,18}", checkpoint) and run.checkpoint(int(checkpoint)).is_dir():
         return [run.checkpoint(int(checkpoint)) / WEIGHTS]
-    path = Path(checkpoint)
-    if path.is_file():
-        return [path]
-    if (path / WEIGHTS).is_file():
-        return [path / WEIGHTS]
+    for path in (Path(checkpoint), Path(checkpoint, WEIGHTS)):
+        if path.is_file():
+            return [path]
     raise CheckpointError(f"{run.path}: no checkpoint '{checkpoint}'; {_available(run, best_metric)}")
 
 

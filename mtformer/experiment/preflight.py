@@ -248,9 +248,8 @@ def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
     # A new checkpoint is written before an old one is deleted.
     needed = (training.keep_last + training.keep_best + 1) * one
     needed += BYTES_OF_WEIGHT * parameters if training.average_last else 0
-    place = run.path.absolute()
-    while not place.exists():
-        place = place.parent
+    path = run.path.absolute()
+    place = next(folder for folder in (path, *path.parents) if folder.exists())
     existing = sum(file.stat().st_size for file in run.checkpoints.rglob("*") if file.is_file())
     free = shutil.disk_usage(place).free + existing
     if free < 2 * one:
