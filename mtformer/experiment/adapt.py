@@ -158,15 +158,9 @@ def choose_weights(
     new = read_weights(run.checkpoint(run.steps()[-1]) / WEIGHTS)
     tokenizers, device = TokenizerPair.load(run.tokenizer), pick_device(config.training.device)
     model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size).to(device)
-    share_of_several = from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0
-    translator = Translator(
-        [model],
-        tokenizers,
-        config.decoding.for_validation(),
-        config.data.filters.max_tokens,
-        share_of_several,
-        data=config.data,
-    )
+    decoding, share_of_several = config.decoding.for_validation(), from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0
+    trained_tokens = config.data.filters.max_tokens
+    translator = Translator([model], tokenizers, decoding, trained_tokens, share_of_several, data=config.data)
     assert isinstance(config.data.dev, dict)
     sets = [source_set(name, source, config.data) for name, source in config.data.dev.items()]
     points = []
