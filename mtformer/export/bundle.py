@@ -39,11 +39,6 @@ from mtformer.text.tokenizer import TokenizerPair
 from mtformer.weights import average_weights, read_weights
 
 
-def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
-    """Write a bundle; its config does not include file names. For errors see `export`."""
-    export(run, target, checkpoint)
-
-
 def export(
     run: RunDir,
     target: Path,
@@ -52,7 +47,7 @@ def export(
     quantization: str | None = None,
     vocabulary_map: bool = False,
 ) -> None:
-    """Write a bundle, or a model for another library, with a model card.
+    """Write a bundle, whose config has no file names, or a model for another library, with a model card.
 
     A CTranslate2 model gives the same translations; it has the tokenizer and config of the run. An `argos` package is a
     zip file for Argos Translate and LibreTranslate, which split text into sentences with their own model.
