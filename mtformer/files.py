@@ -189,12 +189,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_folder(path: Path, replaces: bool = True) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder next to `path`; on success it is synced and renamed to `path`, otherwise deleted.
 
-    An existing folder is deleted afterwards; if `replaces` is False, it is kept and the new one is deleted. A rename
-    cannot replace a non-empty folder, so `path` does not exist for a moment; if the process is killed then,
-    `clear_leftovers` restores the old folder.
+    An existing folder is deleted afterwards. A rename cannot replace a non-empty folder, so `path` does not exist for a
+    moment; if the process is killed then, `clear_leftovers` restores the old folder.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,8 +206,6 @@ def atomic_folder(path: Path, replaces: bool = True) -> Iterator[Path]:
             sync(file)
         sync(temporary)
         if path.exists():
-            if not replaces:
-                return
             os.rename(path, old)
         os.rename(temporary, path)
         sync(path.parent)
