@@ -204,7 +204,7 @@ class TrainingStep:
         """Load weights from a file and reset the EMA weights; raise CheckpointError if they do not fit the model."""
         load_weights(self.model, path, place=shard_like)
         if self.ema is not None:
-            self.ema.reset()
+            self.ema = Ema(self.model, self.ema.decay)
 
     @torch.no_grad()
     def load_training_weights(self, weights: dict[str, Tensor]) -> None:
