@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from mtformer.config.schema import TrainingConfig
 
@@ -28,26 +29,21 @@ def with_steps(config: TrainingConfig, num_steps: int) -> TrainingConfig:
     return config.model_copy(update={"max_steps": num_steps, "warmup_steps": warmup_steps})
 
 
+@dataclass
 class Budget:
-    """Measures the speed of this process, and plans the number of steps.
+    """Measures the speed of this process, and plans the number of steps that fit in a time."""
 
-    Args:
-        config: the training section, with `max_minutes`.
-        validation_seconds: estimated time of a validation; replaced by the measured one.
-        plans: plans to follow instead of planning by time, as numbers of steps by step; None: plan by time.
-    """
-
-    def __init__(self, config: TrainingConfig, validation_seconds: float, plans: Mapping[int, int] | None) -> None:
-        assert config.max_minutes is not None
-        self.config = config
-        self.seconds = 60 * config.max_minutes
-        self.validation_seconds = validation_seconds
-        self.plans = plans
-        self._num_steps = 0
-        self._start = 0.0
-        self._timed = 0.0
-        """Seconds of all steps since `_start`, at the last step."""
-        self._paused = 0.0
+    config: TrainingConfig
+    seconds: float
+    validation_seconds: float
+    """Time of a validation: an estimate, until one is measured."""
+    plans: Mapping[int, int] | None
+    """Plans to follow instead of planning by time, as numbers of steps by step; None: plan by time."""
+    _num_steps: int = 0
+    _start: float = 0.0
+    _timed: float = 0.0
+    """Seconds of all steps since `_start`, at the last step."""
+    _paused: float = 0.0
 
     def add_step(self) -> None:
         """Time the step that has just ended."""
