@@ -38,10 +38,10 @@ from mtformer.data.corpus.sources import (
 )
 from mtformer.data.data_report import DataReport
 from mtformer.data.filters.duplicates import Mask, repeated
-from mtformer.data.filters.filters import DUPLICATE, count_reasons, in_order
+from mtformer.data.filters.filters import DUPLICATE, KEPT, count_reasons, in_order
 from mtformer.data.store.cache import BUILDING, STORE, delete_unused, make_lock
 from mtformer.data.store.pairs import Pairs, join, make_pairs
-from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
+from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, take
 from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, Shard, Store, write_shard
 from mtformer.errors import DataError, explain_write_errors
 from mtformer.files import FORMAT, atomic_file, cache_folder, read_json, sync, write_text
@@ -203,7 +203,8 @@ class _Job:
         report.count_unusual(*texts)
         filtered = self.pipeline.run(texts, num_threads)
         report.leave_out(count_reasons(filtered.codes))
-        texts, tokens, counts = filtered.kept()
+        kept = np.flatnonzero(filtered.codes == KEPT)
+        texts, counts = take(texts, kept), filtered.counts[kept]
         if self.pipeline.filters is None:
             for side, column in (("src", 0), ("tgt", 1)):
                 report.blank[side] += int((counts[:, column] == 0).sum())
@@ -211,7 +212,7 @@ class _Job:
         keys = self.pipeline.keys(texts)
         rows["key"], rows["counts"] = keys if keys is not None else 0, counts
         columns = [pa.array(lines, pa.string()) for lines in texts] if self.keep_text else []
-        return make_pairs(*tokens, *columns), rows
+        return make_pairs(*filtered.tokens, *columns), rows
 
 
 def _make(
