@@ -24,7 +24,7 @@ from mtformer.errors import CheckpointError, ConfigError
 from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, file_sha256, verify, write_checksums
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.ops import NORM_EPS, LayerNorm, Linear
-from mtformer.model.positions import SINUSOID_BASE, SinusoidalPositions
+from mtformer.model.positions import SINUSOID_BASE
 from mtformer.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
 from mtformer.run_dir import CT2_WEIGHTS
 from mtformer.text.tokenizer import BOS, EOS, UNK, TokenizerPair
@@ -133,8 +133,7 @@ def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Modu
     embeddings.weight = _copy(weight_VD)
     if positions is not None:
         # By default, CTranslate2 computes its own sinusoids, which start at position 1 and have different frequencies.
-        is_fixed = isinstance(positions, SinusoidalPositions)
-        spec.position_encodings.encodings = _copy(positions.table if is_fixed else positions.weight)
+        spec.position_encodings.encodings = _copy(positions.weight)
     elif hasattr(spec, "position_encodings"):
         del spec.position_encodings
     if not isinstance(norm, nn.Identity):
