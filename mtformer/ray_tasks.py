@@ -23,6 +23,7 @@ CONNECT_SECONDS = 10
 LOCAL = "ray"
 """Address of the cluster of RAY_ADDRESS, else of one that runs on this machine, else of one that is started."""
 RETRIES = 3
+_load = lru_cache(maxsize=1)(pickle.loads)
 log = logging.getLogger("mtformer")
 
 
@@ -152,12 +153,6 @@ def compute(function: bytes, item: bytes, folder: str, node: str) -> tuple[str, 
         return "", pickle.dumps(_load(function)(pickle.loads(item), 1))
     except (MtformerError, OSError) as error:
         return f"{node}: {error}", type(error) if isinstance(error, MtformerError) else DataError
-
-
-@lru_cache(maxsize=1)
-def _load(function: bytes) -> Callable[[Any, int], Any]:
-    loaded: Callable[[Any, int], Any] = pickle.loads(function)
-    return loaded
 
 
 def _one_line(error: BaseException) -> str:
