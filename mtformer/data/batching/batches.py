@@ -141,7 +141,7 @@ def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = 
 
     The corpus is loaded into memory. Lines of more than `max_tokens` tokens, excluding eos, are cut, with a warning.
     """
-    pairs = corpus.read(np.arange(corpus.store.num_blocks))
+    pairs = corpus.read()
     pairs = make_pairs(prefix(pairs["src"], corpus.tags), pairs["tgt"])
     longest = np.maximum(*map(lengths, pairs.columns))
     if max_tokens is not None and (num_long := int((longest > max_tokens).sum())):
