@@ -3,8 +3,6 @@
 D model width, H heads, G key/value heads, K head width, V vocabulary.
 """
 
-import hashlib
-import json
 import logging
 import os
 import time
@@ -21,7 +19,7 @@ from mtformer.data.store.cache import CTRANSLATE2, delete_unused, entries, make_
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.inference import alignment_layer
 from mtformer.errors import CheckpointError, ConfigError
-from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, file_sha256, verify, write_checksums
+from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, file_sha256, json_sha256, verify, write_checksums
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.ops import NORM_EPS, LayerNorm, Linear
 from mtformer.model.positions import SINUSOID_BASE
@@ -51,7 +49,7 @@ def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: Token
         "model": config.model_dump(),
         "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
     }
-    checksum = hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()[:32]
+    checksum = json_sha256(sources)[:32]
     folder = cache_folder() / CTRANSLATE2 / checksum
     with make_lock(folder):
         try:

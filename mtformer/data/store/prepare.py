@@ -8,7 +8,6 @@ from the hashed contents is kept.
 """
 
 import gc
-import hashlib
 import json
 import logging
 import os
@@ -44,7 +43,7 @@ from mtformer.data.store.pairs import Pairs, join, make_pairs
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, take
 from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, Shard, Store, write_shard
 from mtformer.errors import DataError, explain_write_errors
-from mtformer.files import FORMAT, atomic_file, cache_folder, read_json, sync, write_text
+from mtformer.files import FORMAT, atomic_file, cache_folder, json_sha256, read_json, sync, write_text
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.workers import WorkerEndedError, Workers
 
@@ -128,7 +127,7 @@ def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: Tokeniz
         "languages": pipeline.languages,
         "keep_text": keep_text,
     }
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
+    return json_sha256(settings)[:32]
 
 
 def _locked(folder: Path, where: str) -> AbstractContextManager[object]:
