@@ -168,14 +168,6 @@ def _smoothed_classes(weight: Tensor, bias: Tensor | None, wide: torch.dtype) ->
     return _SmoothedClasses(is_in_V.sum(), is_in_V @ weight.to(wide), sum_of_biases, is_in_V)
 
 
-def _logits_of(target_N: Tensor, hidden_ND: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the reference logits in float32, (N, 1)."""
-    logits_N = (hidden_ND * weight[target_N]).sum(dim=1)
-    if bias is not None:
-        logits_N = logits_N + bias[target_N]
-    return logits_N.unsqueeze(1)
-
-
 def _divergence(
     log_p_CV: Tensor, p_CV: Tensor, kl_weights: tuple[float, float], real_C1: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -222,7 +214,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             chunk = min(chunk, FP16_ROWS if kl_weights is None else int(FP16_ROWS / (1 + sum(kl_weights))))
         if kl_weights is not None:
             chunk += chunk % 2  # both rows of a pair
-        exact_N1 = None if hidden_ND.dtype == wide else _logits_of(target_N, hidden_ND, weight, bias)
+        exact_N1 = None  # reference logits in float32
+        if hidden_ND.dtype != wide:
+            exact_N1 = (hidden_ND * weight[target_N]).sum(dim=1, keepdim=True)
+            exact_N1 = exact_N1 if bias is None else exact_N1 + bias[target_N, None]
         # All chunks share one buffer: allocating new pages takes as long as the softmax.
         logits_room, p_room = hidden_ND.new_empty(chunk, V), hidden_ND.new_empty(chunk, V, dtype=wide)
         log_p_room, kl = torch.empty_like(p_room[: 0 if kl_weights is None else chunk]), None
