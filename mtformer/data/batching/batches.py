@@ -24,8 +24,6 @@ NUM_AHEAD = 8
 """Maximum number of prefetched batches."""
 log = logging.getLogger("mtformer")
 T = TypeVar("T")
-Augment = Callable[[Pairs, tuple[int, ...]], Pairs]
-"""Function of (pairs with text, seed) that returns the augmented pairs, without text."""
 
 
 @dataclass(frozen=True)
@@ -173,8 +171,8 @@ class TrainingBatches:
     mixture: Mixture
     batch_tokens: int
     """See `plan_window`."""
-    augmentation: Augment | None = None
-    """Augmentation of the pairs, different in each epoch; None: use the stored pairs."""
+    augmentation: Callable[[Pairs, tuple[int, ...]], Pairs] | None = None
+    """Function of (pairs with text, seed) that returns augmented pairs without text; None: use the stored pairs."""
 
     def start(
         self,
