@@ -26,7 +26,6 @@ READING = (
     "95% intervals and p-values: variation over test sentences, for these trained models. p-values: paired bootstrap "
     "and approximate randomization against the first system ({tests})."
 )
-SEEDS_READING = "Over seeds: Welch's 95% interval of the difference; variation over seeds, for these sentences."
 
 
 def compare(
@@ -130,11 +129,9 @@ def _comparison_lines(comparison: "Comparison", width: int) -> Iterator[str]:
     yield f"{comparison.name}: {comparison.num_sentences:,} sentences"
     for table in comparison.metrics:
         yield from ("", f"{table.label}  {table.signature}")
-        yield from table_lines(_metric_rows(table), width, right=range(1, 8), indent=INDENT)
+        yield from table_lines(_metric_rows(table), width, right=range(1, 7), indent=INDENT)
     if len(names) > 1:
         yield from ("", *textwrap.wrap(READING.format(tests=bleu.tests), width))
-    if any(row.seeds_interval for row in bleu.systems):
-        yield from textwrap.wrap(SEEDS_READING, width)
     if comparison.buckets:
         yield from ("", f"{bleu.label} by number of source {comparison.unit}")
         columns = [[comparison.unit, "sentences", *names]]
@@ -163,16 +160,9 @@ def _metric_rows(table: "MetricTable") -> list[Sequence[str]]:
         spreads = [f" ± {row.deviation:.2f}" if row.deviation is not None else "" for row in rows]
         columns = {"system": columns["system"], "n": [str(len(row.runs)) for row in rows]}
         columns["mean ± sd"] = [score + spread for score, spread in zip(scores, spreads, strict=True)]
-    columns["95% interval"] = [_interval((row.estimate.low, row.estimate.high)) for row in rows]
+    columns["95% interval"] = [f"{row.estimate.low:.2f} to {row.estimate.high:.2f}" for row in rows]
     if len(rows) > 1:
         columns["diff"] = ["" if row.difference is None else f"{row.difference:+.2f}" for row in rows]
         columns["p boot"] = ["" if row.tests is None else f"{row.tests.p_bootstrap:.4f}" for row in rows]
         columns["p rand"] = ["" if row.tests is None else f"{row.tests.p_randomization:.4f}" for row in rows]
-    if any(row.seeds_interval for row in rows):
-        columns["over seeds"] = [_interval(row.seeds_interval, "+") if row.seeds_interval else "" for row in rows]
     return [list(columns), *zip(*columns.values(), strict=True)]
-
-
-def _interval(bounds: tuple[float, float], sign: str = "") -> str:
-    low, high = (f"{bound:{sign}.2f}" for bound in bounds)
-    return f"{low} to {high}"
