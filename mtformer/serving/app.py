@@ -134,17 +134,17 @@ class _Service:
     async def translate(self, request: Request) -> JSONResponse:
         """Translate a text or a list of texts; return translatedText, confidence, alternatives and detectedLanguage."""
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
-        job = Job(query.lines, query.target, 1 + query.alternatives, attention=query.format == "html")
-        translations = await self._answer(job, request)
+        translations = await self._answer(query, request, attention=query.format == "html")
         rest = iter(translations)
         by_text = [(text, [next(rest) for _ in text.lines]) for text in query.texts]
-        fields: dict[str, list[Any]] = {"translatedText": [_join(text, lines, 0) for text, lines in by_text]}
+        n_bests = [_join(text, lines, 1 + query.alternatives) for text, lines in by_text]
+        fields: dict[str, list[Any]] = {"translatedText": [n_best[0] for n_best in n_bests]}
         if num_repaired := sum(isinstance(text, Fragment) and text.is_repaired for text in query.texts):
             log.warning("repaired unclosed or wrongly nested tags in %d of %d texts", num_repaired, len(query.texts))
         if translations and all(one.confidence is not None for one in translations):
             fields["confidence"] = [min((one.confidence or 0.0 for one in lines), default=1.0) for _, lines in by_text]
         if query.alternatives:
-            fields["alternatives"] = [_alternatives(text, lines, query.alternatives) for text, lines in by_text]
+            fields["alternatives"] = [n_best[1:] for n_best in n_bests]
         if query.source == "auto":
             sources = self.languages.sources_of(query.target)
             fields["detectedLanguage"] = [detect(text.text, sources) for text in query.texts]
@@ -156,9 +156,8 @@ class _Service:
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
         if query.format == "html":
             raise HTTPException(400, "format html is not supported by /words; use /translate")
-        job = Job(query.lines, query.target, 1 + query.alternatives, attention=True)
-        translations = await self._answer(job, request)
-        return JSONResponse({"lines": [line_values(one, job.n_best) for one in translations]})
+        translations = await self._answer(query, request, attention=True)
+        return JSONResponse({"lines": [line_values(one, 1 + query.alternatives) for one in translations]})
 
     async def detect(self, request: Request) -> JSONResponse:
         """Return the language of a text, or of each text in a list, with the confidence in percent."""
@@ -166,8 +165,9 @@ class _Service:
         found = [[detect(text.text, self.languages.sources)] for text in query.texts]
         return JSONResponse(found if isinstance(query.q, list) else found[0])
 
-    async def _answer(self, job: Job, request: Request) -> list[Translation]:
-        """Return the translations of a job; it is abandoned if the client disconnects or the job takes too long."""
+    async def _answer(self, query: TranslationRequest, request: Request, attention: bool) -> list[Translation]:
+        """Translate all lines; the job is abandoned if the client disconnects or the job takes too long."""
+        job = Job(query.lines, query.target, 1 + query.alternatives, attention)
         try:
             self.batcher.submit(job)
         except queue.Full:
@@ -217,16 +217,15 @@ async def _wait_for_disconnect(request: Request) -> None:
         pass
 
 
-def _alternatives(text: Text | Fragment, of_lines: list[Translation], max_number: int) -> list[str]:
-    """Return the text of the second-best translations of all lines, then that of the third-best ones, and so on."""
-    num_found = max((len(line.alternatives) for line in of_lines), default=0)
-    return [_join(text, of_lines, rank) for rank in range(1, 1 + min(max_number, num_found))]
+def _join(text: Text | Fragment, of_lines: list[Translation], max_ranks: int) -> list[str]:
+    """Return the text of the best translations of all lines, then that of the second-best ones, and so on.
 
-
-def _join(text: Text | Fragment, of_lines: list[Translation], rank: int) -> str:
-    """Join the translations of all lines at this rank (0: best) into a text; lines with fewer use their best one."""
-    n_bests = ([line, *line.alternatives] for line in of_lines)
-    return type(text)(text.text).join([n_best[rank if rank < len(n_best) else 0] for n_best in n_bests])
+    Lines with fewer translations use their best one.
+    """
+    n_bests = [[line, *line.alternatives] for line in of_lines]
+    num_ranks = min(max_ranks, max(map(len, n_bests), default=1))
+    by_rank = ([n_best[rank if rank < len(n_best) else 0] for n_best in n_bests] for rank in range(num_ranks))
+    return [type(text)(text.text).join(translations) for translations in by_rank]
 
 
 async def _refuse(_: Request, error: Exception) -> JSONResponse:

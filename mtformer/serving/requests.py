@@ -211,24 +211,23 @@ async def read_request(kind: type[Kind], request: Request, limits: Limits, langu
         raise HTTPException(400, "the connection was closed before the request was complete") from None
     fields = await _parse(body, request)
     if limits.api_key is not None:
-        _check_key(fields.get("api_key") or "", limits.api_key)
+        if not (given := fields.get("api_key")):
+            raise HTTPException(403, "api_key is missing; this server requires one")
+        if not hmac.compare_digest(*(str(key).encode("utf-8", "surrogatepass") for key in (given, limits.api_key))):
+            raise HTTPException(403, "api_key is wrong")
     try:
         return kind.model_validate(fields, context=(limits, languages))
     except ValidationError as error:
-        raise HTTPException(400, _describe(error)) from None
+        first = error.errors(include_url=False)[0]
+        is_explained = first["type"] == "value_error"
+        what = str(first["ctx"]["error"]) if is_explained else PROBLEMS[str(first["loc"][0])]
+        raise HTTPException(400, what) from None
 
 
 def describe_body(kind: type[TextRequest]) -> dict[str, Any]:
     """Describe the request body for an OpenAPI schema; the fields may also be sent in the query string."""
     schema = {"schema": kind.model_json_schema()}
     return {"requestBody": {"content": dict.fromkeys(("application/json", FORM, MULTIPART), schema)}}
-
-
-def _describe(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    if first["type"] == "value_error":
-        return str(first["ctx"]["error"])
-    return PROBLEMS[str(first["loc"][0])]
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
@@ -245,7 +244,13 @@ async def _parse(body: bytes, request: Request) -> dict[str, Any]:
     """Return the fields of a JSON object, or of the query string and form, where repeated fields become lists."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if body and kind not in (FORM, MULTIPART):
-        return _parse_json(body)
+        try:
+            found = parse_json(body)
+        except ValueError as error:  # also for bytes that are not UTF-8, or a number with thousands of digits
+            raise HTTPException(400, f"the request is not valid JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise HTTPException(400, 'the request is not a JSON object; send {"q": ..., "source": ..., "target": ...}')
+        return found
     if kind == FORM and body.lstrip().startswith(b"{"):
         raise HTTPException(400, "the body is JSON but sent as a form; set the header Content-Type: application/json")
     try:
@@ -269,21 +274,3 @@ async def _parse_multipart(body: bytes, scope: Scope) -> dict[str, list[Any]]:
     body.decode("utf-8")  # Starlette reads other bytes as Latin-1.
     form = await Request(scope, receive).form(max_files=0, max_fields=MAX_LINES, max_part_size=len(body))
     return {key: form.getlist(key) for key in form}
-
-
-def _parse_json(body: bytes) -> dict[str, Any]:
-    try:
-        found = parse_json(body)
-    except ValueError as error:  # also for bytes that are not UTF-8, or a number with thousands of digits
-        raise HTTPException(400, f"the request is not valid JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise HTTPException(400, 'the request is not a JSON object; send {"q": ..., "source": ..., "target": ...}')
-    return found
-
-
-def _check_key(given: object, api_key: str) -> None:
-    if not given:
-        raise HTTPException(403, "api_key is missing; this server requires one")
-    given_bytes, key_bytes = (key.encode("utf-8", "surrogatepass") for key in (str(given), api_key))
-    if not hmac.compare_digest(given_bytes, key_bytes):
-        raise HTTPException(403, "api_key is wrong")
