@@ -19,7 +19,7 @@ from mtformer.experiment.sweep import short_keys
 
 if TYPE_CHECKING:
     from mtformer.evaluation.compare import Comparison, MetricTable
-    from mtformer.evaluation.systems import Material, System
+    from mtformer.evaluation.systems import System
 
 INDENT = 2
 READING = (
@@ -49,7 +49,10 @@ def compare(
     distinguishes the systems: two of the 2^n ways to swap translations give exactly the observed difference, and
     sacreBLEU counts only larger ones. The effect is visible only for n below 10.
     """
+    from mtformer.cli.progress import alive
+    from mtformer.evaluation.compare import compare as compare_one
     from mtformer.evaluation.compare import config_differences
+    from mtformer.evaluation.scores import METRICS
     from mtformer.evaluation.systems import common_sets, group_runs, open_runs, read_files, read_material
 
     if len(paths) < 2:
@@ -65,7 +68,9 @@ def compare(
         runs = open_runs(paths)
         systems = group_runs(runs, group)
         materials = [read_material(name, runs, force) for name in common_sets(runs, sets or [])]
-    comparisons, different = _compare_all(systems, materials, sentences), dict(config_differences(systems))
+    with alive("compare", total=len(materials) * len(METRICS) * len(systems), unit="test") as bar:
+        comparisons = [compare_one(systems, material, sentences, bar.update) for material in materials]
+    different = config_differences(systems)
     if as_json:
         echo(_json(systems, different, comparisons))
         return
@@ -82,15 +87,6 @@ def _evaluation(bleu_tokenizer: str) -> EvaluationConfig:
         return EvaluationConfig.model_validate({"bleu_tokenizer": bleu_tokenizer})
     except ValidationError as error:
         raise ConfigError(f"--bleu-tokenizer '{bleu_tokenizer}': {error.errors()[0]['msg']}") from error
-
-
-def _compare_all(systems: "list[System]", materials: "list[Material]", num_sentences: int) -> "list[Comparison]":
-    from mtformer.cli.progress import alive
-    from mtformer.evaluation.compare import compare as compare_one
-    from mtformer.evaluation.scores import METRICS
-
-    with alive("compare", total=len(materials) * len(METRICS) * len(systems), unit="test") as bar:
-        return [compare_one(systems, material, num_sentences, bar.update) for material in materials]
 
 
 def _json(systems: "list[System]", different: dict[str, list[Any]], comparisons: "list[Comparison]") -> str:

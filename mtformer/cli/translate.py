@@ -91,19 +91,19 @@ def translate(
     with parallel_lines([source, *beside.values()]) as lines, output.locked() if output else nullcontext(), use_ray(on):
         translate_block = TranslateBlock(partial(load, run, to), html, arguments, load.device)
         with Workers(translate_block.describe, 1, load.device) as workers:
-            [(_, model)] = workers.map([None])
-        if html and (model.decoding.n_best > 1 or model.decoding.draws):
+            [(_, (decoding, is_calibrated, made_by))] = workers.map([None])
+        if html and (decoding.n_best > 1 or decoding.draws):
             raise ConfigError("--html needs a search for one translation; remove --n-best, sampling and MBR")
-        if only_above is not None and not model.is_calibrated:
+        if only_above is not None and not is_calibrated:
             raise ConfigError(f"--only-above: {run[0]} has no fitted confidence; run `mtformer eval --calibrate` first")
-        formats = as_json, json_attention, alignment, only_above, model.decoding.n_best == 1
+        formats = as_json, json_attention, alignment, only_above, decoding.n_best == 1
         work = _Work(translate_block, *formats, list(beside), lines, on, attention_file)
         if source is None and target is None and not beside and on is None and sys.stdin.isatty():
             work.converse()
         elif output is not None:
             layout = {"json": as_json, "attention": json_attention, "alignment": alignment, "files": list(beside)}
             extra = {"glossary": terms, "html": html, "only_above": only_above}
-            settings = {**{key: value for key, value in extra.items() if value}, **model.made_by, **layout}
+            settings = {**{key: value for key, value in extra.items() if value}, **made_by, **layout}
             with naming_file(output.name):
                 work.run_to_file(output, settings, continues)
         else:
@@ -125,15 +125,6 @@ class Block(NamedTuple):
     """Arguments of `Translator.translate` that have a value for each line."""
     targets: list[str] | None = None
     """Translations to analyze."""
-
-
-class _Model(NamedTuple):
-    """Properties of a translator."""
-
-    decoding: "DecodingConfig"
-    is_calibrated: bool
-    made_by: dict[str, Any]
-    """Everything that affects translations except the input and the options of the command."""
 
 
 @dataclass
@@ -162,8 +153,11 @@ class TranslateBlock:
         arguments = {**self.arguments, **block.options, "progress": self.progress}
         return translate(block.lines, first_line=block.first_line, **arguments)
 
-    def describe(self, item: None, num_threads: int) -> _Model:
-        """Return the properties of the translator; raise ConfigError if a package is missing."""
+    def describe(self, item: None, num_threads: int) -> "tuple[DecodingConfig, bool, dict[str, Any]]":
+        """Return the translator's settings, whether it has a fitted confidence, and all that affects translations.
+
+        The last one excludes the input and the options of the command. Raise ConfigError if a package is missing.
+        """
         if self.html:
             require_extra("--html", "html", "bs4")
         one = self.translator
@@ -175,7 +169,7 @@ class TranslateBlock:
         }
         if one.engine.target != Target():
             made_by["to"] = asdict(one.engine.target)
-        return _Model(one.decoding, one.calibration is not None, made_by)
+        return one.decoding, one.calibration is not None, made_by
 
 
 @dataclass

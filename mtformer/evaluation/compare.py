@@ -129,17 +129,17 @@ def compare(
     )
 
 
-def config_differences(systems: Sequence[System]) -> list[tuple[str, list[Any]]]:
+def config_differences(systems: Sequence[System]) -> dict[str, list[Any]]:
     """Return the config keys that differ between systems, with each system's value; seeds are excluded."""
     configs = [system.runs[0].config for system in systems]
     keys: dict[str, list[Any]] = {}
     for position, config in enumerate(configs):
         if configs[0] is None or config is None:
-            return []
+            return {}
         for key, before, after in config_diff(configs[0], config):
             if distinguishes(key):
                 keys.setdefault(key, [before] * len(systems))[position] = after
-    return list(keys.items())
+    return keys
 
 
 def _table(systems: Sequence[System], measure: Measure, progress: Callable[[], object]) -> MetricTable:

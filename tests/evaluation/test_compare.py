@@ -150,7 +150,7 @@ def test_runs_that_differ_only_in_their_seed_are_one_system(tmp_path: Path) -> N
         ("deep", ["deep_s1", "deep_s2", "deep_s10"]),
         ("wide", ["wide"]),
     ]
-    assert config_differences(systems) == [("training.max_steps", [100000, 7])]
+    assert config_differences(systems) == {"training.max_steps": [100000, 7]}
     assert [system.name for system in group_runs(runs, by_seed=False)] == [run.name for run in runs]
 
 
