@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from mtformer import __version__
 from mtformer.decoding.weights import default_weights
@@ -28,14 +28,8 @@ STATES = {
 BUNDLE = "bundle: weights without a training history"
 MAX_TESTS = 3
 T = TypeVar("T")
-
-
-class Section(NamedTuple):
-    """A section of a report; `content` holds template values, or a run's sections if there are several runs."""
-
-    id: str
-    title: str
-    content: Any
+Section = tuple[str, str, Any]
+"""ID, title, and content of a section: template values, or a run's sections if there are several runs."""
 
 
 def write_report(paths: Sequence[Path], out: Path) -> None:
@@ -45,12 +39,12 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
     runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
     systems = _group_seeds(runs)
     each = [_sections(run, number, attention.MAX_WEIGHTS // len(runs)) for number, run in enumerate(runs, start=1)]
-    sections = [
-        Section("curves", "Curves", charts(systems)),
-        Section("differences", "Settings that differ", tables.config_differences(runs)),
-        Section("scores", "Test scores", tables.scores(systems)),
+    sections: list[Section] = [
+        ("curves", "Curves", charts(systems)),
+        ("differences", "Settings that differ", tables.config_differences(runs)),
+        ("scores", "Test scores", tables.scores(systems)),
     ]
-    of_runs = [Section(f"run-{n}", f"Run {run.name}", each[n - 1]) for n, run in enumerate(runs, start=1)]
+    of_runs = [(f"run-{n}", f"Run {run.name}", each[n - 1]) for n, run in enumerate(runs, start=1)]
     sections += each[0] if len(runs) == 1 else of_runs
     tests = list(dict.fromkeys(name for run in runs for name in run.scores))[:MAX_TESTS]
     html = render(
@@ -59,7 +53,7 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
         tests=tests,
         overviews=[_overview(run, tests) for run in runs],
         unread=[f" of {run.name}: {line}" if len(runs) > 1 else f": {line}" for run in runs for line in run.unread],
-        sections=[section for section in sections if section.content],
+        sections=[section for section in sections if section[2]],
         written=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M UTC} by mtformer {__version__}",
     )
     write_text(out, html)
@@ -98,19 +92,19 @@ def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
     """Return the non-empty sections of one run; add lines about unreadable parts to `run.unread`."""
     unspaced, sentences = compares_characters(run), judge(run)
     maps = _try(run, "attention", lambda: attention.page_maps(run, sentences, max_weights))
-    found = [
-        Section("samples", "Dev translations over time", over_time(run.samples, unspaced)),
-        Section("sentences", "Best and worst test sentences", best_and_worst(sentences, unspaced)),
-        Section("attention", "Attention", {"id": f"weights-{number}", "sentences": maps} if maps else None),
-        Section("starts", "Starts and resumes", tables.starts(run)),
-        Section("speed", "Speed and time", tables.speed(run)),
-        Section("data", "Data", tables.data(run)),
-        Section("parameters", "Parameters", _try(run, "parameters", lambda: tables.parameters(run))),
-        Section("config", "Config", tables.config(run)),
+    found: list[Section] = [
+        ("samples", "Dev translations over time", over_time(run.samples, unspaced)),
+        ("sentences", "Best and worst test sentences", best_and_worst(sentences, unspaced)),
+        ("attention", "Attention", {"id": f"weights-{number}", "sentences": maps} if maps else None),
+        ("starts", "Starts and resumes", tables.starts(run)),
+        ("speed", "Speed and time", tables.speed(run)),
+        ("data", "Data", tables.data(run)),
+        ("parameters", "Parameters", _try(run, "parameters", lambda: tables.parameters(run))),
+        ("config", "Config", tables.config(run)),
     ]
     if run.points("train", "loss") and not run.samples:
         run.unread.append(f"translations of dev: there is no {run.run.samples.name}, so the run may have no dev data")
-    return [section for section in found if section.content]
+    return [section for section in found if section[2]]
 
 
 def _try(run: RunContents, name: str, make: Callable[[], T]) -> T | None:

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from mtformer.decoding.sentences import UNSPACED
 from mtformer.decoding.translation import Translation
-from mtformer.serving.requests import Languages, Limits
+from mtformer.serving.requests import Settings
 from mtformer.templating import render
 from mtformer.text.tokenizer import BYTE_PIECE, SPACE
 
@@ -19,17 +19,17 @@ MIN_WEIGHT = 0.01
 """Smallest attention weight that the page shows."""
 
 
-def make_page(title: str, languages: Languages, limits: Limits) -> HTMLResponse:
+def make_page(title: str, settings: Settings) -> HTMLResponse:
     """Return the translation page."""
-    described = languages.describe()
-    settings = {
-        "names": {one["code"]: one["name"] for one in described},
-        "targets": {one["code"]: one["targets"] for one in described if one["targets"]},
-        "characters": limits.characters,
-        "alternatives": min(limits.alternatives, MAX_ALTERNATIVES),
-        "keyed": limits.api_key is not None,
+    languages = settings.languages()
+    values = {
+        "names": {one["code"]: one["name"] for one in languages},
+        "targets": {one["code"]: one["targets"] for one in languages if one["targets"]},
+        "characters": settings.max_characters,
+        "alternatives": min(settings.max_alternatives, MAX_ALTERNATIVES),
+        "keyed": settings.api_key is not None,
     }
-    return respond_with(render("serve.html", title=f"Translate: {title}", model=title, settings=settings))
+    return respond_with(render("serve.html", title=f"Translate: {title}", model=title, settings=values))
 
 
 def respond_with(html: str) -> HTMLResponse:
