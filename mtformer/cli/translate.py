@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
+from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -204,12 +205,17 @@ class _Work:
 
     def converse(self) -> None:
         """Translate each line typed at a prompt on stderr, until the end of the input."""
+        with suppress(ImportError):
+            import readline  # noqa: F401  # lets `input` edit and repeat lines
         typer.echo("type a sentence and press Enter; Ctrl-D exits", err=True)
         out = open(os.dup(1), "w", encoding="utf-8")  # noqa: SIM115  # closed when the process exits
         os.dup2(2, 1)  # `input` writes the prompt to file descriptor 1
-        for number, line in enumerate(_typed_lines()):
-            translation = self.translate_block(Block([line], number, Position(number + 1, []), {}))[0]
-            typer.echo(for_terminal(self._finish(number, line, translation, translation), out), out, nl=False)
+        with suppress(EOFError):
+            for number in count():
+                line = input("> ")
+                translation = self.translate_block(Block([line], number, Position(number + 1, []), {}))[0]
+                typer.echo(for_terminal(self._finish(number, line, translation, translation), out), out, nl=False)
+        typer.echo(err=True)
 
     def run(self, out: IO[bytes], save: Callable[[Position], object]) -> None:
         """Translate the remaining input; call `save` after each block with its end."""
@@ -264,16 +270,6 @@ class _Work:
                 lines += " ||| " + " ".join(f"{src}-{tgt}" for src, tgt in pairs)
             lines += "\n"
         return lines
-
-
-def _typed_lines() -> Iterator[str]:
-    """Yield the lines that the user types."""
-    with suppress(ImportError):
-        import readline  # noqa: F401  # lets `input` edit and repeat lines
-    with suppress(EOFError):
-        while True:
-            yield input("> ")
-    typer.echo(err=True)
 
 
 def _terms(path: Path) -> dict[str, str]:

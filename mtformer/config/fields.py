@@ -237,6 +237,6 @@ def _describe_combination(message: str, path: KeyPath, origins: Origins, root: t
         where = f"{dotted(path)}: " if path else ""
         return f"{nearest_origin(origins, path)}: {where}{message}"
     # Overrides take precedence, and a file comes before the files that it extends.
-    top = nearest_origin(origins, ()).file
-    key = min(given, key=lambda key: (origins[key].kind != "override", origins[key].file != top))
+    top = nearest_origin(origins, ()).name
+    key = min(given, key=lambda key: (origins[key].kind != "override", origins[key].name != top))
     return f"{origins[key]}: {dotted(key)}: {message}"

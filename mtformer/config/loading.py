@@ -152,7 +152,7 @@ def _take_pretrained(tree: dict[str, Any], origins: Origins) -> None:
 
 def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
     """Apply one override `section.key=value` to the tree."""
-    origin = Origin("override", override=override)
+    origin = Origin("override", override)
     name, equals, text = override.partition("=")
     keys = name.strip().split(".")
     if not equals or "" in keys or len(keys) > MOST_KEYS:
@@ -246,12 +246,6 @@ def _forget(path: KeyPath, origins: Origins) -> None:
 def dump_config(config: Config) -> str:
     """Return the complete config as YAML; `load_config` restores the same config."""
     return write_yaml({"format": FORMAT, **config.model_dump()})
-
-
-def key_lines(text: str) -> dict[int, KeyPath]:
-    """Return the path of the key on each line of a dumped config; line numbers start at 1."""
-    _, origins = read_yaml(text, lambda line: Origin("file", line=line))
-    return {origin.line: path for path, origin in origins.items() if origin.line and isinstance(path[-1], str)}
 
 
 def resolve_paths(section: SectionT) -> SectionT:

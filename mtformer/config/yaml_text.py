@@ -22,17 +22,16 @@ class Origin:
     """Origin of a value: the default, a file, an override, or none (a required key without a value)."""
 
     kind: Literal["default", "required", "file", "override"]
-    file: str | None = None
+    name: str = ""
+    """The file, or the override as typed."""
     line: int | None = None
-    """Line number, starting at 1."""
-    override: str | None = None
-    """The override as typed."""
+    """Line number in the file, starting at 1."""
 
     def __str__(self) -> str:
         if self.kind == "override":
-            return f"override '{self.override}'"
+            return f"override '{self.name}'"
         if self.kind == "file":
-            return str(self.file) if self.line is None else f"{self.file}:{self.line}"
+            return self.name if self.line is None else f"{self.name}:{self.line}"
         return self.kind
 
 

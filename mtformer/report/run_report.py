@@ -37,7 +37,10 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
     if out.is_dir():
         raise ConfigError(f"{out}: is a folder; give the name of an HTML file")
     runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
-    systems = _group_seeds(runs)
+    systems = []  # as `compare` groups them: runs that differ only in their seeds are one system
+    for one in group_runs([Run(run.name, run.run.path, run.config) for run in runs]):
+        name = f"{one.name} (mean of {len(one.runs)} seeds)" if one.runs[1:] else one.name
+        systems.append((name, [run for each in one.runs for run in runs if run.name == each.name]))
     each = [_sections(run, number, attention.MAX_WEIGHTS // len(runs)) for number, run in enumerate(runs, start=1)]
     sections: list[Section] = [
         ("curves", "Curves", charts(systems)),
@@ -57,14 +60,6 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
         written=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M UTC} by mtformer {__version__}",
     )
     write_text(out, html)
-
-
-def _group_seeds(runs: Sequence[RunContents]) -> tables.Systems:
-    """Return the systems as `compare` groups them: runs that differ only in their seeds are one system."""
-    found = {run.name: run for run in runs}
-    systems = group_runs([Run(run.name, run.run.path, run.config) for run in runs])
-    names = [f"{one.name} (mean of {len(one.runs)} seeds)" if one.runs[1:] else one.name for one in systems]
-    return [(name, [found[run.name] for run in one.runs]) for name, one in zip(names, systems, strict=True)]
 
 
 def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:

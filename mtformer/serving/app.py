@@ -122,7 +122,11 @@ class _Service:
         TrustedHostMiddleware does not check Origin, and responds in plain text.
         """
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if self.hosts is not None and _host_name(host) not in self.hosts:
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:  # such as an unclosed bracket
+            name = None
+        if self.hosts is not None and name not in self.hosts:
             raise HTTPException(
                 403, "the Host header does not name this server; open the address printed by the server"
             )
@@ -202,13 +206,6 @@ def _frontend(settings: Settings) -> dict[str, Any]:
         "supportedFilesFormat": [],
         "language": {"source": source, "target": target},
     }
-
-
-def _host_name(host: str) -> str | None:
-    try:
-        return urlsplit(f"//{host}").hostname
-    except ValueError:  # such as an unclosed bracket
-        return None
 
 
 async def _wait_for_disconnect(request: Request) -> None:
