@@ -38,8 +38,8 @@ OUT_OF_MEMORY = re.compile(
 """Messages of PyTorch, C++ and the dynamic linker, which have no exception class for this error."""
 COMMANDS = {
     "train": ("train:train", "Train a model: tokenizer, data, training, averaging, test scores."),
-    "adapt": ("adapt:adapt", "Fine-tune a model on new text without forgetting what it knows."),
-    "distill": ("distill:distill", "Train a small model on the translations of a large one."),
+    "adapt": ("train:adapt", "Fine-tune a model on new text without forgetting what it knows."),
+    "distill": ("train:distill", "Train a small model on the translations of a large one."),
     "translate": ("translate:translate", "Translate lines from stdin (or a file) to stdout (or a file)."),
     "serve": ("serve:serve", "Serve a model: a web page and an API compatible with LibreTranslate."),
     "score": ("eval:score", "Print the log-probability of given translations."),
