@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from mtformer.evaluation.card import EvalSet
     from mtformer.evaluation.exam import Row
 
-BROKEN = 1
-"""Exit code of `exam` if a limit is broken."""
 log = logging.getLogger("mtformer")
 
 
@@ -221,7 +219,7 @@ def exam(
         with explain_write_errors(f"{json_file}:", "name another file"):
             write_text(json_file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     if any(broken.values()):
-        raise typer.Exit(BROKEN)
+        raise typer.Exit(1)
 
 
 def _table(cards: "dict[str, dict[str, Row]]") -> list[str]:

@@ -77,8 +77,12 @@ class ParallelLines:
         """Return up to `most` lines of each file, or an empty list at the end of the files."""
         rows, num_bytes = list[tuple[bytes, ...]](), 0
         while len(rows) < most and num_bytes < BYTES_AT_ONCE and (row := next(self._rows, None)):
-            if None in row:
-                self._refuse(self.num_lines + len(rows), row)
+            if None in row:  # a file has ended, so all are counted to their ends
+                totals = []
+                for (name, file), line in zip(self.files, row, strict=True):
+                    with reading(name):
+                        totals.append((name, self.num_lines + len(rows) + (line is not None) + sum(1 for _ in file)))
+                _refuse_unequal(totals)
             rows.append(row)
             num_bytes += len(row[0])
         block = [list(lines) for lines in zip(*rows, strict=True)]
@@ -86,14 +90,6 @@ class ParallelLines:
             digest.update(b"".join(lines))
         self.num_lines += len(rows)
         return block
-
-    def _refuse(self, num_lines: int, row: Sequence[bytes | None]) -> None:
-        """Raise DataError with the numbers of lines, after `num_lines` lines of each file and one more of some."""
-        totals = []
-        for (name, file), line in zip(self.files, row, strict=True):
-            with reading(name):
-                totals.append((name, num_lines + (line is not None) + sum(1 for _ in file)))
-        _refuse_unequal(totals)
 
     def _text(self, line: bytes) -> str:
         text = line.rstrip(b"\n").decode("utf-8", "replace")

@@ -14,8 +14,6 @@ from mtformer.experiment.runs import format_bytes, format_duration, format_value
 from mtformer.experiment.sweep import Sweep, plan_sweep, short_keys
 from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, run_sweep, threads_each
 
-FAILED = 1
-
 
 def sweep(
     file: Annotated[Path, argument("YAML file of the sweep.")],
@@ -82,5 +80,5 @@ def _train(planned: Sweep, jobs: int | None, resume: bool, on: str | None, comma
         raise typer.Exit(128 + outcome.stopped_by)
     if outcome.failed:
         error_lines(f"{len(outcome.failed)} of {num_runs} runs failed; fix the errors and resume with: {again}")
-        raise typer.Exit(FAILED)
+        raise typer.Exit(1)
     echo(f"{num_finished} of {num_runs} runs finished: {planned.folder}", err=True)

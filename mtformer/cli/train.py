@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mtformer.experiment.open_run import Resume
 
 log = logging.getLogger("mtformer")
-DIFFERENT = 1
-"""Exit code of `--verify-resume` and `reproduce` if a value differs."""
 
 
 class TrainCommand(Command):
@@ -188,7 +186,7 @@ def _verify_resume(config: "Config") -> None:
     different = [f"{part.what}: {part.difference.name}" for part in compared if part.difference]
     if different:
         error_lines(f"the resumed run differs from the uninterrupted one; first difference: {different[0]}")
-        raise typer.Exit(DIFFERENT)
+        raise typer.Exit(1)
 
 
 def adapt(
@@ -324,4 +322,4 @@ def reproduce(
     else:
         why = "data, versions and device are the same, but training.deterministic is off"
     error_lines(f"{run} was not reproduced: {why}")
-    raise typer.Exit(DIFFERENT)
+    raise typer.Exit(1)
