@@ -50,7 +50,7 @@ def translate(
     html: Annotated[bool, optional("Lines are HTML; keep the tags.", "--html")] = False,
     as_json: Annotated[bool, optional("Write a JSON object per line: text, score, flags.", "--json")] = False,
     json_attention: Annotated[bool, optional("With --json: add cross-attention weights.", "--json-attention")] = False,
-    attention: Annotated[Path | None, optional("Write attention as .json, .html, or .png (for one line).")] = None,
+    attention: Annotated[Path | None, optional("Write attention as .json or .html.")] = None,
     targets: Annotated[Path | None, optional("With --attention: file of translations to analyze.")] = None,
     on: OnOption = None,
     alignment: Annotated[bool, optional("Append ||| and word alignments, such as 0-0 1-2.", "--alignment")] = False,

@@ -190,7 +190,7 @@ class TrainingConfig(Section):
     tensorboard: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False
     """Write TensorBoard events to RUN/tensorboard (extra `tensorboard`)."""
     report: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False
-    """Write RUN/report.html at the end, as `mtformer report` does (extra `report`)."""
+    """Write RUN/report.html at the end, as `mtformer report` does."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainingConfig":
