@@ -96,25 +96,16 @@ class RayTasks:
         self._task = task.options(
             num_cpus=num_cpus, num_gpus=num_gpus, max_retries=RETRIES, scheduling_strategy="SPREAD"
         )
-        self._refs: dict[Future[Any], Any] = {}
 
     def submit(self, item: Any) -> "Future[Any]":
         """Start a task and return a future of its result."""
         done: Future[Any] = Future()
-        self._refs[done] = ref = self._task.remote(self._function, pickle.dumps(item), os.getcwd(), __version__)
+        ref = self._task.remote(self._function, pickle.dumps(item), os.getcwd(), __version__)
         ref.future().add_done_callback(partial(self._finish, done))
         return done
 
-    def interrupt(self, task: "Future[Any]") -> None:
-        """Raise KeyboardInterrupt in a task, or cancel it if it has not started."""
-        import ray
-
-        if ref := self._refs.get(task):
-            ray.cancel(ref)
-
     def _finish(self, done: "Future[Any]", future: "Future[tuple[str, Any]]") -> None:
         """Copy the result or the error of a task."""
-        del self._refs[done]
         if (error := future.exception()) is not None:
             done.set_exception(DataError(f"a task failed on Ray: {_one_line(error)}"))
             return

@@ -189,12 +189,13 @@ def _let_others_report(error: Exception) -> None:
     """If `torchrun` started several processes, wait in those that should not report the error.
 
     An error in the config occurs in all processes, and `torchrun` stops all of them when one exits. Process 0, or the
-    only process that failed, reports the error; `torchrun` stops the others while they wait here.
+    only process that failed, reports the error; `torchrun` stops the others of this machine while they wait here.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and (
-        isinstance(error, LostProcessError) or os.environ.get("RANK", "0") != "0"
-    ):
+    is_lost, rank = isinstance(error, LostProcessError), os.environ.get("RANK", "0")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and (is_lost or rank != "0"):
         time.sleep(SECONDS_TO_WAIT)
+        if is_lost and rank != "0":  # on another machine than process 0
+            raise typer.Exit(2)
 
 
 def _describe(error: Exception) -> str | None:

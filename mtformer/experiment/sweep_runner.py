@@ -222,17 +222,23 @@ def _start_training(arguments: list[str], log_file: Path, environment: dict[str,
 
 
 def _train_on_node(item: tuple[list[str], Path], num_threads: int) -> int:
-    """Train a run in a Ray task, and return the exit code; an interrupted task stops the process."""
+    """Train a run in a Ray task until its stop file exists, and return the exit code."""
     arguments, log_file = item
     if not log_file.parent.is_dir():
         raise DataError(f"{log_file.parent}: no such folder; use a folder that all nodes share")
-    process = _start_training(arguments, log_file, {})
+    stop_file, process = _stop_file(log_file), _start_training(arguments, log_file, {})
+    is_stopped = False
     while process.poll() is None:
-        try:
-            time.sleep(POLL_SECONDS)
-        except KeyboardInterrupt:
+        time.sleep(POLL_SECONDS)
+        if not is_stopped and stop_file.exists():
+            is_stopped = True
             process.terminate()  # Ray's processes ignore SIGINT
     return process.returncode
+
+
+def _stop_file(log_file: Path) -> Path:
+    """Return the file that tells the node of a run to stop it."""
+    return log_file.with_suffix(".stop")
 
 
 class _RayProcess:
@@ -240,7 +246,8 @@ class _RayProcess:
 
     def __init__(self, tasks: "RayTasks", arguments: list[str], log_file: Path) -> None:
         self.returncode: int | None = None
-        self._tasks, self._log_file, self._is_interrupted = tasks, log_file, False
+        self._log_file, self._stop_file = log_file, _stop_file(log_file)
+        self._stop_file.unlink(missing_ok=True)  # of a sweep that was killed
         self._task: Future[int] = tasks.submit((arguments, log_file))
 
     def poll(self) -> int | None:
@@ -249,8 +256,7 @@ class _RayProcess:
 
     def send_signal(self, number: signal.Signals) -> None:
         """Stop the process, with a checkpoint, whatever the signal."""
-        self._is_interrupted = True
-        self._tasks.interrupt(self._task)
+        self._stop_file.touch()
 
     def wait(self) -> int:
         """Wait for the process, and return its exit code."""
@@ -258,9 +264,10 @@ class _RayProcess:
             try:
                 self.returncode = self._task.result()
             except MtformerError as error:  # the process has not started, or Ray gave up
-                self.returncode = 128 + signal.SIGTERM if self._is_interrupted else 2
+                self.returncode = 128 + signal.SIGTERM if self._stop_file.exists() else 2
                 with self._log_file.open("a", encoding="utf-8") as file:
                     file.write(f"error: {error}\n")
+            self._stop_file.unlink(missing_ok=True)
         return self.returncode
 
 
