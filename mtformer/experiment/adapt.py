@@ -141,6 +141,9 @@ def _schedule(config: Config, num_new: int) -> dict[str, Any]:
         "training.average_last": 0,
         "training.ema_decay": 0.0,
         "training.consistency": "none",
+        "training.consistency_weight": 3.0,
+        "training.consistency_start": 0,
+        "training.cutoff": 0.05,
     }
 
 

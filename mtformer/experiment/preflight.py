@@ -22,7 +22,7 @@ from mtformer.experiment.recommend import differences, measure, recommend
 from mtformer.experiment.runs import format_bytes, format_duration
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.run_dir import RunDir
-from mtformer.training.budget import fitting_steps
+from mtformer.training.budget import fitting_steps, relative_cost
 from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import dev_loss
@@ -195,7 +195,7 @@ def check_memory(
         step_seconds=seconds * training.accumulation_steps,
         peak_bytes=peak_bytes(step.device),
         num_steps=num_steps,
-        training_seconds=mean_step_seconds * num_steps,
+        training_seconds=mean_step_seconds * relative_cost(training, 0, num_steps),
         one_validation_seconds=validation_seconds,
         validation_seconds=validation_seconds * (num_steps // training.validate_every),
         disk_bytes=disk_bytes,

@@ -85,6 +85,8 @@ class Objective(nn.Module):
         self.config = config
         self.compiled: nn.Module | None = None
         """Compiled model for training; not used in validation, which would compile it again."""
+        self.has_consistency = True
+        """False in the first steps (`consistency_start`)."""
 
     def forward(
         self, src_BS: Tensor, src_lengths_B: Tensor, tgt_in_BT: Tensor, tgt_out_BT: Tensor
@@ -95,8 +97,8 @@ class Objective(nn.Module):
         are those of the first pass (SimCut) or the mean of both passes (R-Drop).
         """
         config, weight = self.config, self.config.consistency_weight
-        is_rdrop = self.training and config.consistency == "rdrop"
-        is_simcut = self.training and config.consistency == "simcut" and weight > 0
+        kind = config.consistency if self.training and self.has_consistency else "none"
+        is_rdrop, is_simcut = kind == "rdrop", kind == "simcut" and weight > 0
         states = self.compiled if self.compiled is not None and self.training else self.model
         if is_rdrop or is_simcut:
             src_BS, src_lengths_B, tgt_in_BT = (torch.cat([x, x]) for x in (src_BS, src_lengths_B, tgt_in_BT))

@@ -95,6 +95,7 @@ class TrainingStep:
         rate = learning_rate(step, self.config, self.model.config.d_model)
         self._set_learning_rate(rate)
         self.objective.train()
+        self._local_objective.has_consistency = step > self.config.consistency_start
         if self.copies is not None:
             self.copies.refresh()
         num_tokens = self.ranks.sum([sum(batch.num_tgt_tokens for batch in batches)])[0]
