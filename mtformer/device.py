@@ -4,7 +4,7 @@ import ctypes
 import logging
 import os
 import sys
-import time
+import timeit
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -77,12 +77,7 @@ def _has_bf16_instructions() -> bool:
 def _cpu_product_seconds(dtype: torch.dtype) -> float:
     """Return the best of 6 timings of a matrix product of the size used in a small model; takes about 10 ms."""
     a, b = torch.ones(1024, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
-    best = float("inf")
-    for _ in range(6):
-        start = time.perf_counter()
-        a @ b
-        best = min(best, time.perf_counter() - start)
-    return best
+    return min(timeit.repeat(lambda: a @ b, number=1, repeat=6))
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -83,7 +83,7 @@ def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
         data = read_bytes(path)
     try:
         meta = parse_json(data)
-        if meta.pop("checksum", None) != _checksum(meta):
+        if meta.pop("checksum", None) != json_sha256(meta):
             raise DamagedError(path, "changed since it was saved", listing)
         require_format(path, meta.get("format", FORMAT))
         return (_META if listing == META else _LISTING).model_validate(meta).model_dump()
@@ -131,11 +131,12 @@ def _wrap_errors(path: Path, listing: str) -> Iterator[None]:
 
 
 def _with_checksum(meta: dict[str, Any]) -> str:
-    return json.dumps({**meta, "checksum": _checksum(meta)}, indent=1)
+    return json.dumps({**meta, "checksum": json_sha256(meta)}, indent=1)
 
 
-def _checksum(meta: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+def json_sha256(value: Any) -> str:
+    """Return the SHA-256 of a value as JSON, as hexadecimal digits."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def cache_folder(chosen: str | None = None) -> Path:
@@ -189,12 +190,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_folder(path: Path, replaces: bool = True) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder next to `path`; on success it is synced and renamed to `path`, otherwise deleted.
 
-    An existing folder is deleted afterwards; if `replaces` is False, it is kept and the new one is deleted. A rename
-    cannot replace a non-empty folder, so `path` does not exist for a moment; if the process is killed then,
-    `clear_leftovers` restores the old folder.
+    An existing folder is deleted afterwards. A rename cannot replace a non-empty folder, so `path` does not exist for a
+    moment; if the process is killed then, `clear_leftovers` restores the old folder.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,8 +207,6 @@ def atomic_folder(path: Path, replaces: bool = True) -> Iterator[Path]:
             sync(file)
         sync(temporary)
         if path.exists():
-            if not replaces:
-                return
             os.rename(path, old)
         os.rename(temporary, path)
         sync(path.parent)

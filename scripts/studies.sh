@@ -16,7 +16,7 @@ if [[ $# == 1 ]]; then
 fi
 
 sources_of "$folder"
-make_environment .venv '.[report]'
+make_environment .venv .
 for study in "${studies[@]}"; do
     .venv/bin/mtformer sweep "configs/studies/$study.yaml" --jobs 2 --resume "${sources[@]}"
     .venv/bin/mtformer compare "runs/studies/$study"/*/ --sentences 0 | tee "runs/studies/$study.txt"

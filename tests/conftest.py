@@ -93,7 +93,7 @@ def _own_log_handlers() -> None:
 
 @pytest.fixture
 def no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make imports fail as if the `report` extra were not installed."""
+    """Make imports fail as if matplotlib were not installed."""
     real = builtins.__import__
 
     def refuse(name: str, *arguments: Any, **named: Any) -> Any:

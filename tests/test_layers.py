@@ -10,9 +10,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mtformer"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 # The packages and modules of one layer do not import each other.
 LAYERS = [
-    {"", "errors"},
-    {"files"},
-    {"config", "device", "run_dir", "templating", "weights"},
+    {"", "errors", "slurm"},
+    {"files", "ray_tasks"},
+    {"config", "device", "run_dir", "templating", "weights", "workers"},
     {"text", "model"},
     {"data"},
     {"training", "decoding"},
@@ -102,7 +102,7 @@ def test_forbidden_imports_are_detected(part: str, line: str, wrong: bool) -> No
     assert bool(forbidden_imports(part, ast.parse(line))) == wrong
 
 
-DATA_LAYERS = [{"data_report", "workers", "demo"}, {"corpus"}, {"filters"}, {"store"}, {"batching", "check"}]
+DATA_LAYERS = [{"data_report", "demo"}, {"corpus"}, {"filters"}, {"store"}, {"batching", "check"}]
 DATA_LAYER_OF = {folder: number for number, folders in enumerate(DATA_LAYERS) for folder in folders}
 
 

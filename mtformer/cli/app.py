@@ -38,8 +38,8 @@ OUT_OF_MEMORY = re.compile(
 """Messages of PyTorch, C++ and the dynamic linker, which have no exception class for this error."""
 COMMANDS = {
     "train": ("train:train", "Train a model: tokenizer, data, training, averaging, test scores."),
-    "adapt": ("adapt:adapt", "Fine-tune a model on new text without forgetting what it knows."),
-    "distill": ("distill:distill", "Train a small model on the translations of a large one."),
+    "adapt": ("train:adapt", "Fine-tune a model on new text without forgetting what it knows."),
+    "distill": ("train:distill", "Train a small model on the translations of a large one."),
     "translate": ("translate:translate", "Translate lines from stdin (or a file) to stdout (or a file)."),
     "serve": ("serve:serve", "Serve a model: a web page and an API compatible with LibreTranslate."),
     "score": ("eval:score", "Print the log-probability of given translations."),
@@ -189,12 +189,13 @@ def _let_others_report(error: Exception) -> None:
     """If `torchrun` started several processes, wait in those that should not report the error.
 
     An error in the config occurs in all processes, and `torchrun` stops all of them when one exits. Process 0, or the
-    only process that failed, reports the error; `torchrun` stops the others while they wait here.
+    only process that failed, reports the error; `torchrun` stops the others of this machine while they wait here.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and (
-        isinstance(error, LostProcessError) or os.environ.get("RANK", "0") != "0"
-    ):
+    is_lost, rank = isinstance(error, LostProcessError), os.environ.get("RANK", "0")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and (is_lost or rank != "0"):
         time.sleep(SECONDS_TO_WAIT)
+        if is_lost and rank != "0":  # on another machine than process 0
+            raise typer.Exit(2)
 
 
 def _describe(error: Exception) -> str | None:

@@ -19,14 +19,13 @@ from mtformer.experiment.sweep import short_keys
 
 if TYPE_CHECKING:
     from mtformer.evaluation.compare import Comparison, MetricTable
-    from mtformer.evaluation.systems import Material, System
+    from mtformer.evaluation.systems import System
 
 INDENT = 2
 READING = (
     "95% intervals and p-values: variation over test sentences, for these trained models. p-values: paired bootstrap "
     "and approximate randomization against the first system ({tests})."
 )
-SEEDS_READING = "Over seeds: Welch's 95% interval of the difference; variation over seeds, for these sentences."
 
 
 def compare(
@@ -50,7 +49,10 @@ def compare(
     distinguishes the systems: two of the 2^n ways to swap translations give exactly the observed difference, and
     sacreBLEU counts only larger ones. The effect is visible only for n below 10.
     """
+    from mtformer.cli.progress import alive
+    from mtformer.evaluation.compare import compare as compare_one
     from mtformer.evaluation.compare import config_differences
+    from mtformer.evaluation.scores import METRICS
     from mtformer.evaluation.systems import common_sets, group_runs, open_runs, read_files, read_material
 
     if len(paths) < 2:
@@ -66,7 +68,9 @@ def compare(
         runs = open_runs(paths)
         systems = group_runs(runs, group)
         materials = [read_material(name, runs, force) for name in common_sets(runs, sets or [])]
-    comparisons, different = _compare_all(systems, materials, sentences), dict(config_differences(systems))
+    with alive("compare", total=len(materials) * len(METRICS) * len(systems), unit="test") as bar:
+        comparisons = [compare_one(systems, material, sentences, bar.update) for material in materials]
+    different = config_differences(systems)
     if as_json:
         echo(_json(systems, different, comparisons))
         return
@@ -83,15 +87,6 @@ def _evaluation(bleu_tokenizer: str) -> EvaluationConfig:
         return EvaluationConfig.model_validate({"bleu_tokenizer": bleu_tokenizer})
     except ValidationError as error:
         raise ConfigError(f"--bleu-tokenizer '{bleu_tokenizer}': {error.errors()[0]['msg']}") from error
-
-
-def _compare_all(systems: "list[System]", materials: "list[Material]", num_sentences: int) -> "list[Comparison]":
-    from mtformer.cli.progress import alive
-    from mtformer.evaluation.compare import compare as compare_one
-    from mtformer.evaluation.scores import METRICS
-
-    with alive("compare", total=len(materials) * len(METRICS) * len(systems), unit="test") as bar:
-        return [compare_one(systems, material, num_sentences, bar.update) for material in materials]
 
 
 def _json(systems: "list[System]", different: dict[str, list[Any]], comparisons: "list[Comparison]") -> str:
@@ -130,11 +125,9 @@ def _comparison_lines(comparison: "Comparison", width: int) -> Iterator[str]:
     yield f"{comparison.name}: {comparison.num_sentences:,} sentences"
     for table in comparison.metrics:
         yield from ("", f"{table.label}  {table.signature}")
-        yield from table_lines(_metric_rows(table), width, right=range(1, 8), indent=INDENT)
+        yield from table_lines(_metric_rows(table), width, right=range(1, 7), indent=INDENT)
     if len(names) > 1:
         yield from ("", *textwrap.wrap(READING.format(tests=bleu.tests), width))
-    if any(row.seeds_interval for row in bleu.systems):
-        yield from textwrap.wrap(SEEDS_READING, width)
     if comparison.buckets:
         yield from ("", f"{bleu.label} by number of source {comparison.unit}")
         columns = [[comparison.unit, "sentences", *names]]
@@ -163,16 +156,9 @@ def _metric_rows(table: "MetricTable") -> list[Sequence[str]]:
         spreads = [f" ± {row.deviation:.2f}" if row.deviation is not None else "" for row in rows]
         columns = {"system": columns["system"], "n": [str(len(row.runs)) for row in rows]}
         columns["mean ± sd"] = [score + spread for score, spread in zip(scores, spreads, strict=True)]
-    columns["95% interval"] = [_interval((row.estimate.low, row.estimate.high)) for row in rows]
+    columns["95% interval"] = [f"{row.estimate.low:.2f} to {row.estimate.high:.2f}" for row in rows]
     if len(rows) > 1:
         columns["diff"] = ["" if row.difference is None else f"{row.difference:+.2f}" for row in rows]
         columns["p boot"] = ["" if row.tests is None else f"{row.tests.p_bootstrap:.4f}" for row in rows]
         columns["p rand"] = ["" if row.tests is None else f"{row.tests.p_randomization:.4f}" for row in rows]
-    if any(row.seeds_interval for row in rows):
-        columns["over seeds"] = [_interval(row.seeds_interval, "+") if row.seeds_interval else "" for row in rows]
     return [list(columns), *zip(*columns.values(), strict=True)]
-
-
-def _interval(bounds: tuple[float, float], sign: str = "") -> str:
-    low, high = (f"{bound:{sign}.2f}" for bound in bounds)
-    return f"{low} to {high}"

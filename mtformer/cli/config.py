@@ -76,11 +76,12 @@ def _recommended(loaded: "LoadedConfig", path: Path | None, overrides: list[str]
 def _listing(loaded: "LoadedConfig", only: str | None) -> Iterator[str]:
     """Yield the config as YAML, with the documentation and the origin of each value as comments."""
     from mtformer.config.fields import documentation
-    from mtformer.config.loading import dump_config, key_lines
-    from mtformer.config.yaml_text import dotted
+    from mtformer.config.loading import dump_config
+    from mtformer.config.yaml_text import Origin, dotted, read_yaml
 
     text = dump_config(loaded.config)
-    keys = key_lines(text)
+    _, origins = read_yaml(text, lambda line: Origin("file", line=line))
+    keys = {origin.line: path for path, origin in origins.items() if isinstance(path[-1], str)}
     printed: set[str] = set()
     for number, line in enumerate(text.split("\n")[:-1], start=1):
         path = keys[number]

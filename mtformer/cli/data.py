@@ -1,4 +1,4 @@
-"""`mtformer data`: inspect, clean and generate corpora."""
+"""`mtformer data`: inspect, clean, prepare and generate corpora."""
 
 import json
 import logging
@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 from tqdm import tqdm
 
 from mtformer.cli.help import Command, Group
-from mtformer.cli.options import argument, optional
+from mtformer.cli.options import ConfigArgument, OnOption, OverridesArgument, argument, optional
 from mtformer.cli.output import echo, error_lines, printable, table_lines
+from mtformer.cli.progress import ELAPSED, alive
 from mtformer.config.data import JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config
@@ -30,9 +32,12 @@ from mtformer.errors import ConfigError, explain_write_errors
 from mtformer.files import cache_folder, write_text
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
+from mtformer.workers import use_ray
 
 log = logging.getLogger("mtformer")
-app = typer.Typer(cls=Group, help="Inspect, clean and generate corpora; manage the cache.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Group, help="Inspect, clean, prepare and generate corpora; manage the cache.", no_args_is_help=True
+)
 
 SrcLang = Annotated[str | None, optional("With files: source language code.", "--src-lang")]
 TgtLang = Annotated[str | None, optional("With files: target language code.", "--tgt-lang")]
@@ -49,6 +54,7 @@ def check(
     tokenizer: TokenizerFolder = None,
     json: Annotated[Path | None, optional("Write all counts to this JSON file.", "--json")] = None,
     html: Annotated[Path | None, optional("Write histograms and samples to this HTML file.", "--html")] = None,
+    on: OnOption = None,
 ) -> None:
     """Inspect corpora before training: errors, duplicates, outliers, overlap, and pairs that the filters remove.
 
@@ -58,7 +64,7 @@ def check(
     data = config.data
     if not (data.sources or data.dev or data.test):
         raise ConfigError(f"{words[0]}: `data` has no corpus; add at least one source to data.train")
-    with tqdm(total=num_bytes(data) or None, unit="B", unit_scale=True, disable=None, leave=False) as bar:
+    with use_ray(on), tqdm(total=num_bytes(data) or None, unit="B", unit_scale=True, disable=None, leave=False) as bar:
 
         def advance(name: str, num_pairs: int, size: int) -> None:
             bar.set_description(printable(f"{name}: {num_pairs:,} pairs"), refresh=False)
@@ -87,6 +93,7 @@ def clean(
     tgt_lang: TgtLang = None,
     tokenizer: TokenizerFolder = None,
     gz: Annotated[bool, optional("Compress the written text files with gzip.", "--gz")] = False,
+    on: OnOption = None,
 ) -> None:
     """Write the training pairs that the filters keep, the removed pairs with their reasons, and a report."""
     plain = [word for word in words_and_folder if not _is_override(word)]
@@ -100,7 +107,7 @@ def clean(
     direction = languages(data.train[0], data)
     if tokenizers is None:
         log.info("max_tokens and max_length_ratio are not applied without a tokenizer; name one with --tokenizer")
-    with tqdm(desc="clean", unit="pair", unit_scale=True, disable=None, leave=False) as bar:
+    with use_ray(on), tqdm(desc="clean", unit="pair", unit_scale=True, disable=None, leave=False) as bar:
         report = clean_corpus(
             chain.from_iterable(read_records(source, data, PAIRS_AT_ONCE) for source in data.train),
             Pipeline(data.filters, direction, tokenizers),
@@ -118,6 +125,19 @@ def clean(
     elif report.left_out_share > max_share:
         log.warning("the filters removed more than data.filters.max_filtered_share (%g); see removed.tsv", max_share)
     log.info("written: %s", folder)
+
+
+@app.command(cls=Command)
+def prepare(config: ConfigArgument, overrides: OverridesArgument = None, on: OnOption = None) -> None:
+    """Train the tokenizer and prepare the corpora of a config, which `mtformer train` then finds in the cache."""
+    from mtformer.experiment.prepare import prepare_experiment
+
+    loaded = load_config(config, overrides or []).config
+    with use_ray(on), TemporaryDirectory() as folder, alive("prepare", bar_format=ELAPSED):
+        prepared = prepare_experiment(loaded, Path(folder) / "tokenizer")
+    corpora = [*prepared.corpora, *(one.corpus for one in prepared.dev)]
+    rows = [[corpus.name, f"{len(corpus.store):,} pairs", str(corpus.store.folder)] for corpus in corpora]
+    echo(*table_lines(rows, right=[1]))
 
 
 @app.command(cls=Command)

@@ -5,6 +5,7 @@ The option for `decoding.beam_size` is --beam-size.
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -17,8 +18,24 @@ if TYPE_CHECKING:
 
 ALIASES = {"sampling": ["--sample"]}
 KEYS = [key for key in DecodingConfig.model_fields if key_of(DecodingConfig, key).is_option]
-Load = Callable[[Sequence[Path], str | None], "Translator"]
-"""Function that takes runs and a target language, and loads a translator with the given options."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Function that loads a translator with the given options, also in another process."""
+
+    checkpoint: list[str] | None
+    device: str
+    precision: str
+    backend: str
+    decoding: dict[str, Any]
+
+    def __call__(self, runs: Sequence[Path], to: str | None) -> "Translator":
+        """Load runs, with a target language."""
+        from mtformer.decoding.translator import Translator
+
+        translator = Translator.load(runs, self.checkpoint or None, self.device, self.precision, self.backend)
+        return translator.into(to).with_decoding(**self.decoding)
 
 
 def with_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -29,15 +46,8 @@ def with_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     options |= {"checkpoint": CheckpointsOption, **{key: _option(key, types[key]) for key in KEYS}}
 
     def with_load(device: str, precision: str, backend: str, checkpoint: list[str] | None, **values: Any) -> None:
-        settings = {key: values.pop(key) for key in KEYS}
-
-        def load(runs: Sequence[Path], to: str | None) -> "Translator":
-            from mtformer.decoding.translator import Translator
-
-            translator = Translator.load(runs, checkpoint or None, device, precision, backend)
-            return translator.into(to).with_decoding(**settings)
-
-        command(**values, load=load)
+        decoding = {key: values.pop(key) for key in KEYS}
+        command(**values, load=Load(checkpoint, device, precision, backend, decoding))
 
     # Typer reads a command's options from its signature.
     keyword = inspect.Parameter.KEYWORD_ONLY

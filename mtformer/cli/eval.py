@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from mtformer.evaluation.card import EvalSet
     from mtformer.evaluation.exam import Row
 
-BROKEN = 1
-"""Exit code of `exam` if a limit is broken."""
 log = logging.getLogger("mtformer")
 
 
@@ -214,15 +212,14 @@ def exam(
             if rows[row][column] is None:
                 log.warning("%s: the limit %s.%s is not checked, because the cell is blank", name, row, column)
         for one in broken[name]:
-            echo(f"{name}: {one.row}.{one.column} is {one.value:g}, but its limit is {one.limit:g}", err=True)
+            echo("{}: {row}.{column} is {value:g}, but its limit is {limit:g}".format(name, **one), err=True)
     if json_file is not None:
-        limits_of = {name: [one._asdict() for one in some] for name, some in broken.items()}
-        exams = [{"run": name, "rows": rows, "broken": limits_of[name]} for name, rows in cards.items()]
+        exams = [{"run": name, "rows": rows, "broken": broken[name]} for name, rows in cards.items()]
         values = {"format": FORMAT, "test_set": test.name, "exams": exams}
         with explain_write_errors(f"{json_file}:", "name another file"):
             write_text(json_file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     if any(broken.values()):
-        raise typer.Exit(BROKEN)
+        raise typer.Exit(1)
 
 
 def _table(cards: "dict[str, dict[str, Row]]") -> list[str]:

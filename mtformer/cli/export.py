@@ -35,21 +35,14 @@ def export(
 
     Each export has a model card, README.md, in which you state the license.
     """
-    from mtformer.export import bundle, huggingface
+    from mtformer.export.bundle import export as write_export
 
     if quantization is not None and format_ not in ("ctranslate2", "argos"):
         raise ConfigError("--quantization requires --format ctranslate2 or argos; remove it")
     if vocabulary_map and format_ != "ctranslate2":
         raise ConfigError("--vocabulary-map requires --format ctranslate2; remove it")
     opened, target = RunDir.open(run), output or run / ("argos.argosmodel" if format_ == "argos" else format_)
-    if format_ == "ctranslate2":
-        bundle.export_ctranslate2(opened, target, checkpoint, quantization, vocabulary_map)
-    elif format_ == "argos":
-        bundle.export_argos(opened, target, checkpoint, quantization)
-    elif format_ == "huggingface":
-        huggingface.export_huggingface(opened, target, checkpoint)
-    else:
-        bundle.export_bundle(opened, target, checkpoint)
+    write_export(opened, target, checkpoint, format_, quantization, vocabulary_map)
     echo(str(target))
     echo(f"load it with: {LOADING[format_].format(str(target))}", err=True)
 

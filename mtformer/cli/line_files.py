@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from mtformer.data.corpus.readers import SUFFIXES, create_bytes, open_bytes, read_line, reading
 from mtformer.errors import DataError
@@ -22,6 +22,14 @@ LINES_AT_ONCE = 2000
 """Maximum number of lines that are read, sorted by length and translated together, to limit memory."""
 BYTES_AT_ONCE = 1 << 20
 RECORD_KEYS = ("lines", "input_sha256", "bytes", "settings")
+
+
+class Position(NamedTuple):
+    """Position in parallel files."""
+
+    num_lines: int
+    sha256: list[str]
+    """Checksum of the lines up to this position, for each file."""
 
 
 class ParallelLines:
@@ -40,9 +48,9 @@ class ParallelLines:
         self._rows: Iterator[tuple[bytes, ...]] = itertools.zip_longest(*(_lines(name, file) for name, file in files))
 
     @property
-    def sha256(self) -> list[str]:
-        """Checksum of the lines read so far, for each file."""
-        return [digest.hexdigest() for digest in self._digests]
+    def position(self) -> Position:
+        """Position up to which the files were read."""
+        return Position(self.num_lines, [digest.hexdigest() for digest in self._digests])
 
     def skip(self, num_lines: int) -> None:
         """Skip up to `num_lines` lines; they are included in the checksum."""
@@ -69,8 +77,12 @@ class ParallelLines:
         """Return up to `most` lines of each file, or an empty list at the end of the files."""
         rows, num_bytes = list[tuple[bytes, ...]](), 0
         while len(rows) < most and num_bytes < BYTES_AT_ONCE and (row := next(self._rows, None)):
-            if None in row:
-                self._refuse(self.num_lines + len(rows), row)
+            if None in row:  # a file has ended, so all are counted to their ends
+                totals = []
+                for (name, file), line in zip(self.files, row, strict=True):
+                    with reading(name):
+                        totals.append((name, self.num_lines + len(rows) + (line is not None) + sum(1 for _ in file)))
+                _refuse_unequal(totals)
             rows.append(row)
             num_bytes += len(row[0])
         block = [list(lines) for lines in zip(*rows, strict=True)]
@@ -78,14 +90,6 @@ class ParallelLines:
             digest.update(b"".join(lines))
         self.num_lines += len(rows)
         return block
-
-    def _refuse(self, num_lines: int, row: Sequence[bytes | None]) -> None:
-        """Raise DataError with the numbers of lines, after `num_lines` lines of each file and one more of some."""
-        totals = []
-        for (name, file), line in zip(self.files, row, strict=True):
-            with reading(name):
-                totals.append((name, num_lines + (line is not None) + sum(1 for _ in file)))
-        _refuse_unequal(totals)
 
     def _text(self, line: bytes) -> str:
         text = line.rstrip(b"\n").decode("utf-8", "replace")
@@ -177,7 +181,7 @@ class ResumableOutput:
             if continues:
                 log.info("%s: nothing to continue; starting at the first line", self.name)
             out: IO[bytes] = self.partial.open("wb")
-            self.save(out, lines)
+            self.save(out, lines.position)
             return out
         if done is None:
             what = "there is no record of how this file was written"
@@ -197,13 +201,13 @@ class ResumableOutput:
         out.seek(done["bytes"])
         return out
 
-    def save(self, out: IO[bytes], lines: ParallelLines) -> None:
-        """Record that the output for all lines read so far is written."""
+    def save(self, out: IO[bytes], end: Position) -> None:
+        """Record that the output for all lines up to `end` is written."""
         out.flush()
         os.fsync(out.fileno())
-        self._write_record(lines, out.tell())
+        self._write_record(end, out.tell())
 
-    def finish(self, lines: ParallelLines) -> None:
+    def finish(self, end: Position) -> None:
         """Move the complete and closed output to its final path."""
         num_bytes = self.partial.stat().st_size
         # The record is written first: if the process is killed in between, the partial file still allows resuming.
@@ -211,15 +215,15 @@ class ResumableOutput:
             with atomic_file(self.path) as temporary:
                 with self.partial.open("rb") as plain, create_bytes(temporary, self.name) as out:
                     shutil.copyfileobj(plain, out)
-                self._write_record(lines, num_bytes, output_sha256=file_sha256(temporary))
+                self._write_record(end, num_bytes, output_sha256=file_sha256(temporary))
             self.partial.unlink()
         else:
-            self._write_record(lines, num_bytes, output_sha256=file_sha256(self.partial))
+            self._write_record(end, num_bytes, output_sha256=file_sha256(self.partial))
             os.replace(self.partial, self.path)
             sync(self.path.parent)
 
-    def _write_record(self, lines: ParallelLines, num_bytes: int, **more: str) -> None:
-        record = {"lines": lines.num_lines, "input_sha256": lines.sha256, "bytes": num_bytes, "settings": self.settings}
+    def _write_record(self, end: Position, num_bytes: int, **more: str) -> None:
+        record = {"lines": end.num_lines, "input_sha256": end.sha256, "bytes": num_bytes, "settings": self.settings}
         write_text(self.record, json.dumps(record | more) + "\n")
 
     def _read_record(self) -> dict[str, Any] | None:
@@ -236,5 +240,5 @@ class ResumableOutput:
             if old != new:
                 raise DataError(f"{self.name}: was written with {key} {old}, not {new}; {advice}")
         lines.skip(done["lines"])
-        if (lines.num_lines, lines.sha256) != (done["lines"], done["input_sha256"]):
+        if lines.position != (done["lines"], done["input_sha256"]):
             raise DataError(f"{self.name}: was written from a different input; {advice}")

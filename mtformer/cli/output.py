@@ -40,11 +40,9 @@ def use_utf8() -> None:
 
 def set_up_logging() -> None:
     """Send the package's log to stderr as plain lines; repeated calls have no further effect."""
-    for handler in [handler for handler in log.handlers if isinstance(handler, _TerminalHandler)]:
-        log.removeHandler(handler)
     terminal = _TerminalHandler()
     terminal.setFormatter(_Formatter())
-    log.addHandler(terminal)
+    log.handlers = [*(one for one in log.handlers if not isinstance(one, _TerminalHandler)), terminal]
     log.setLevel(logging.INFO)
     log.propagate = False
     for name in OTHER_LOGS:

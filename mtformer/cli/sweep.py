@@ -8,20 +8,19 @@ from typing import Annotated
 import typer
 from tqdm import tqdm
 
-from mtformer.cli.options import OverridesArgument, argument, optional, require_at_most_one
+from mtformer.cli.options import OnOption, OverridesArgument, argument, optional, require_at_most_one
 from mtformer.cli.output import echo, error_lines, table_lines
 from mtformer.experiment.runs import format_bytes, format_duration, format_value
 from mtformer.experiment.sweep import Sweep, plan_sweep, short_keys
 from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, run_sweep, threads_each
-
-FAILED = 1
 
 
 def sweep(
     file: Annotated[Path, argument("YAML file of the sweep.")],
     overrides: OverridesArgument = None,
     jobs: Annotated[
-        int | None, optional("Number of concurrent runs (default: number of CUDA devices, or 1).", min=1)
+        int | None,
+        optional("Number of concurrent runs (default: number of CUDA devices, or 1).", min=1),
     ] = None,
     resume: Annotated[bool, optional("Skip finished runs and resume the others.", "--resume")] = False,
     dry_run: Annotated[
@@ -30,6 +29,7 @@ def sweep(
     print_commands: Annotated[
         bool, optional("Print one command line per run, for a scheduler, without training.", "--print-commands")
     ] = False,
+    on: OnOption = None,
 ) -> None:
     """Train many runs: a base config with combinations of values.
 
@@ -37,13 +37,14 @@ def sweep(
     the exit code is 143 or 130; --resume continues. `mtformer runs` shows the state of the runs.
     """
     require_at_most_one({"--resume": resume, "--dry-run": dry_run, "--print-commands": print_commands})
+    require_at_most_one({"--on": on, "--dry-run": dry_run, "--print-commands": print_commands})
     planned = plan_sweep(file, overrides or [])
     if print_commands:
         echo(*map(planned.command_line, planned.runs))
     elif dry_run:
         _dry_run(planned, jobs)
     else:
-        _train(planned, jobs, resume, ["mtformer", "sweep", str(file), *(overrides or [])])
+        _train(planned, jobs, resume, on, ["mtformer", "sweep", str(file), *(overrides or [])])
 
 
 def _dry_run(planned: Sweep, jobs: int | None) -> None:
@@ -66,11 +67,12 @@ def _dry_run(planned: Sweep, jobs: int | None) -> None:
     echo(f"{len(needs)} runs, {jobs} at a time: about {time}; {space}")
 
 
-def _train(planned: Sweep, jobs: int | None, resume: bool, command: list[str]) -> None:
+def _train(planned: Sweep, jobs: int | None, resume: bool, on: str | None, command: list[str]) -> None:
     with tqdm(total=len(planned.runs), desc="sweep", unit="run", disable=None, dynamic_ncols=True) as bar:
-        outcome = run_sweep(planned, jobs, resume, bar.update)
+        outcome = run_sweep(planned, jobs, resume, bar.update, on)
     num_finished, num_runs = len(outcome.finished), len(planned.runs)
-    again = shlex.join([*command, *(["--jobs", str(jobs)] if jobs is not None else []), "--resume"])
+    given = [str(word) for option in (("--jobs", jobs), ("--on", on)) if option[1] for word in option]
+    again = shlex.join([*command, *given, "--resume"])
     for name, error in outcome.failed.items():
         error_lines(f"{name}: {error}")
     if outcome.stopped_by is not None:
@@ -78,5 +80,5 @@ def _train(planned: Sweep, jobs: int | None, resume: bool, command: list[str]) -
         raise typer.Exit(128 + outcome.stopped_by)
     if outcome.failed:
         error_lines(f"{len(outcome.failed)} of {num_runs} runs failed; fix the errors and resume with: {again}")
-        raise typer.Exit(FAILED)
+        raise typer.Exit(1)
     echo(f"{num_finished} of {num_runs} runs finished: {planned.folder}", err=True)

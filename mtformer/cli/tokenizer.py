@@ -61,11 +61,7 @@ def encode(
 ) -> None:
     """Split each line of stdin into tokens."""
     tokenizer = _load(model, side)
-
-    def split(line: str, place: str) -> str:
-        return " ".join(map(str, tokenizer.encode([line])[0]) if ids else tokenizer.pieces(line))
-
-    _convert_lines(split)
+    _convert_lines(lambda line, _: " ".join(map(str, tokenizer.encode([line])[0]) if ids else tokenizer.pieces(line)))
 
 
 @app.command(cls=Command)

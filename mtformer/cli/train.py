@@ -1,29 +1,39 @@
-"""`mtformer train` and `mtformer reproduce`."""
+"""Commands that train: `mtformer train`, `adapt`, `distill` and `reproduce`."""
 
 import contextlib
 import logging
 import os
 import re
 import shlex
+import sys
+import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mtformer.cli.help import Command
-from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, optional, require_at_most_one
+from mtformer.cli.options import (
+    ConfigArgument,
+    EnsembleArgument,
+    OnOption,
+    OverridesArgument,
+    argument,
+    optional,
+    require_at_most_one,
+)
 from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines, log_to_file, table_lines
 from mtformer.errors import ConfigError, DataError, InterruptedRunError
 from mtformer.files import CHECKSUMS
 from mtformer.run_dir import RunDir
+from mtformer.slurm import set_ranks
 
 if TYPE_CHECKING:
     from mtformer.config.schema import Config
     from mtformer.experiment.open_run import Resume
 
 log = logging.getLogger("mtformer")
-DIFFERENT = 1
-"""Exit code of `--verify-resume` and `reproduce` if a value differs."""
 
 
 class TrainCommand(Command):
@@ -77,6 +87,7 @@ def train(
     """
     from mtformer.config.loading import load_config
 
+    set_ranks()
     require_at_most_one({"--resume": resume, "--overwrite": overwrite, "--verify-resume": verify_resume})
     require_at_most_one({"--verify-resume": verify_resume, "--dry-run": dry_run})
     if (config.parent / CHECKSUMS).exists() and config.name == RunDir(config.parent).config.name:
@@ -175,7 +186,102 @@ def _verify_resume(config: "Config") -> None:
     different = [f"{part.what}: {part.difference.name}" for part in compared if part.difference]
     if different:
         error_lines(f"the resumed run differs from the uninterrupted one; first difference: {different[0]}")
-        raise typer.Exit(DIFFERENT)
+        raise typer.Exit(1)
+
+
+def adapt(
+    run: Annotated[Path, argument("Run directory or bundle to adapt.")],
+    overrides: OverridesArgument = None,
+    *,
+    train: Annotated[list[str], optional("New text: TSV, JSONL, TMX or SRC,TGT; repeat for more.", metavar="FILE")],
+    run_dir: Annotated[Path, optional("Run directory of the adapted model.", metavar="NEW")],
+    dev: Annotated[
+        str | None, optional("Dev set of the new text (default: hold out some pairs).", metavar="FILE")
+    ] = None,
+    old_dev: Annotated[
+        str | None, optional("Dev set of the old text (default: those of RUN).", "--old-dev", metavar="FILE")
+    ] = None,
+    max_loss: Annotated[
+        float, typer.Option("--max-loss", min=0.0, help="Maximum loss of BLEU on the old dev set.")
+    ] = 0.3,
+) -> None:
+    """Fine-tune a model on new text without forgetting what it knows.
+
+    Half of each epoch repeats the training corpora of RUN. If they cannot be read, RUN translates the new sources
+    instead. Then the weights between old and new that gain most chrF on the new dev set, and lose at most --max-loss on
+    the old one, become the weights of NEW. The same command resumes an interrupted adaptation.
+    """
+    from tqdm import tqdm
+
+    from mtformer.experiment.adapt import SHARES, adaptation_config, choose_weights
+
+    new = RunDir(run_dir)
+    _require_new("adapt", new)
+    config = adaptation_config(run, train, dev, old_dev, new, overrides or [])
+    run_training(config, run_dir, ["mtformer", *sys.argv[1:]], "auto")
+    with tqdm(total=len(SHARES), desc="interpolate", disable=None, leave=False) as bar:
+        points, chosen = choose_weights(new, config, max_loss, bar.update)
+    rows = [["dev set, score", "before", "after", f"chosen ({chosen.share:.0%} of the change)"]]
+    shown = (points[0], points[-1], chosen)
+    rows.append(["new, chrF2++", *(f"{one.new_chrf:.2f}" for one in shown)])
+    rows.append(["new, BLEU", *(f"{one.new:.2f}" for one in shown)])
+    if chosen.old is not None:
+        rows.append(["old, BLEU", *(f"{one.old:.2f}" for one in shown)])
+    echo(*table_lines(rows, right=[1, 2, 3]))
+    echo(f"translate with: mtformer translate {run_dir}", err=True)
+
+
+def distill(
+    runs: EnsembleArgument,
+    *,
+    config: Annotated[Path, optional("Config of the student, with its training data.", "--config")],
+    mono: Annotated[list[Path] | None, optional("More text to translate; repeat for more files.", "--mono")] = None,
+    run_dir: Annotated[Path | None, optional("Run directory of the student (default: runs/NAME).")] = None,
+    on: OnOption = None,
+) -> None:
+    """Train a student on translations of its training data by a teacher, or by several as an ensemble.
+
+    Of the five best translations of a line, the one most similar to the reference is used. The student trains on them
+    and on its own data; then both models are compared on the test sets. The same command resumes an interrupted one.
+    """
+    from tqdm import tqdm
+
+    from mtformer.config.loading import load_config
+    from mtformer.decoding.translator import Translator
+    from mtformer.evaluation.evaluate import config_sets, evaluate
+    from mtformer.experiment.distill import distilled_config, load_teachers
+    from mtformer.workers import use_ray
+
+    run = RunDir(run_dir or Path("runs") / config.stem)
+    _require_new("distill", run)
+    student = load_config(config).config
+    if not student.data.test:
+        raise ConfigError(f"{config}: no data.test; add a test set, on which teacher and student are compared")
+    sets = config_sets(student.data)
+    with use_ray(on), tqdm(desc="translate", unit="line", disable=None, leave=False) as bar:
+        distilled = distilled_config(partial(load_teachers, runs, student), student, mono or [], run, bar.update)
+    run_training(distilled, run.path, ["mtformer", *sys.argv[1:]], "auto")
+    rows = [["test set", "model", "BLEU", "chrF2++", "lines/s", "parameters"]]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, models in (("teacher", runs), ("student", [run.path])):
+            translator = Translator.load(models, device=student.training.device)
+            translator = translator.into(student.data.tgt_lang).with_decoding(**student.decoding.model_dump())
+            size = sum(parameter.numel() for model in translator.models for parameter in model.parameters())
+            for one in sets:
+                target = run.evaluation(one.name) if name == "student" else Path(folder, one.name)
+                card = evaluate(translator, one, student.evaluation, target)
+                scores = [f"{score.value:.2f}" for score in card.scores[:2]]
+                rows.append([one.name, name, *scores, f"{len(one.sources) / card.seconds:,.0f}", f"{size:,}"])
+    echo(*table_lines(rows, right=range(2, 6)))
+    echo(f"translate with: mtformer translate {run.path}", err=True)
+
+
+def _require_new(command: str, run: RunDir) -> None:
+    """Raise ConfigError if the command was started by `torchrun`, or the folder has something other than its run."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(f"{command} uses one process; run it without torchrun")
+    if run.path.exists() and not run.corpus.is_dir():
+        raise ConfigError(f"{run.path}: already exists; choose another folder for --run-dir")
 
 
 def reproduce(
@@ -216,4 +322,4 @@ def reproduce(
     else:
         why = "data, versions and device are the same, but training.deterministic is off"
     error_lines(f"{run} was not reproduced: {why}")
-    raise typer.Exit(DIFFERENT)
+    raise typer.Exit(1)

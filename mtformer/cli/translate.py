@@ -5,26 +5,29 @@ import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import count
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from tqdm import tqdm
 
 from mtformer.cli.decoding_options import Load
-from mtformer.cli.line_files import ParallelLines, ResumableOutput, parallel_lines
-from mtformer.cli.options import EnsembleArgument, ToOption, optional
+from mtformer.cli.line_files import ParallelLines, Position, ResumableOutput, parallel_lines
+from mtformer.cli.options import EnsembleArgument, OnOption, ToOption, optional
 from mtformer.cli.output import for_terminal
 from mtformer.data.corpus.readers import create_bytes
 from mtformer.errors import ConfigError, DataError, require_extra
 from mtformer.files import file_sha256, naming_file
 from mtformer.text.tags import Target
+from mtformer.workers import Workers, use_ray
 
 if TYPE_CHECKING:
+    from mtformer.config.schema import DecodingConfig
     from mtformer.decoding.translation import Translation
     from mtformer.decoding.translator import Translator
     from mtformer.report.attention import AttentionFile
@@ -47,8 +50,9 @@ def translate(
     html: Annotated[bool, optional("Lines are HTML; keep the tags.", "--html")] = False,
     as_json: Annotated[bool, optional("Write a JSON object per line: text, score, flags.", "--json")] = False,
     json_attention: Annotated[bool, optional("With --json: add cross-attention weights.", "--json-attention")] = False,
-    attention: Annotated[Path | None, optional("Write attention as .json, .html, or .png (for one line).")] = None,
+    attention: Annotated[Path | None, optional("Write attention as .json or .html.")] = None,
     targets: Annotated[Path | None, optional("With --attention: file of translations to analyze.")] = None,
+    on: OnOption = None,
     alignment: Annotated[bool, optional("Append ||| and word alignments, such as 0-0 1-2.", "--alignment")] = False,
     *,
     load: Load,
@@ -64,6 +68,7 @@ def translate(
         "--targets requires --attention FILE": targets is not None and attention is None,
         "--attention needs all lines, but --continue skips some; remove one of them": attention is not None
         and continues,
+        "--attention cannot be combined with --on": attention is not None and on is not None,
         f"--output {target} is a folder; name a file": target is not None and target.is_dir(),
         "--continue requires a file to resume; name it with --output": continues and not is_resumable,
         "--html cannot be combined with options for each line (--prefixes, --require) or attention": html
@@ -77,66 +82,110 @@ def translate(
     beside = {name: path for name, path in files.items() if path is not None}
     terms = None if glossary is None else _terms(glossary)
     arguments = {"attention": json_attention or alignment, "token_scores": as_json, "glossary": terms}
-    if html:
-        require_extra("--html", "html", "bs4")
-        from mtformer.decoding.html import translate_html
     attention_file = None
     if attention is not None:
         from mtformer.report.attention import AttentionFile
 
         attention_file = AttentionFile(attention)
+    stdout = sys.stdout.buffer  # inside `use_ray`, stdout is replaced
     # Missing files, and an output that another process is writing, are reported before a model is loaded.
-    with parallel_lines([source, *beside.values()]) as lines, output.locked() if output else nullcontext():
-        translator = load(run, to)
-        if html and (translator.decoding.n_best > 1 or translator.decoding.draws):
+    with parallel_lines([source, *beside.values()]) as lines, output.locked() if output else nullcontext(), use_ray(on):
+        translate_block = TranslateBlock(partial(load, run, to), html, arguments, load.device)
+        with Workers(translate_block.describe, 1, load.device) as workers:
+            [(_, (decoding, is_calibrated, made_by))] = workers.map([None])
+        if html and (decoding.n_best > 1 or decoding.draws):
             raise ConfigError("--html needs a search for one translation; remove --n-best, sampling and MBR")
-        if only_above is not None and translator.calibration is None:
+        if only_above is not None and not is_calibrated:
             raise ConfigError(f"--only-above: {run[0]} has no fitted confidence; run `mtformer eval --calibrate` first")
-        translate_lines = partial(translate_html, translator) if html else translator.translate
-        formats = as_json, json_attention, alignment, only_above
-        work = _Work(translator, translate_lines, *formats, arguments, list(beside), lines, attention_file)
-        if source is None and target is None and not beside and sys.stdin.isatty():
+        formats = as_json, json_attention, alignment, only_above, decoding.n_best == 1
+        work = _Work(translate_block, *formats, list(beside), lines, on, attention_file)
+        if source is None and target is None and not beside and on is None and sys.stdin.isatty():
             work.converse()
         elif output is not None:
             layout = {"json": as_json, "attention": json_attention, "alignment": alignment, "files": list(beside)}
             extra = {"glossary": terms, "html": html, "only_above": only_above}
+            settings = {**{key: value for key, value in extra.items() if value}, **made_by, **layout}
             with naming_file(output.name):
-                work.run_to_file(output, {**_made_by(translator, extra), **layout}, continues)
+                work.run_to_file(output, settings, continues)
         else:
-            opened = nullcontext(sys.stdout.buffer) if target is None else create_bytes(target)
+            opened = nullcontext(stdout) if target is None else create_bytes(target)
             with naming_file(target or Path("stdout")), opened as out:
-                work.run(out, out.flush)
+                work.run(out, lambda end: out.flush())
         if attention_file is not None:
             attention_file.write()
     work.warn_of_flags()
 
 
-def _made_by(translator: "Translator", extra: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that affects translations except the input; settings in `extra` without effect are left out."""
-    if translator.engine.target != Target():
-        extra = {"to": asdict(translator.engine.target), **extra}
-    return {
-        **{key: value for key, value in extra.items() if value},
-        "weights": [f"{path.parent.name}/{path.name} {file_sha256(path)[:12]}" for path in translator.weights],
-        "device": translator.engine.device,
-        "precision": translator.engine.dtype,
-        **translator.decoding.output_settings(),
-    }
+class Block(NamedTuple):
+    """Consecutive lines with their options."""
+
+    lines: list[str]
+    first_line: int
+    end: Position
+    options: dict[str, Any]
+    """Arguments of `Translator.translate` that have a value for each line."""
+    targets: list[str] | None = None
+    """Translations to analyze."""
+
+
+@dataclass
+class TranslateBlock:
+    """Function that translates blocks of lines, in this process or on Ray; the first call loads the translator."""
+
+    load: Callable[[], "Translator"]
+    html: bool
+    arguments: dict[str, Any]
+    """Keyword arguments for `Translator.translate`."""
+    device: str
+    progress: Callable[[int], object] | None = None
+
+    @cached_property
+    def translator(self) -> "Translator":
+        """The translator."""
+        return self.load()
+
+    def __call__(self, block: Block, num_threads: int = 1) -> "list[Translation]":
+        """Translate a block."""
+        translate: Callable[..., list[Translation]] = self.translator.translate
+        if self.html:
+            from mtformer.decoding.html import translate_html
+
+            translate = partial(translate_html, self.translator)
+        arguments = {**self.arguments, **block.options, "progress": self.progress}
+        return translate(block.lines, first_line=block.first_line, **arguments)
+
+    def describe(self, item: None, num_threads: int) -> "tuple[DecodingConfig, bool, dict[str, Any]]":
+        """Return the translator's settings, whether it has a fitted confidence, and all that affects translations.
+
+        The last one excludes the input and the options of the command. Raise ConfigError if a package is missing.
+        """
+        if self.html:
+            require_extra("--html", "html", "bs4")
+        one = self.translator
+        made_by = {
+            "weights": [f"{path.parent.name}/{path.name} {file_sha256(path)[:12]}" for path in one.weights],
+            "device": one.engine.device,
+            "precision": one.engine.dtype,
+            **one.decoding.output_settings(),
+        }
+        if one.engine.target != Target():
+            made_by["to"] = asdict(one.engine.target)
+        return one.decoding, one.calibration is not None, made_by
 
 
 @dataclass
 class _Work:
-    translator: "Translator"
-    translate: "Callable[..., list[Translation]]"
+    translate_block: "TranslateBlock"
     as_json: bool
     json_attention: bool
     alignment: bool
     only_above: float | None
-    arguments: dict[str, Any]
-    """Keyword arguments for `Translator.translate`."""
+    is_single: bool
+    """One translation per line, without n best."""
     given: list[str]
     """Names of the files that are read in parallel with the source, in order."""
     lines: ParallelLines
+    on: str | None
     attention_file: "AttentionFile | None" = None
     num_lines: int = 0
     flags: Counter[str] = field(default_factory=Counter)
@@ -148,42 +197,51 @@ class _Work:
             return
         with out:
             try:
-                self.run(out, lambda: output.save(out, self.lines))
+                self.run(out, lambda end: output.save(out, end))
             except KeyboardInterrupt:
                 log.info("finished lines are in %s; repeat the command with --continue to resume", output.partial)
                 raise
-        output.finish(self.lines)
+        output.finish(self.lines.position)
 
     def converse(self) -> None:
         """Translate each line typed at a prompt on stderr, until the end of the input."""
+        with suppress(ImportError):
+            import readline  # noqa: F401  # lets `input` edit and repeat lines
         typer.echo("type a sentence and press Enter; Ctrl-D exits", err=True)
         out = open(os.dup(1), "w", encoding="utf-8")  # noqa: SIM115  # closed when the process exits
         os.dup2(2, 1)  # `input` writes the prompt to file descriptor 1
-        for number, line in enumerate(_typed_lines()):
-            translation = self.translate([line], first_line=number, **self.arguments)[0]
-            typer.echo(for_terminal(self._finish(number, line, translation, translation), out), out, nl=False)
+        with suppress(EOFError):
+            for number in count():
+                line = input("> ")
+                translation = self.translate_block(Block([line], number, Position(number + 1, []), {}))[0]
+                typer.echo(for_terminal(self._finish(number, line, translation, translation), out), out, nl=False)
+        typer.echo(err=True)
 
-    def run(self, out: IO[bytes], save: Callable[[], object]) -> None:
-        """Translate the remaining input; call `save` after each block."""
-        first_line = self.lines.num_lines
-        with tqdm(
-            desc="translate", unit="line", total=self.lines.total, initial=first_line, disable=None, leave=False
-        ) as bar:
-            for block in self.lines.blocks():
-                beside: dict[str, Any] = dict(zip(self.given, block[1:], strict=True))
-                targets = beside.pop("targets", None)
-                if "required" in beside:
-                    beside["required"] = [[p for p in line.split("\t") if p.strip()] for line in beside["required"]]
-                translations = self.translate(
-                    block[0], first_line=first_line, progress=bar.update, **beside, **self.arguments
-                )
-                for source, given, (number, translation) in zip(
-                    block[0], targets or translations, enumerate(translations, start=first_line), strict=True
-                ):
-                    text = self._finish(number, source, given, translation)
+    def run(self, out: IO[bytes], save: Callable[[Position], object]) -> None:
+        """Translate the remaining input; call `save` after each block with its end."""
+        total, first_line = self.lines.total, self.lines.num_lines
+        with (
+            tqdm(desc="translate", unit="line", total=total, initial=first_line, disable=None, leave=False) as bar,
+            Workers(self.translate_block, 1, self.translate_block.device) as workers,
+        ):
+            self.translate_block.progress = bar.update if self.on is None else None
+            for block, translations in workers.map(self._blocks()):
+                analyzed: Sequence[str | Translation] = block.targets or translations
+                for row, (source, translation) in enumerate(zip(block.lines, translations, strict=True)):
+                    text = self._finish(block.first_line + row, source, analyzed[row], translation)
                     out.write(for_terminal(text, out).encode("utf-8"))
-                first_line += len(translations)
-                save()
+                bar.update(len(translations) if self.on is not None else 0)
+                save(block.end)
+
+    def _blocks(self) -> Iterator[Block]:
+        """Yield the remaining lines."""
+        for block in self.lines.blocks():
+            options: dict[str, Any] = dict(zip(self.given, block[1:], strict=True))
+            targets = options.pop("targets", None)
+            if "required" in options:
+                options["required"] = [[p for p in line.split("\t") if p.strip()] for line in options["required"]]
+            end = self.lines.position
+            yield Block(block[0], end.num_lines - len(block[0]), end, options, targets)
 
     def warn_of_flags(self) -> None:
         """Log one warning that counts the flags of all translations."""
@@ -197,7 +255,7 @@ class _Work:
     def _finish(self, number: int, source: str, analyzed: "str | Translation", translation: "Translation") -> str:
         """Return the output lines, after counting the flags and adding the attention of `analyzed` to its file."""
         if self.attention_file is not None:
-            self.attention_file.add(self.translator, number + 1, source, analyzed)
+            self.attention_file.add(self.translate_block.translator, number + 1, source, analyzed)
         self.flags.update({flag.split(":")[0] for flag in translation.flags})
         self.num_lines += 1
         if self.only_above is not None and (translation.confidence or 0.0) < self.only_above:
@@ -206,23 +264,12 @@ class _Work:
             return json.dumps(_describe(translation, self.json_attention, self.alignment), ensure_ascii=False) + "\n"
         lines = ""
         for one in (translation, *translation.alternatives):
-            is_single = self.translator.decoding.n_best == 1
-            lines += one.text if is_single else f"{number} ||| {one.text} ||| {one.score:.6f}"
+            lines += one.text if self.is_single else f"{number} ||| {one.text} ||| {one.score:.6f}"
             if self.alignment:
                 pairs = one.attention.alignment if one.attention else []
                 lines += " ||| " + " ".join(f"{src}-{tgt}" for src, tgt in pairs)
             lines += "\n"
         return lines
-
-
-def _typed_lines() -> Iterator[str]:
-    """Yield the lines that the user types."""
-    with suppress(ImportError):
-        import readline  # noqa: F401  # lets `input` edit and repeat lines
-    with suppress(EOFError):
-        while True:
-            yield input("> ")
-    typer.echo(err=True)
 
 
 def _terms(path: Path) -> dict[str, str]:

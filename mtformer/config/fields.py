@@ -206,17 +206,11 @@ def _describe(details: ErrorDetails, origins: Origins, root: type[Section]) -> s
     elif kind == "too_long":
         what = f"must be a list of {details['ctx']['max_length']} items, not {_format(value)}"
     else:
-        what = f"must be {_expected(kind, annotation)}, not {_format(value)}{_remedy(kind, value)}"
+        limit, null = limits(annotation), " or null" if _is_optional(annotation) else ""
+        between = " of " if limit.startswith("at") else " "  # a number of at least 0, a number above 0
+        expected = between.join(filter(None, [TYPES.get(kind.partition("_")[0]), limit])) or str(plain(annotation))
+        what = f"must be {expected}{null}, not {_format(value)}{_remedy(kind, value)}"
     return f"{nearest_origin(origins, path)}: {dotted(path)}: {what}"
-
-
-def _expected(kind: str, annotation: Any) -> str:
-    """Describe the expected type and range of a value."""
-    words = TYPES.get(kind.partition("_")[0], "")
-    limit = limits(annotation)
-    between = " of " if limit.startswith("at") else " "  # a number of at least 0, a number above 0
-    expected = between.join(filter(None, [words, limit])) or str(plain(annotation))
-    return expected + (" or null" if _is_optional(annotation) else "")
 
 
 def _remedy(kind: str, value: Any) -> str:
@@ -243,6 +237,6 @@ def _describe_combination(message: str, path: KeyPath, origins: Origins, root: t
         where = f"{dotted(path)}: " if path else ""
         return f"{nearest_origin(origins, path)}: {where}{message}"
     # Overrides take precedence, and a file comes before the files that it extends.
-    top = nearest_origin(origins, ()).file
-    key = min(given, key=lambda key: (origins[key].kind != "override", origins[key].file != top))
+    top = nearest_origin(origins, ()).name
+    key = min(given, key=lambda key: (origins[key].kind != "override", origins[key].name != top))
     return f"{origins[key]}: {dotted(key)}: {message}"

@@ -100,7 +100,15 @@ def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dic
         require_format(own.pop(("format",)), values.pop("format"), ConfigError)
         values = without_removed_keys(values, Config, path)
     if "extends" in values:
-        tree = _read_base(path, values.pop("extends"), own.pop(("extends",)), origins, (*extended_by, path))
+        extends, origin, chain = values.pop("extends"), own.pop(("extends",)), (*extended_by, path)
+        if not isinstance(extends, str):
+            raise ConfigError(f"{origin}: extends: must be the name of one file, not {extends!r:.40}")
+        base = os.path.normpath(Path(path).parent / expand_user(extends))
+        if os.path.realpath(base) in map(os.path.realpath, chain):
+            raise ConfigError(f"{origin}: extends: circular reference: {' -> '.join((*chain, base))}")
+        if not os.path.exists(base):
+            raise ConfigError(f"{origin}: extends: no such file: {base} (the name is relative to {path})")
+        tree = _read_file(base, origins, chain)
     for key, value in values.items():
         _put(tree, key, value, Config, (key,), origins)
     origins.update(own)
@@ -142,23 +150,9 @@ def _take_pretrained(tree: dict[str, Any], origins: Origins) -> None:
                 origins.update({path: one for path, one in its_origins.items() if path[:2] == (section, key)})
 
 
-def _read_base(
-    path: str, extends: Any, origin: Origin, origins: Origins, extended_by: tuple[str, ...]
-) -> dict[str, Any]:
-    """Return the values of the file that `path` extends."""
-    if not isinstance(extends, str):
-        raise ConfigError(f"{origin}: extends: must be the name of one file, not {extends!r:.40}")
-    base = os.path.normpath(Path(path).parent / expand_user(extends))
-    if os.path.realpath(base) in map(os.path.realpath, extended_by):
-        raise ConfigError(f"{origin}: extends: circular reference: {' -> '.join((*extended_by, base))}")
-    if not os.path.exists(base):
-        raise ConfigError(f"{origin}: extends: no such file: {base} (the name is relative to {path})")
-    return _read_file(base, origins, extended_by)
-
-
 def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
     """Apply one override `section.key=value` to the tree."""
-    origin = Origin("override", override=override)
+    origin = Origin("override", override)
     name, equals, text = override.partition("=")
     keys = name.strip().split(".")
     if not equals or "" in keys or len(keys) > MOST_KEYS:
@@ -252,12 +246,6 @@ def _forget(path: KeyPath, origins: Origins) -> None:
 def dump_config(config: Config) -> str:
     """Return the complete config as YAML; `load_config` restores the same config."""
     return write_yaml({"format": FORMAT, **config.model_dump()})
-
-
-def key_lines(text: str) -> dict[int, KeyPath]:
-    """Return the path of the key on each line of a dumped config; line numbers start at 1."""
-    _, origins = read_yaml(text, lambda line: Origin("file", line=line))
-    return {origin.line: path for path, origin in origins.items() if origin.line and isinstance(path[-1], str)}
 
 
 def resolve_paths(section: SectionT) -> SectionT:

@@ -164,6 +164,9 @@ class TrainingConfig(Section):
     trained on the targets; simcut: the second pass also has embeddings of tokens set to zero (`cutoff`)."""
     consistency_weight: Annotated[float, Field(ge=0.0)] = 3.0
     """Weight of the KL divergence between the predictions of both passes."""
+    consistency_start: Count = 0
+    """Number of first steps without consistency regularization, which improves long training and slows down short
+    training."""
     cutoff: Fraction = 0.05
     """Share of the source and target-input tokens whose embeddings are set to zero in SimCut's second pass."""
     log_every: Annotated[Positive, Key(on_resume="same")] = 50
@@ -190,7 +193,7 @@ class TrainingConfig(Section):
     tensorboard: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False
     """Write TensorBoard events to RUN/tensorboard (extra `tensorboard`)."""
     report: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False
-    """Write RUN/report.html at the end, as `mtformer report` does (extra `report`)."""
+    """Write RUN/report.html at the end, as `mtformer report` does."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainingConfig":
@@ -204,8 +207,11 @@ class TrainingConfig(Section):
             raise ValueError("max_minutes and max_epochs cannot be combined; remove one of them")
         if self.optimizer == "muon" and self.sharded:
             raise ValueError("muon needs whole matrices; use adamw, or set sharded: false")
-        if self.consistency == "none" and self.consistency_weight != 3.0:
-            raise ValueError("consistency_weight is for R-Drop and SimCut; also set consistency: rdrop or simcut")
+        if self.consistency == "none" and (self.consistency_weight, self.consistency_start) != (3.0, 0):
+            raise ValueError(
+                "consistency_weight and consistency_start are for R-Drop and SimCut; also set consistency: rdrop or "
+                "simcut"
+            )
         if self.consistency != "simcut" and self.cutoff != 0.05:
             raise ValueError("cutoff is for SimCut; also set consistency: simcut")
         return self

@@ -22,17 +22,16 @@ class Origin:
     """Origin of a value: the default, a file, an override, or none (a required key without a value)."""
 
     kind: Literal["default", "required", "file", "override"]
-    file: str | None = None
+    name: str = ""
+    """The file, or the override as typed."""
     line: int | None = None
-    """Line number, starting at 1."""
-    override: str | None = None
-    """The override as typed."""
+    """Line number in the file, starting at 1."""
 
     def __str__(self) -> str:
         if self.kind == "override":
-            return f"override '{self.override}'"
+            return f"override '{self.name}'"
         if self.kind == "file":
-            return str(self.file) if self.line is None else f"{self.file}:{self.line}"
+            return self.name if self.line is None else f"{self.name}:{self.line}"
         return self.kind
 
 
@@ -60,20 +59,14 @@ MOST_VALUES = 100_000
 TOO_LARGE = f"nested more than {DEEPEST} levels deep, or more than {MOST_VALUES:,} values, including aliases"
 _TAG = "tag:yaml.org,2002:"
 _FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
-_PLAIN = [
-    # Tag, pattern, and possible first characters; the first match applies, everything else is a string.
-    (_TAG + "null", r"(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
-    (_TAG + "bool", r"(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
-    (_TAG + "int", r"[-+]?[0-9]+(?:_[0-9]+)*$", list("-+0123456789")),
-    (_TAG + "float", _FLOAT, list("-+.0123456789")),
-]
-_MAKE: dict[str, Callable[[str], Any]] = {
-    _TAG + "null": lambda text: None,
-    _TAG + "bool": lambda text: text.lower() == "true",
-    _TAG + "int": int,
-    _TAG + "float": lambda text: float(re.sub(r"\.(inf|nan)", r"\1", text.lower())),
-    _TAG + "str": str,
+_SCALARS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    _TAG + "null": (r"(?:~|null|Null|NULL|)$", lambda text: None),
+    _TAG + "bool": (r"(?:true|True|TRUE|false|False|FALSE)$", lambda text: text.lower() == "true"),
+    _TAG + "int": (r"[-+]?[0-9]+(?:_[0-9]+)*$", int),
+    _TAG + "float": (_FLOAT, lambda text: float(re.sub(r"\.(inf|nan)", r"\1", text.lower()))),
+    _TAG + "str": ("", str),
 }
+"""Pattern and type of plain scalars by tag; the first pattern that matches applies."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -101,9 +94,9 @@ _Loader.yaml_implicit_resolvers = {}
 _Dumper.add_representer(list, _Dumper.list_node)
 _Dumper.add_representer(tuple, _Dumper.list_node)
 _Dumper.add_representer(str, _Dumper.text_node)
-for _tag, _pattern, _first in _PLAIN:
-    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), _first)
-    _Dumper.add_implicit_resolver(_tag, re.compile(_pattern), _first)
+for _tag, (_pattern, _) in _SCALARS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), None)
+    _Dumper.add_implicit_resolver(_tag, re.compile(_pattern), None)
 
 
 def write_yaml(value: Any) -> str:
@@ -153,7 +146,7 @@ class _Reader:
             raise ConfigError(f"{self.origin(node.start_mark.line + 1)}: {TOO_LARGE}")
         if isinstance(node, yaml.ScalarNode):
             try:
-                return _MAKE[node.tag](node.value)
+                return _SCALARS[node.tag][1](node.value)
             except (KeyError, ValueError):
                 return self._error(node, path, f"{node.value!r:.60} cannot be read as {node.tag.removeprefix(_TAG)}")
         if isinstance(node, yaml.MappingNode):

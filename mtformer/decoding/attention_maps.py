@@ -24,23 +24,18 @@ class AttentionMaps:
 
     `src_pieces` begins with `num_tags` tags (of the target language, if the model needs one) and ends with eos;
     `tgt_pieces` ends with eos. The decoder query that predicts target piece t attends to the source pieces and to
-    `decoder_keys`, which begin with `start`; weights of keys after it are 0.
+    `decoder_keys`, the start token and all target pieces except eos; weights of keys after it are 0.
     """
 
     source: str
     translation: str
     src_pieces: list[str]
     tgt_pieces: list[str]
+    decoder_keys: list[str]
     encoder_LHSS: Tensor
     decoder_LHTT: Tensor
     cross_LHTS: Tensor
     num_tags: int = 0
-    start: str = "<s>"
-
-    @property
-    def decoder_keys(self) -> list[str]:
-        """Decoder input pieces: the start token, then all target pieces except eos."""
-        return [self.start, *self.tgt_pieces[:-1]]
 
     @property
     def alignment_layer(self) -> int:
@@ -94,9 +89,9 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
         translation=text,
         src_pieces=[*translator.tokenizers.src.id_pieces(target.tags), *translator.tokenizers.src.pieces(source), END],
         tgt_pieces=[*pieces, END],
+        decoder_keys=[*tgt.id_pieces([target.start]), *pieces],
         encoder_LHSS=of_layers(model.encoder, "self_attention"),
         decoder_LHTT=of_layers(model.decoder, "self_attention"),
         cross_LHTS=of_layers(model.decoder, "cross_attention"),
         num_tags=len(target.tags),
-        start=tgt.id_pieces([target.start])[0],
     )

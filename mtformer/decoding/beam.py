@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig, Stopping
-from mtformer.decoding.inference import Decodable
+from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.rules import LengthBounds, Rule, Step, next_step
 from mtformer.decoding.search import Candidates, Hypothesis, sentences_to_keep, to_hypotheses, top_candidates
 from mtformer.text.tokenizer import BOS, EOS, PAD
@@ -27,7 +27,7 @@ def best_candidates(step: Step, score_UR: Tensor, K: int) -> Candidates:
 
 @torch.inference_mode()
 def beam_search(
-    model: Decodable,
+    models: Sequence[InferenceModel],
     src_BS: Tensor,
     src_lengths_B: Tensor,
     settings: DecodingConfig,
@@ -49,7 +49,7 @@ def beam_search(
     it.
 
     Args:
-        model: model in evaluation mode.
+        models: one model, or several of any size that share a vocabulary: p(token) is the mean over them.
         src_BS: source ids, int64; each row ends with eos and is padded on the right.
         src_lengths_B: source lengths including eos, int64.
         settings: uses `beam_size` (R), `length_penalty` and `early_stopping`.
@@ -59,11 +59,11 @@ def beam_search(
         start: first token of the decoder.
     """
     R, max_steps = settings.beam_size, bounds.max_steps
-    cache = model.start(src_BS, src_lengths_B, R, max_steps)
+    caches = [model.start(src_BS, src_lengths_B, R, max_steps) for model in models]
     beams = _Beams(bounds.max_B, R, max_steps, settings.length_penalty, start)
     found: list[list[Hypothesis]] = [[] for _ in src_BS]
     for position in range(max_steps):
-        step = next_step(model, beams.last_UR, cache, beams.tokens_URt, beams.sentence_U, rules, bounds)
+        step = next_step(models, beams.last_UR, caches, beams.tokens_URt, beams.sentence_U, rules, bounds)
         candidates = choose(step, beams.score_UR, 2 * R)
         index_UK = torch.add(candidates.token_BK, candidates.beam_BK, alpha=step.raw_URV.size(2))
         raw_UK = step.raw_URV.flatten(1).gather(1, index_UK)
@@ -75,10 +75,11 @@ def beam_search(
             if keep_M.size(0) == 0:
                 break
             beams.collect(found)
-            cache.keep(keep_M)
+            for cache in caches:
+                cache.keep(keep_M)
             beams.keep(keep_M)
             parent_UR = parent_UR[keep_M]
-        if R > 1:
+        for cache in caches if R > 1 else ():
             cache.reorder(parent_UR)
     beams.collect(found)
     return found

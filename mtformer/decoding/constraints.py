@@ -44,29 +44,24 @@ class RequiredPhrases:
 
     def choose(self, step: Step, score_UR: Tensor, K: int) -> Candidates:
         """Return the best candidates; for sentences with required phrases, they are selected from the banks."""
-        found = best_candidates(step, score_UR, K)
+        found, R = best_candidates(step, score_UR, K), score_UR.size(1)
         for unit, sentence in enumerate(step.sentence_U.tolist()):
-            if self.phrases[sentence]:
-                chosen = self._choose(step, score_UR, unit, sentence)[:K]
-                # Pad with dead beams. As in standard search, at most R candidates are eos.
-                filled = [one[:3] for one in chosen] + [(-math.inf, 0, PAD)] * (K - len(chosen))
-                for part_UK, values in zip(found, zip(*filled, strict=True), strict=True):
-                    part_UK[unit] = part_UK.new_tensor(values)
+            phrases = self.phrases[sentence]
+            if not phrases:
+                continue
+            histories, num_tokens = step.history_URt[unit].tolist(), sum(map(len, phrases))
+            continuations = _continuations(histories, phrases, step.log_prob_URV[unit], score_UR[unit])
+            allowed = [one for one in continuations if one.token != EOS or one.num_met == num_tokens]
+            if allowed or sentence in self.found:
+                continuations = allowed
+            chosen = _allocate(continuations, R)[:K]  # the R chosen ones, then the others
+            if any(one.token == EOS and one.num_met == num_tokens for one in chosen[:R]):
+                self.found.add(sentence)
+            # Pad with dead beams. As in standard search, at most R candidates are eos.
+            filled = [one[:3] for one in chosen] + [(-math.inf, 0, PAD)] * (K - len(chosen))
+            for part_UK, values in zip(found, zip(*filled, strict=True), strict=True):
+                part_UK[unit] = part_UK.new_tensor(values)
         return found
-
-    def _choose(self, step: Step, score_UR: Tensor, unit: int, sentence: int) -> list[Continuation]:
-        """Return the R chosen continuations of a unit, best first, followed by the others, best first."""
-        phrases, R = self.phrases[sentence], score_UR.size(1)
-        histories = step.history_URt[unit].tolist()
-        continuations = _continuations(histories, phrases, step.log_prob_URV[unit], score_UR[unit])
-        num_tokens = sum(map(len, phrases))
-        allowed = [one for one in continuations if one.token != EOS or one.num_met == num_tokens]
-        if allowed or sentence in self.found:
-            continuations = allowed
-        chosen = _allocate(continuations, R)
-        if any(one.token == EOS and one.num_met == num_tokens for one in chosen[:R]):
-            self.found.add(sentence)
-        return chosen
 
 
 def missing(tokens: Sequence[int], phrases: Sequence[Phrase]) -> list[Phrase]:

@@ -25,7 +25,8 @@ from mtformer.files import CHECKSUMS, verify
 from mtformer.run_dir import CT2_VOCABULARY_MAP, CT2_WEIGHTS
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
-COMPUTE_TYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
+PRECISIONS = {None: "default", "auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
+"""The library's name of each precision."""
 BATCHES_AHEAD = 2 * MAX_WORKERS
 """Maximum number of batches queued for the workers."""
 BATCH_TOKENS = 512
@@ -58,14 +59,22 @@ def open_model(
     """
     library = import_ctranslate2()
     verify(folder, CT2_WEIGHTS, listing=CHECKSUMS)
-    where = _pick_device(library, device)
+    devices = ["cuda", "cpu"] if library.get_cuda_device_count() > 0 else ["cpu"]
+    if device not in ("auto", *devices):
+        raise DeviceError(f"device '{device}': CTranslate2 finds no such device; use {', '.join(['auto', *devices])}")
+    device = devices[0] if device == "auto" else device
+    supported = {"default", "auto", *library.get_supported_compute_types(device)}
+    usable = {name: kind for name, kind in PRECISIONS.items() if kind in supported}
+    if precision not in usable:
+        names = ", ".join(filter(None, usable))
+        raise DeviceError(f"precision '{precision}': CTranslate2 does not support it on {device}; use {names}")
     threads = torch.get_num_threads()
-    workers = min(threads, MAX_WORKERS) if where == "cpu" else 1
+    workers = min(threads, MAX_WORKERS) if device == "cpu" else 1
     try:
         model = library.Translator(
             str(folder),
-            device=where,
-            compute_type=_compute_type(library, precision, where),
+            device=device,
+            compute_type=usable[precision],
             inter_threads=workers,
             intra_threads=threads // workers,
             max_queued_batches=-1,
@@ -74,25 +83,6 @@ def open_model(
         raise CheckpointError(f"{folder}: cannot be loaded ({str(error).splitlines()[0]}); export it again") from error
     torch.set_num_threads(threads)  # the library changes the OpenMP setting
     return CTranslate2Engine(model, tokenizers, max_positions, (folder / CT2_VOCABULARY_MAP).is_file())
-
-
-def _pick_device(library: ModuleType, name: str) -> str:
-    devices = ["cuda", "cpu"] if library.get_cuda_device_count() > 0 else ["cpu"]
-    if name not in ("auto", *devices):
-        raise DeviceError(f"device '{name}': CTranslate2 finds no such device; use {', '.join(['auto', *devices])}")
-    return devices[0] if name == "auto" else name
-
-
-def _compute_type(library: ModuleType, precision: str | None, device: str) -> str:
-    if precision is None:
-        return "default"
-    supported = {"auto", *library.get_supported_compute_types(device)}
-    usable = {name: kind for name, kind in COMPUTE_TYPES.items() if kind in supported}
-    if precision not in usable:
-        raise DeviceError(
-            f"precision '{precision}': CTranslate2 does not support it on {device}; use {', '.join(usable)}"
-        )
-    return usable[precision]
 
 
 class CTranslate2Engine(Engine):
@@ -150,7 +140,7 @@ class CTranslate2Engine(Engine):
         return [list(result.log_probs) for result in results]
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the attention (T, S) from each target, including its eos, to its source: float32, on the CPU."""
+        """Return the attention (T, S) from each target to its source, both without eos: float32, on the CPU."""
         results = self.translator.translate_batch(
             self._src_pieces(sources),
             [self._target(target) for target in targets],
@@ -163,13 +153,11 @@ class CTranslate2Engine(Engine):
             return_attention=True,
             return_end_token=True,
         )
-        found = []
-        for result, source, target in zip(results, sources, targets, strict=True):
-            # Later rows are not needed. The library omits the weight of eos, which is the remainder (up to 1e-7).
-            weights_TS = torch.tensor(result.attention[0])[: len(target) + 1, : len(self.target.tags) + len(source) - 1]
-            eos_T1 = (1.0 - weights_TS.sum(dim=1, keepdim=True)).clamp(min=0.0)
-            found.append(torch.cat([weights_TS, eos_T1], dim=1)[:, len(self.target.tags) :])
-        return found
+        start = len(self.target.tags)
+        return [
+            torch.tensor(result.attention[0])[: len(target), start : start + len(source) - 1]
+            for result, source, target in zip(results, sources, targets, strict=True)
+        ]
 
     def _start(self, batch: Sequence[Segment], settings: DecodingConfig) -> "list[_Search]":
         """Start the search of a batch.
@@ -181,8 +169,8 @@ class CTranslate2Engine(Engine):
         prefixes = [len(segment.prefix) for segment in batch]
         bounds = LengthBounds(settings, lengths_B, prefixes, self.max_positions - 1)
         each = zip(batch, bounds.min_B.tolist(), bounds.max_B.tolist(), strict=True)
-        searches = [_Search(*one, bounds.max_steps - 1) for one in each]
-        self._translate(searches, settings)
+        searches = [_Search(*one) for one in each]
+        self._translate(searches, settings, bounds.max_steps - 1)
         return searches
 
     def _finish(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> NBests:
@@ -192,12 +180,10 @@ class CTranslate2Engine(Engine):
         """
         found = [one.hypotheses(self.tgt_ids, settings) for one in searches]
         again = [number for number, n_best in enumerate(found) if any(one.at_limit for one in n_best)]
-        for number in again:
-            searches[number].bound, searches[number].is_cut = searches[number].longest, True
         self._translate([searches[number] for number in again], settings)
         for number in again:
             found[number] = searches[number].hypotheses(self.tgt_ids, settings)
-        unscored = [number for number, one in enumerate(searches) if one.segment.prefix or one.is_cut]
+        unscored = [number for number, one in enumerate(searches) if one.segment.prefix or number in again]
         pairs = [(searches[number].segment.source, one.tokens) for number in unscored for one in found[number]]
         scores = iter(self.score(*zip(*pairs, strict=True)) if pairs else [])
         for number in unscored:
@@ -208,17 +194,18 @@ class CTranslate2Engine(Engine):
             found[number] = sorted(rescored, key=lambda one: -one.score)[: settings.beam_size]
         return found
 
-    def _translate(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> None:
+    def _translate(self, searches: "Sequence[_Search]", settings: DecodingConfig, longest: int | None = None) -> None:
         """Start searches with one call per combination of bounds, separately for segments with and without a prefix.
 
-        A prefix changes the library's first free step for all sentences of the call.
+        A prefix changes the library's first free step for all sentences of the call. `longest` is a maximum length that
+        few hypotheses reach; None: that of each search, which is known to truncate hypotheses.
         """
-        groups: dict[tuple[int, int, bool, bool], list[_Search]] = defaultdict(list)
+        groups: dict[tuple[int, int, bool], list[_Search]] = defaultdict(list)
         for one in searches:
-            groups[one.shortest, one.bound, one.is_cut, bool(one.segment.prefix)].append(one)
-        for (shortest, bound, is_cut, has_prefix), some in groups.items():
+            groups[one.shortest, longest or one.longest, bool(one.segment.prefix)].append(one)
+        for (shortest, bound, has_prefix), some in groups.items():
             # If the limit truncates hypotheses, request twice as many, because truncated ones are returned too.
-            patience = 2 if is_cut else 1
+            patience = 1 if longest else 2
             futures = self.translator.translate_batch(
                 self._src_pieces([one.segment.source for one in some]),
                 [self._target(one.segment.prefix) for one in some],
@@ -257,10 +244,6 @@ class _Search:
     segment: Segment
     shortest: int
     longest: int
-    bound: int
-    """Maximum length passed to the library, at least `longest`."""
-    is_cut: bool = False
-    """True if it is known that hypotheses reach the bound."""
     future: Any = None
 
     def hypotheses(self, ids_of: Mapping[str, int], settings: DecodingConfig) -> list[Hypothesis]:

@@ -3,8 +3,6 @@
 D model width, H heads, G key/value heads, K head width, V vocabulary.
 """
 
-import hashlib
-import json
 import logging
 import os
 import time
@@ -21,10 +19,10 @@ from mtformer.data.store.cache import CTRANSLATE2, delete_unused, entries, make_
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.inference import alignment_layer
 from mtformer.errors import CheckpointError, ConfigError
-from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, file_sha256, verify, write_checksums
+from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, file_sha256, json_sha256, verify, write_checksums
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.ops import NORM_EPS, LayerNorm, Linear
-from mtformer.model.positions import SINUSOID_BASE, SinusoidalPositions
+from mtformer.model.positions import SINUSOID_BASE
 from mtformer.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
 from mtformer.run_dir import CT2_WEIGHTS
 from mtformer.text.tokenizer import BOS, EOS, UNK, TokenizerPair
@@ -51,7 +49,7 @@ def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: Token
         "model": config.model_dump(),
         "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
     }
-    checksum = hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()[:32]
+    checksum = json_sha256(sources)[:32]
     folder = cache_folder() / CTRANSLATE2 / checksum
     with make_lock(folder):
         try:
@@ -94,7 +92,17 @@ def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
     """Return the model as a `ctranslate2.specs.TransformerSpec` with copies of its weights."""
     specs = import_ctranslate2().specs
     config = model.config
-    common = _settings(config)
+    common = {
+        "num_heads": config.num_heads,
+        "pre_norm": config.norm_position == "pre",
+        "activation": getattr(specs.common_spec.Activation, ACTIVATIONS[config.activation]),
+        "ffn_glu": config.activation in ("swiglu", "geglu"),
+        "rms_norm": config.norm == "rmsnorm",
+        "num_heads_kv": config.num_kv_heads if config.num_kv_heads != config.num_heads else None,
+        "rotary_dim": config.d_model // config.num_heads if config.positions == "rotary" else None,
+        "rotary_interleave": False,  # dimension i of a head is paired with dimension i + K/2
+        "rotary_base": SINUSOID_BASE,
+    }
     encoder = specs.TransformerEncoderSpec(config.num_encoder_layers, **common)
     decoder = specs.TransformerDecoderSpec(
         config.num_decoder_layers,
@@ -119,27 +127,11 @@ def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
     return spec
 
 
-def _settings(config: ModelConfig) -> dict[str, Any]:
-    common = import_ctranslate2().specs.common_spec
-    return {
-        "num_heads": config.num_heads,
-        "pre_norm": config.norm_position == "pre",
-        "activation": getattr(common.Activation, ACTIVATIONS[config.activation]),
-        "ffn_glu": config.activation in ("swiglu", "geglu"),
-        "rms_norm": config.norm == "rmsnorm",
-        "num_heads_kv": config.num_kv_heads if config.num_kv_heads != config.num_heads else None,
-        "rotary_dim": config.d_model // config.num_heads if config.positions == "rotary" else None,
-        "rotary_interleave": False,  # dimension i of a head is paired with dimension i + K/2
-        "rotary_base": SINUSOID_BASE,
-    }
-
-
 def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Module | None, norm: nn.Module) -> None:
     embeddings.weight = _copy(weight_VD)
     if positions is not None:
         # By default, CTranslate2 computes its own sinusoids, which start at position 1 and have different frequencies.
-        is_fixed = isinstance(positions, SinusoidalPositions)
-        spec.position_encodings.encodings = _copy(positions.table if is_fixed else positions.weight)
+        spec.position_encodings.encodings = _copy(positions.weight)
     elif hasattr(spec, "position_encodings"):
         del spec.position_encodings
     if not isinstance(norm, nn.Identity):

@@ -17,7 +17,7 @@ from torch import Tensor
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.beam import beam_search, best_candidates
 from mtformer.decoding.constraints import RequiredPhrases
-from mtformer.decoding.inference import Decodable, Ensemble, InferenceModel, alignment_layer, mean_log_probs, pad
+from mtformer.decoding.inference import InferenceModel, alignment_layer, mean_log_probs, pad
 from mtformer.decoding.inputs import Segment
 from mtformer.decoding.rules import (
     LengthBounds,
@@ -79,7 +79,6 @@ class Engine:
 
     def __init__(self, models: Sequence[InferenceModel], precision: str | None = None) -> None:
         self.models = models
-        self.model: Decodable = models[0] if len(models) == 1 else Ensemble(models)
         self.max_positions = min(model.transformer.config.max_positions for model in models)
         """Maximum length of source and target, including eos."""
         weights = models[0].transformer.output
@@ -158,7 +157,7 @@ class Engine:
 
     @torch.inference_mode()
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the attention (T, S) from each target, including its eos, to its source: float32, on the CPU.
+        """Return the attention (T, S) from each target to its source, both without eos: float32, on the CPU.
 
         The weights are averaged over the heads of `alignment_layer` and over the models. For arguments see `score`.
         """
@@ -174,7 +173,7 @@ class Engine:
             weights.append(recorded[layer.cross_attention].mean(dim=1).float())
         mean_BTS = torch.stack(weights).mean(dim=0).cpu()[..., len(self.target.tags) :]
         pairs = zip(mean_BTS, sources, targets, strict=True)
-        return [weights_TS[: len(target) + 1, : len(source)].clone() for weights_TS, source, target in pairs]
+        return [weights_TS[: len(target), : len(source) - 1].clone() for weights_TS, source, target in pairs]
 
     def _sources(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Return the padded sources with tags, and their lengths."""
@@ -188,10 +187,10 @@ class Engine:
         required = [segment.required for segment in segments]
         if settings.draws or (settings.beam_size == 1 and not any(required)):
             keys = [segment.line for segment in segments]
-            n_bests = generate(self.model, *src, settings, bounds, rules=rules, keys=keys, start=start)
+            n_bests = generate(self.models, *src, settings, bounds, rules=rules, keys=keys, start=start)
         else:
             choose = RequiredPhrases(required).choose if any(required) else best_candidates
-            n_bests = beam_search(self.model, *src, settings, bounds, rules=rules, choose=choose, start=start)
+            n_bests = beam_search(self.models, *src, settings, bounds, rules=rules, choose=choose, start=start)
         return [
             [replace(one, at_limit=True) if len(one.tokens) >= longest else one for one in n_best]
             for n_best, longest in zip(n_bests, bounds.max_B.tolist(), strict=True)

@@ -23,7 +23,7 @@ from mtformer.decoding.inputs import check_lines
 from mtformer.decoding.sentences import UNSPACED
 from mtformer.decoding.translation import REPAIRED, Attention, Translation, join_n_best
 from mtformer.decoding.translator import Translator
-from mtformer.text.pieces import SPACE
+from mtformer.text.tokenizer import SPACE
 
 BLOCKS = [
     *("body", "button", "caption", "colgroup", "details", "dialog", "head", "html", "legend", "optgroup", "option"),
@@ -49,7 +49,7 @@ def translate_html(translator: Translator, fragments: Sequence[str], **arguments
     found, translations = iter(translator.translate(texts, **{**arguments, "attention": True})), []
     for one in parsed:
         parts = [next(found) for _ in one.lines]
-        whole = join_n_best([[part] for part in parts], translator.decoding.length_penalty)
+        [whole] = join_n_best([[part] for part in parts], translator.decoding.length_penalty)
         flags = (*whole.flags, *[REPAIRED] * one.is_repaired)
         translations.append(replace(whole, text=one.join(parts), flags=flags, attention=None))
     return translations

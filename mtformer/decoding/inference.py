@@ -1,19 +1,21 @@
-"""Search steps with a model or an ensemble.
+"""Search steps of a model.
 
 On a CPU, weights are converted once to the layout of the kernels, in fp32 or bf16. Embeddings, norms and the
 residual stream stay in float32, which costs little time and leaves nearly all translations unchanged.
 
-B sentences, S source length, R beams, N = B x R rows (row b*R + r), M remaining sentences, D model width, V vocabulary.
+B sentences, S source length, R beams, N = B x R rows (row b*R + r), M remaining sentences, D model width, V vocabulary,
+X selected tokens.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mtformer.decoding.search import Correction
 from mtformer.device import DTYPES, set_up_kernels
 from mtformer.model.cache import DecoderCache
 from mtformer.model.ops import Linear
@@ -22,8 +24,6 @@ from mtformer.text.tokenizer import PAD
 
 ROWS = 256
 """Number of rows of a typical matrix product, for which the layout is optimized."""
-ExactLogits = Callable[[Tensor, Tensor], Tensor]
-"""Function (rows (...,), tokens (...,)) -> exact logits (...,) of these tokens in float32."""
 
 
 class PackedLinear(nn.Module):
@@ -85,51 +85,21 @@ class InferenceModel:
         """
         return self.transformer.new_cache(self.transformer.encode(src_BS, src_lengths_B), num_beams, max_length)
 
-    def step(self, token_N: Tensor, cache: DecoderCache) -> tuple[Tensor, ExactLogits | None]:
-        """Return the logits (N, V) of the next token, and a function for exact logits if these are rounded."""
+    def step(self, token_N: Tensor, cache: DecoderCache) -> tuple[Tensor, Correction | None]:
+        """Return the logits (N, V) of the next token, and the correction of their rounding, if any."""
         token_BR = token_N.view(-1, cache.R)
         hidden_ND = self.transformer.decode(token_BR, cache.encoder_output, cache).flatten(0, 1)
         logits_NV = self.project(hidden_ND)
         is_rounded = logits_NV.dtype != hidden_ND.dtype
-        return logits_NV, partial(self._exact_logits, hidden_ND) if is_rounded else None
+        return logits_NV, partial(self._correction, hidden_ND, logits_NV) if is_rounded else None
 
-    def _exact_logits(self, hidden_ND: Tensor, row: Tensor, token: Tensor) -> Tensor:
-        logits = (hidden_ND[row] * F.embedding(token, self.transformer.output)).sum(dim=-1)
-        return logits if self.transformer.output_bias is None else logits + self.transformer.output_bias[token]
-
-
-class EnsembleCache(list[DecoderCache]):
-    """Caches of all members of an ensemble, with the methods of a single one."""
-
-    def reorder(self, beam_BR: Tensor) -> None:
-        """Reorder the beams of each member."""
-        for cache in self:
-            cache.reorder(beam_BR)
-
-    def keep(self, sentences_M: Tensor) -> None:
-        """Keep only these sentences in each member."""
-        for cache in self:
-            cache.keep(sentences_M)
-
-
-class Ensemble:
-    """Ensemble of models of any size with a shared vocabulary; p(token) is the mean over the members."""
-
-    def __init__(self, models: Sequence[InferenceModel]) -> None:
-        self.models = models
-
-    def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int) -> EnsembleCache:
-        """Encode the source and return an empty cache for each member."""
-        return EnsembleCache(model.start(src_BS, src_lengths_B, num_beams, max_length) for model in self.models)
-
-    def step(self, token_N: Tensor, cache: EnsembleCache) -> tuple[Tensor, None]:
-        """Return the log-probabilities (N, V) of the next token, in float32."""
-        logits = [model.step(token_N, one)[0] for model, one in zip(self.models, cache, strict=True)]
-        return mean_log_probs(logits), None
-
-
-Decodable = InferenceModel | Ensemble
-"""A model, or several that act as one model."""
+    def _correction(self, hidden_ND: Tensor, logits_NV: Tensor, beam_BX: Tensor, token_BX: Tensor) -> Tensor:
+        B, N = len(beam_BX), len(logits_NV)
+        row_BX = beam_BX + torch.arange(0, N, N // B, device=beam_BX.device).unsqueeze(1)
+        exact_BX = (hidden_ND[row_BX] * F.embedding(token_BX, self.transformer.output)).sum(dim=-1)
+        if self.transformer.output_bias is not None:
+            exact_BX = exact_BX + self.transformer.output_bias[token_BX]
+        return exact_BX - logits_NV[row_BX, token_BX].float()
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:

@@ -30,8 +30,7 @@ from mtformer.decoding.translation import (
     Attention,
     Translation,
 )
-from mtformer.text.pieces import SPACE
-from mtformer.text.tokenizer import UNK, TokenizerPair
+from mtformer.text.tokenizer import SPACE, UNK, TokenizerPair
 
 END = "</s>"
 UNKNOWN = f"{SPACE}⁇{SPACE}"
@@ -47,7 +46,7 @@ MAX_LOOP_LENGTH = 8
 
 @dataclass(frozen=True)
 class Postprocessor:
-    """Conversion of hypotheses to translations, with the vocabulary of the target language.
+    """Conversion of hypotheses to translations.
 
     With `token_scores`, it computes `Translation.token_log_probabilities` if the search has not done so. For
     `in_digits` see `numbers_differ`.
@@ -55,7 +54,6 @@ class Postprocessor:
 
     engine: Engine
     tokenizers: TokenizerPair
-    vocabulary: Sequence[str]
     decoding: DecodingConfig
     attention: bool
     token_scores: bool
@@ -63,8 +61,11 @@ class Postprocessor:
 
     def __call__(self, segments: Sequence[Segment], found: NBests) -> list[list[Translation]]:
         """Return the n best translations of each segment; with `decoding.keep`, the faithful ones first."""
-        n_bests = self._choose(found)
-        pairs = [(segment, one) for segment, n_best in zip(segments, n_bests, strict=True) for one in n_best]
+        if self.decoding.mbr_samples:
+            found = [self._rank_by_utility(samples) for samples in found]
+        if not self.decoding.keep:
+            found = [n_best[: self.decoding.n_best] for n_best in found]
+        pairs = [(segment, one) for segment, n_best in zip(segments, found, strict=True) for one in n_best]
         if self.token_scores and not all(one.token_log_probabilities for _, one in pairs):
             scores = self.engine.score(*_ids(pairs))
             pairs = [
@@ -75,39 +76,31 @@ class Postprocessor:
         texts = self.tokenizers.tgt.decode([one.tokens for _, one in pairs])
         each = zip(pairs, weights, texts, strict=True)
         translations = iter([self._translation(*pair, weights_TS, text) for pair, weights_TS, text in each])
-        chosen = [[next(translations) for _ in n_best] for n_best in n_bests]
+        chosen = [[next(translations) for _ in n_best] for n_best in found]
         if self.decoding.keep:
             chosen = [sorted(n_best, key=lambda one: not LOST.isdisjoint(one.flags)) for n_best in chosen]
         return [n_best[: self.decoding.n_best] for n_best in chosen]
-
-    def _choose(self, found: NBests) -> NBests:
-        """Return the hypotheses to convert: by score; with MBR, by expected utility; samples in the order drawn."""
-        if self.decoding.mbr_samples:
-            found = [self._rank_by_utility(samples) for samples in found]
-        return found if self.decoding.keep else [n_best[: self.decoding.n_best] for n_best in found]
 
     def _rank_by_utility(self, samples: Sequence[Hypothesis]) -> list[Hypothesis]:
         """Return the distinct samples with the highest expected utilities."""
         texts = self.tokenizers.tgt.decode([one.tokens for one in samples])
         utilities = expected_utilities(texts)
-        distinct: dict[str, Hypothesis] = {}
-        for number in sorted(range(len(samples)), key=lambda number: -utilities[number]):
-            distinct.setdefault(texts[number], samples[number])
-        return list(distinct.values())
+        first = dict(zip(reversed(texts), reversed(samples), strict=True))
+        return [first[text] for text in sorted(utilities, key=lambda text: -utilities[text])]
 
     def _translation(self, segment: Segment, one: Hypothesis, weights_TS: Tensor | None, text: str) -> Translation:
-        pieces = [self.vocabulary[token] for token in one.tokens]
+        pieces = self.tokenizers.tgt.id_pieces(one.tokens)
         if UNK in one.tokens:
             pieces[: len(segment.prefix_pieces)] = segment.prefix_pieces
             text = self.tokenizers.tgt.decode_pieces(pieces)
-            pieces = [UNKNOWN if piece == self.vocabulary[UNK] else piece for piece in pieces]
+            [unknown] = self.tokenizers.tgt.id_pieces([UNK])
+            pieces = [UNKNOWN if piece == unknown else piece for piece in pieces]
         attention = None
         if weights_TS is not None:
             src_pieces = self.tokenizers.src.pieces(segment.text)
-            weights = weights_TS[: len(pieces), : len(src_pieces)].tolist()
             if segment.continues_word:
                 src_pieces[0] = src_pieces[0].removeprefix(SPACE)
-            attention = Attention(src_pieces, pieces, weights, [0] * len(pieces))
+            attention = Attention(src_pieces, pieces, weights_TS.tolist(), [0] * len(pieces))
         src_tokens, decoding = segment.source[:-1], self.decoding
         min_length = max(decoding.min_length, int(decoding.min_length_ratio * len(src_tokens)))
         of_text = text_flags(segment.text, text, self.in_digits)
@@ -176,16 +169,15 @@ def is_padded(tokens: Sequence[int], min_length: int) -> bool:
     return any(tokens[-period:] == tokens[-2 * period : -period] for period in periods)
 
 
-def expected_utilities(texts: Sequence[str]) -> list[float]:
-    """Return the mean sentence chrF2 of each sample with all samples as references, for minimum Bayes risk decoding.
+def expected_utilities(texts: Sequence[str]) -> dict[str, float]:
+    """Return the mean sentence chrF2 of each text with all samples as references, for minimum Bayes risk decoding.
 
     See Eikema and Aziz 2020. Duplicate samples count as often as they occur.
     """
     from sacrebleu.metrics.chrf import CHRF
 
     scorer, counts = CHRF(), Counter(texts)
-    means = {
+    return {
         text: sum(scorer.sentence_score(text, [other]).score * count for other, count in counts.items()) / len(texts)
         for text in counts
     }
-    return [means[text] for text in texts]

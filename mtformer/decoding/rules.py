@@ -10,14 +10,14 @@ X selected tokens.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.inference import Decodable
+from mtformer.decoding.inference import InferenceModel, mean_log_probs
 from mtformer.decoding.search import Correction
+from mtformer.model.cache import DecoderCache
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 
@@ -79,27 +79,20 @@ class LengthBounds:
 
 
 def next_step(
-    model: Decodable,
+    models: Sequence[InferenceModel],
     token_UR: Tensor,
-    cache: Any,
+    caches: Sequence[DecoderCache],
     history_URt: Tensor,
     sentence_U: Tensor,
     rules: Sequence[Rule],
     bounds: LengthBounds,
 ) -> Step:
-    """Run the model for one step, apply the rules, then the bounds. A row without any allowed token ends with eos."""
-    logits_NV, exact_logits = model.step(token_UR.flatten(), cache)
-    U, R = token_UR.shape
-    raw_URV = torch.log_softmax(logits_NV, dim=-1, dtype=torch.float32).view(U, R, -1)
-
-    def correct(beam_UX: Tensor, token_UX: Tensor) -> Tensor:
-        assert exact_logits is not None
-        row_UX = beam_UX + torch.arange(0, U * R, R, device=beam_UX.device).unsqueeze(1)
-        return exact_logits(row_UX, token_UX) - logits_NV[row_UX, token_UX].float()
-
-    step = Step(raw_URV.clone() if rules else raw_URV, raw_URV, history_URt, sentence_U)
-    if exact_logits is not None and not rules:
-        step.correct = correct
+    """Run the models for one step, apply the rules, then the bounds. A row without any allowed token ends with eos."""
+    found = [model.step(token_UR.flatten(), cache) for model, cache in zip(models, caches, strict=True)]
+    logits_NV, correct = found[0] if len(found) == 1 else (mean_log_probs([logits for logits, _ in found]), None)
+    raw_URV = torch.log_softmax(logits_NV, dim=-1, dtype=torch.float32).view(*token_UR.shape, -1)
+    log_prob_URV, correct = (raw_URV.clone(), None) if rules else (raw_URV, correct)
+    step = Step(log_prob_URV, raw_URV, history_URt, sentence_U, correct)
     for rule in rules:
         rule(step)
     bounds(step)

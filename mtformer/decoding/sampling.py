@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.inference import Decodable
+from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.rules import LengthBounds, Rule, next_step
 from mtformer.decoding.search import Hypothesis, sentences_to_keep, to_hypotheses, top_candidates
 from mtformer.text.tokenizer import BOS, EOS, PAD
@@ -19,7 +19,7 @@ from mtformer.text.tokenizer import BOS, EOS, PAD
 
 @torch.inference_mode()
 def generate(
-    model: Decodable,
+    models: Sequence[InferenceModel],
     src_BS: Tensor,
     src_lengths_B: Tensor,
     settings: DecodingConfig,
@@ -41,7 +41,7 @@ def generate(
         # Each sample has its own generator, so its numbers do not depend on other sentences or on the number of rows.
         generators = [np.random.default_rng((settings.seed, key, number)) for key in keys for number in range(C)]
         uniform_NT = torch.from_numpy(np.stack([one.random(max_steps) for one in generators])).to(device)
-    cache = model.start(src_BS, src_lengths_B, C, max_steps)
+    caches = [model.start(src_BS, src_lengths_B, C, max_steps) for model in models]
     tokens_NT = torch.full((B * C, max_steps), PAD, device=device)
     raw_NT = torch.zeros(B * C, max_steps, device=device)
     row_M = torch.arange(B * C, device=device)
@@ -49,7 +49,7 @@ def generate(
     done_M = torch.zeros(B * C, dtype=torch.bool, device=device)
     for position in range(max_steps):
         history_M1t = tokens_NT[row_M, :position].unsqueeze(1)
-        step = next_step(model, token_M.unsqueeze(1), cache, history_M1t, row_M // C, rules, bounds)
+        step = next_step(models, token_M.unsqueeze(1), caches, history_M1t, row_M // C, rules, bounds)
         if uniform_NT is None:
             zero_M1 = raw_NT.new_zeros(len(token_M), 1)
             token_M = top_candidates(step.log_prob_URV, zero_M1, 1, step.correct).token_BK.squeeze(1)
@@ -65,7 +65,8 @@ def generate(
         if keep_B is not None:
             if keep_B.size(0) == 0:
                 break
-            cache.keep(keep_B)
+            for cache in caches:
+                cache.keep(keep_B)
             keep_M = (keep_B.unsqueeze(1) * C + torch.arange(C, device=device)).flatten()
             row_M, token_M, done_M = row_M[keep_M], token_M[keep_M], done_M[keep_M]
     hypotheses = to_hypotheses(tokens_NT, raw_NT, settings.length_penalty)

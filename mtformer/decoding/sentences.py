@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 CLOSING = "[\"'«»“”’)\\]」』）】]*"
 SENTENCE_END = re.compile(rf"(?<=[.!?…।॥؟۔]){CLOSING}\s+|(?:[。！？｡]|．(?!\d))+{CLOSING}\s*")
@@ -59,19 +60,8 @@ def _cut(text: str, border: re.Pattern[str]) -> list[str]:
 def split_sentences(line: str, num_tokens: CountTokens | None = None, limit: int = 0) -> list[str]:
     """Split a line into sentences; with `num_tokens`, split at uncertain ends only if needed to stay within `limit`."""
     pieces = _cut(line, SENTENCE_END)
-    if len(pieces) < 2:
-        return pieces
-    has_capitals = not line.islower()
-    sentences: list[str] = []
-    size = 0
-    for piece, length in zip(pieces, num_tokens(pieces) if num_tokens else [0] * len(pieces), strict=True):
-        if sentences and size + length <= limit and _is_continued(sentences[-1], piece, has_capitals):
-            sentences[-1] += piece
-            size += length
-        else:
-            sentences.append(piece)
-            size = length
-    return sentences
+    lengths = num_tokens(pieces) if num_tokens else [0] * len(pieces)
+    return _pack(pieces, lengths, limit, partial(_is_continued, has_capitals=not line.islower()))
 
 
 def _is_continued(before: str, after: str, has_capitals: bool) -> bool:
@@ -86,12 +76,14 @@ def _is_continued(before: str, after: str, has_capitals: bool) -> bool:
     )
 
 
-def _pack(pieces: list[str], lengths: list[int], limit: int) -> list[str]:
-    """Join adjacent pieces as long as their total number of tokens is within the limit."""
+def _pack(
+    pieces: list[str], lengths: list[int], limit: int, belong: Callable[[str, str], bool] = lambda before, after: True
+) -> list[str]:
+    """Join adjacent pieces that belong together as long as their total number of tokens is within the limit."""
     packed: list[str] = []
     num_left = 0
     for piece, length in zip(pieces, lengths, strict=True):
-        if packed and length <= num_left:
+        if packed and length <= num_left and belong(packed[-1], piece):
             packed[-1] += piece
             num_left -= length
         else:

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from mtformer.decoding.sentences import join_lines, needs_space
-from mtformer.text.pieces import SPACE
-from mtformer.text.tokenizer import BYTE_PIECE
+from mtformer.text.tokenizer import BYTE_PIECE, SPACE
 
 REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE = "repetition", "length limit", "copy of the source", "low confidence"
 FEWER_SENTENCES, NUMBERS, LOST_ADDRESS = "fewer sentences", "other numbers", "lost URL or e-mail address"
@@ -110,15 +109,12 @@ class Scored:
         return sum(self.token_log_probabilities)
 
 
-def join_n_best(segments: Sequence[Sequence[Translation]], alpha: float) -> Translation:
+def join_n_best(segments: Sequence[Sequence[Translation]], alpha: float) -> list[Translation]:
     """Join the n-best translations of a line's segments by rank: the best ones, the second best ones, and so on.
 
     A blank line has no segments. `alpha` is the exponent of the length penalty.
     """
-    if not segments:
-        return Translation("", 0.0, [])
-    first, *others = [join(of_rank, alpha) for of_rank in zip(*segments, strict=False)]
-    return replace(first, alternatives=tuple(others)) if others else first
+    return [join(of_rank, alpha) for of_rank in zip(*segments, strict=False)] or [Translation("", 0.0, [])]
 
 
 def join(segments: Sequence[Translation], alpha: float) -> Translation:
@@ -145,8 +141,7 @@ def flag_phrases(translation: Translation, prefix: str, required: Sequence[str])
     text = translation.text
     wrong = [] if text.startswith(prefix) else [f"{MISSING}: {prefix}"]
     wrong += [f"{MISSING}: {phrase}" for phrase in required if phrase not in text]
-    others = tuple(flag_phrases(other, prefix, required) for other in translation.alternatives)
-    return replace(translation, flags=(*translation.flags, *wrong), alternatives=others)
+    return replace(translation, flags=(*translation.flags, *wrong))
 
 
 def in_capitals(one: Translation) -> Translation:
@@ -155,8 +150,7 @@ def in_capitals(one: Translation) -> Translation:
     if attention is not None:
         pieces = [piece if BYTE_PIECE.fullmatch(piece) else piece.upper() for piece in attention.tgt_pieces]
         attention = replace(attention, tgt_pieces=pieces)
-    others = tuple(map(in_capitals, one.alternatives))
-    return replace(one, text=one.text.upper(), attention=attention, alternatives=others)
+    return replace(one, text=one.text.upper(), attention=attention)
 
 
 def _join_attention(segments: Sequence[Translation]) -> Attention | None:

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,8 @@ from mtformer.text.tokenizer import EOS, TokenizerPair
 from mtformer.weights import load_weights
 
 BACKENDS = ("mtformer", "ctranslate2")
+Member = tuple[RunDir, Config, str | None]
+"""A run, its config and a checkpoint; several form an ensemble."""
 KNOWN_SHARE = 0.1
 """Minimum share of training lines with several sentences for a model to translate such lines without splitting them."""
 
@@ -114,15 +115,11 @@ class Translator:
         is_int8_on_cpu = precision == "int8" and pick_device(device).type == "cpu"
         if backend is None and (is_int8_on_cpu or any(map(_is_export, runs))):
             backend = "ctranslate2"
-        is_single = len(runs) * len(checkpoints) == 1
         configs = [load_config(run.config).config for run in runs]
         tokenizers = TokenizerPair.load(runs[0].tokenizer)
-        if backend == "ctranslate2":
-            if not is_single:
-                raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")
-            engine, weights = _load_ctranslate2(runs[0], configs[0], tokenizers, checkpoints[0], device, precision)
-        else:
-            engine, weights = _load_own(runs, configs, tokenizers, checkpoints, device, precision)
+        members = [(run, config, one) for run, config in zip(runs, configs, strict=True) for one in checkpoints]
+        load = _load_ctranslate2 if backend == "ctranslate2" else _load_own
+        engine, weights = load(members, tokenizers, device, precision)
         return Translator(
             engine,
             tokenizers,
@@ -131,7 +128,7 @@ class Translator:
             multi_sentence_share=min(from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0 for run in runs),
             weights=weights,
             data=configs[0].data,
-            calibration=load_calibration(runs[0].confidence) if is_single else None,
+            calibration=load_calibration(runs[0].confidence) if len(members) == 1 else None,
         )
 
     def with_decoding(self, **settings: Any) -> "Translator":
@@ -208,9 +205,7 @@ class Translator:
         segments = make_segments(inputs, self.tokenizers, *limits, first_line, splits, terms)
         report = progress or (lambda count: None)
         report(len(lines) - len({segment.line for segment in segments}))
-        postprocess = Postprocessor(
-            self.engine, self.tokenizers, self._vocabulary, decoding, attention, token_scores, self.in_digits
-        )
+        postprocess = Postprocessor(self.engine, self.tokenizers, decoding, attention, token_scores, self.in_digits)
         with evaluating(self.models):
             found = self._search(segments, postprocess, report)
             again = []  # without one of the required phrases, or without all
@@ -227,10 +222,13 @@ class Translator:
             by_line[segment.line - first_line].append(n_best)
         translations = []
         for line, searched, n_bests in zip(given, inputs, by_line, strict=True):
-            one = flag_phrases(join_n_best(n_bests, decoding.length_penalty), line.prefix, line.required)
+            joined = join_n_best(n_bests, decoding.length_penalty)
+            best, *others = [flag_phrases(one, line.prefix, line.required) for one in joined]
             if self.calibration is not None:
-                one = self.calibration.rate(searched.text, one)
-            translations.append(one if line.text == searched.text else in_capitals(one))
+                best = self.calibration.rate(searched.text, best)
+            if line.text != searched.text:
+                best, *others = map(in_capitals, (best, *others))
+            translations.append(replace(best, alternatives=tuple(others)))
         return translations
 
     def _search(
@@ -280,7 +278,7 @@ class Translator:
                 scores = self.engine.score([src[i] for i in numbers], [tgt[i] for i in numbers])
                 self._require_finite(scores)
                 for i, log_probs in zip(numbers, scores, strict=True):
-                    found[i] = Scored([*(self._vocabulary[token] for token in tgt[i]), END], log_probs)
+                    found[i] = Scored([*self.tokenizers.tgt.id_pieces(tgt[i]), END], log_probs)
                 report(len(numbers))
         return found
 
@@ -294,10 +292,6 @@ class Translator:
                 f"{self.engine.dtype}; use another checkpoint{remedy}"
             )
 
-    @cached_property
-    def _vocabulary(self) -> list[str]:
-        return self.tokenizers.tgt.vocabulary()
-
 
 def _fails(segment: Segment, n_best: Sequence[Translation]) -> bool:
     """Return True if the best translation lacks required phrases, or has a repetition, which they may cause."""
@@ -309,42 +303,35 @@ def _is_export(run: RunDir) -> bool:
 
 
 def _load_own(
-    runs: Sequence[RunDir],
-    configs: Sequence[Config],
-    tokenizers: TokenizerPair,
-    checkpoints: Sequence[str | None],
-    device_name: str,
-    precision: str | None,
+    members: Sequence[Member], tokenizers: TokenizerPair, device_name: str, precision: str | None
 ) -> tuple[Engine, list[Path]]:
     device = pick_device(device_name)
     if device.type == "cpu":
         set_up_memory()
     precision = pick_search_precision(precision, device)
     models, weights = [], []
-    for run, config in zip(runs, configs, strict=True):
+    for run, config, checkpoint in members:
         theirs = TokenizerPair.load(run.tokenizer)
         if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
             raise CheckpointError(
-                f"{run.path}: its tokenizer differs from that of {runs[0].path}; an ensemble needs identical tokenizers"
+                f"{run.path}: its tokenizer differs from that of {members[0][0].path}; an ensemble needs identical "
+                "tokenizers"
             )
-        for checkpoint in checkpoints:
-            paths = find_weights(run, checkpoint, config.training.best_metric)
-            model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
-            load_weights(model, *paths)
-            models.append(InferenceModel.prepare(model, device, precision))
-            weights += paths
+        paths = find_weights(run, checkpoint, config.training.best_metric)
+        model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
+        load_weights(model, *paths)
+        models.append(InferenceModel.prepare(model, device, precision))
+        weights += paths
     return Engine(models, precision), weights
 
 
 def _load_ctranslate2(
-    run: RunDir,
-    config: Config,
-    tokenizers: TokenizerPair,
-    checkpoint: str | None,
-    device: str,
-    precision: str | None,
+    members: Sequence[Member], tokenizers: TokenizerPair, device: str, precision: str | None
 ) -> tuple[Engine, list[Path]]:
     """Load an export, or a run or bundle, which is converted on first use."""
+    if len(members) > 1:
+        raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")
+    [(run, config, checkpoint)] = members
     if config.data.language_tags == "target":
         raise unsupported("data.language_tags 'target'")
     if _is_export(run):

@@ -41,11 +41,6 @@ class DefaultWeights(NamedTuple):
     text: str
     """The checkpoint and its score compared to the alternative, in one line; empty if there was no alternative."""
 
-    @property
-    def is_average(self) -> bool:
-        """True if the averaged weights were selected."""
-        return self.folder.name == "averaged"
-
 
 def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
     """Return the averaged weights, or the best checkpoint if its dev score is clearly better; None without checkpoints.
@@ -101,11 +96,9 @@ def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
         return [run.checkpoint(step) / WEIGHTS for step in steps]
     if re.fullmatch(r"\d{1,18}", checkpoint) and run.checkpoint(int(checkpoint)).is_dir():
         return [run.checkpoint(int(checkpoint)) / WEIGHTS]
-    path = Path(checkpoint)
-    if path.is_file():
-        return [path]
-    if (path / WEIGHTS).is_file():
-        return [path / WEIGHTS]
+    for path in (Path(checkpoint), Path(checkpoint, WEIGHTS)):
+        if path.is_file():
+            return [path]
     raise CheckpointError(f"{run.path}: no checkpoint '{checkpoint}'; {_available(run, best_metric)}")
 
 

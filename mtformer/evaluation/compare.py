@@ -17,7 +17,6 @@ from mtformer.evaluation.significance import (
     describe_tests,
     estimate,
     paired_tests,
-    welch_interval,
 )
 from mtformer.evaluation.systems import Material, System, distinguishes
 
@@ -38,7 +37,7 @@ class RunScore:
 
 @dataclass(frozen=True)
 class SystemScore:
-    """Scores of a system for one metric; the last three values compare it to the baseline and are None for that."""
+    """Scores of a system for one metric; the last two values compare it to the baseline and are None for that."""
 
     system: str
     runs: list[RunScore]
@@ -50,8 +49,6 @@ class SystemScore:
     difference: float | None = None
     tests: PairedTests | None = None
     """Significance tests with the same number of runs of both systems (the first ones)."""
-    seeds_interval: tuple[float, float] | None = None
-    """95 % confidence interval of the difference over seeds; None unless both have several runs."""
 
 
 @dataclass(frozen=True)
@@ -132,17 +129,17 @@ def compare(
     )
 
 
-def config_differences(systems: Sequence[System]) -> list[tuple[str, list[Any]]]:
+def config_differences(systems: Sequence[System]) -> dict[str, list[Any]]:
     """Return the config keys that differ between systems, with each system's value; seeds are excluded."""
     configs = [system.runs[0].config for system in systems]
     keys: dict[str, list[Any]] = {}
     for position, config in enumerate(configs):
         if configs[0] is None or config is None:
-            return []
+            return {}
         for key, before, after in config_diff(configs[0], config):
             if distinguishes(key):
                 keys.setdefault(key, [before] * len(systems))[position] = after
-    return list(keys.items())
+    return keys
 
 
 def _table(systems: Sequence[System], measure: Measure, progress: Callable[[], object]) -> MetricTable:
@@ -157,8 +154,7 @@ def _table(systems: Sequence[System], measure: Measure, progress: Callable[[], o
         if rows:
             num_pairs = min(len(rows[0].runs), len(runs))
             tests = paired_tests(measure, *(_pooled(one, measure, num_pairs) for one in (systems[0], system)))
-            interval = welch_interval([run.score for run in rows[0].runs], scores) if num_pairs > 1 else None
-            row = replace(row, difference=row.mean - rows[0].mean, tests=tests, seeds_interval=interval)
+            row = replace(row, difference=row.mean - rows[0].mean, tests=tests)
         rows.append(row)
         progress()
     return MetricTable(measure.name, measure.label, measure.signature, describe_tests(), rows)

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError, create_model
@@ -118,15 +118,6 @@ SHARES = ("loops", "long", "unaligned")
 COLUMNS = ("lines", "chrf", "chrf_change", *ITEMS, *SHARES, "equal")
 
 
-class Broken(NamedTuple):
-    """A cell that breaks its limit."""
-
-    row: str
-    column: str
-    value: float
-    limit: float
-
-
 def perturb(name: str, pairs: Sequence[tuple[str, str]]) -> dict[Pair, range]:
     """Return the distinct pairs that differ from the lines, and the numbers of the lines from which each is made."""
     random, size, found = np.random.default_rng([*name.encode()]), NUM_JOINED.get(name, 1), dict[Pair, range]()
@@ -224,10 +215,10 @@ def read_limits(path: Path) -> list[tuple[str, str, float]]:
     return [(row, column, limit) for row, columns in limits.items() for column, limit in columns.items()]
 
 
-def broken_limits(limits: Iterable[tuple[str, str, float]], rows: Mapping[str, Row]) -> list[Broken]:
-    """Return the cells that break their limits; blank cells break none."""
+def broken_limits(limits: Iterable[tuple[str, str, float]], rows: Mapping[str, Row]) -> list[dict[str, Any]]:
+    """Return row, column, value and limit of the cells that break their limits; blank cells break none."""
     return [
-        Broken(row, column, value, limit)
+        {"row": row, "column": column, "value": value, "limit": limit}
         for row, column, limit in limits
         if (value := rows[row][column]) is not None and (value > limit if column in SHARES else value < limit)
     ]

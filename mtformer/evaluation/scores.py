@@ -1,12 +1,12 @@
 """BLEU, chrF2++ and TER on detokenized text, with their signatures, computed by sacreBLEU (Post 2018)."""
 
 import logging
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
+from mtformer.config.languages import base_code
 from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import ConfigError
 
@@ -77,18 +77,12 @@ def looks_tokenized(references: Sequence[str]) -> bool:
     return num_signs > 0.2 * len(references)
 
 
-def bleu_tokenizer(config: EvaluationConfig, tgt_lang: str | None) -> str:
-    """Return the BLEU tokenizer for a target language (None: unknown), even if it is not available."""
-    if config.bleu_tokenizer != "auto":
-        return config.bleu_tokenizer
-    return BY_LANGUAGE.get(re.split("[-_]", (tgt_lang or "").lower())[0], "13a")
-
-
 def for_language(config: EvaluationConfig, tgt_lang: str | None) -> EvaluationConfig:
     """Return the settings for a target language: `auto` becomes its tokenizer, or `char` if that is unavailable."""
     if config.bleu_tokenizer != "auto":
         return config
-    return config.model_copy(update={"bleu_tokenizer": _runnable(bleu_tokenizer(config, tgt_lang))})
+    tokenizer = BY_LANGUAGE.get(base_code(tgt_lang or ""), "13a")
+    return config.model_copy(update={"bleu_tokenizer": _runnable(tokenizer)})
 
 
 @cache  # so that the warning appears once

@@ -1,18 +1,13 @@
-"""Significance of the difference between two systems: paired tests as in sacreBLEU, and intervals over seeds.
-
-A test set is a sample of sentences, and seeds are a sample of training runs; each source of variance has its own test.
+"""Significance of the difference between two systems: paired tests and confidence intervals as in sacreBLEU.
 
 Paired bootstrap resampling (Koehn 2004) and paired approximate randomization (Riezler and Maxwell 2005) test whether
 the same trained models would differ on other sentences. For single runs, the results equal those of sacreBLEU (Post
 2018). As in Clark et al. 2011, all seeds of a system are used, but the unit of resampling is the sentence, because
-translations of the same sentence with several seeds are not independent samples. Welch's interval (Welch 1947) for the
-difference between means over seeds tests whether other seeds would differ on the same sentences; with two or three
-seeds it is wide.
+translations of the same sentence with several seeds are not independent samples.
 
 N sentences, C statistics that a metric collects per sentence: n-grams for BLEU and chrF, edits for TER.
 """
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -131,36 +126,6 @@ def _p_value(differences: NDArray[np.float64], observed: float) -> float:
 def describe_tests() -> str:
     """Return the settings of the tests in the format of sacreBLEU signatures."""
     return f"bs:{NUM_RESAMPLES}|ar:{NUM_TRIALS}|seed:{_checked_seed()}"
-
-
-def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Return the confidence interval of mean(b) - mean(a), each with at least two values (Welch 1947)."""
-    variances = [float(np.var(values, ddof=1)) / len(values) for values in (a, b)]
-    difference, total = float(np.mean(b) - np.mean(a)), sum(variances)
-    if total == 0:
-        return difference, difference
-    parts = zip(variances, (len(a), len(b)), strict=True)
-    # Satterthwaite's approximation.
-    freedom = total**2 / sum(variance**2 / (number - 1) for variance, number in parts)
-    half = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(total)
-    return difference - half, difference + half
-
-
-def t_quantile(probability: float, freedom: float) -> float:
-    """Return the quantile of Student's t distribution for a probability above 0.5.
-
-    With t = sqrt(freedom) tan(angle), the density becomes cos(angle)^(freedom - 1). It is integrated numerically, and
-    the integral is inverted by bisection.
-    """
-    nodes, weights = np.polynomial.legendre.leggauss(64)
-    constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        angle = (low + high) / 2
-        points = (nodes + 1) * angle / 2
-        area = constant * angle / 2 * float(weights @ np.cos(points) ** (freedom - 1))
-        low, high = (angle, high) if 0.5 + area < probability else (low, angle)
-    return math.sqrt(freedom) * math.tan(low)
 
 
 def _generator() -> np.random.Generator:

@@ -98,19 +98,21 @@ def adaptation_config(
             finally:
                 with contextlib.suppress(OSError):
                     run.path.rmdir()  # if it is empty, because the corpora could not be written
-    num_new = sum(1 for _ in read_pairs(_tsv(run, "train"), data))
-    if (run.corpus / "replay.tsv").exists():
-        old: dict[str, Any] = {"replay": {"sources": [_plain(_tsv(run, "replay"))]}}
+    train_tsv, dev_tsv, replay_tsv = (run.corpus.resolve() / f"{name}.tsv" for name in ("train", "dev", "replay"))
+    with train_tsv.open("rb") as file:
+        num_new = sum(1 for _ in file)
+    if replay_tsv.exists():
+        old: dict[str, Any] = {"replay": {"sources": [{"tsv": str(replay_tsv)}]}}
     else:
         old = _replayed(opened, config, num_new)
-    dev_sets = {f"old{number or ''}": source for number, source in enumerate(old_sources)}
+    dev_sets = {f"old{number or ''}": _plain(source) for number, source in enumerate(old_sources)}
     values: dict[str, Any] = {
         "training.init_from": str(base.resolve()),
         "data.train": [],
         "data.test": None,
         "data.temperature": 1.0,
-        "data.corpora": {**old, "new": {"sources": [_plain(_tsv(run, "train"))]}},
-        "data.dev": {name: _plain(one) for name, one in {"new": _tsv(run, "dev"), **dev_sets}.items()},
+        "data.corpora": {**old, "new": {"sources": [{"tsv": str(train_tsv)}]}},
+        "data.dev": {"new": {"tsv": str(dev_tsv)}, **dev_sets},
         **_schedule(config, num_new),
     }
     given = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
@@ -139,6 +141,9 @@ def _schedule(config: Config, num_new: int) -> dict[str, Any]:
         "training.average_last": 0,
         "training.ema_decay": 0.0,
         "training.consistency": "none",
+        "training.consistency_weight": 3.0,
+        "training.consistency_start": 0,
+        "training.cutoff": 0.05,
     }
 
 
@@ -156,15 +161,9 @@ def choose_weights(
     new = read_weights(run.checkpoint(run.steps()[-1]) / WEIGHTS)
     tokenizers, device = TokenizerPair.load(run.tokenizer), pick_device(config.training.device)
     model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size).to(device)
-    share_of_several = from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0
-    translator = Translator(
-        [model],
-        tokenizers,
-        config.decoding.for_validation(),
-        config.data.filters.max_tokens,
-        share_of_several,
-        data=config.data,
-    )
+    decoding, share_of_several = config.decoding.for_validation(), from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0
+    trained_tokens = config.data.filters.max_tokens
+    translator = Translator([model], tokenizers, decoding, trained_tokens, share_of_several, data=config.data)
     assert isinstance(config.data.dev, dict)
     sets = [source_set(name, source, config.data) for name, source in config.data.dev.items()]
     points = []
@@ -299,10 +298,6 @@ def _readable(sources: Sequence[Source], data: DataConfig) -> list[Source]:
         except DataError as error:
             log.warning("%s cannot be read: %s", describe(source), error)
     return found
-
-
-def _tsv(run: RunDir, name: str) -> TsvFile:
-    return TsvFile(tsv=str((run.corpus / f"{name}.tsv").resolve()))
 
 
 def _plain(source: Source) -> dict[str, Any]:

@@ -8,9 +8,11 @@ NEW/corpus/distilled.tsv      all sources and their translations
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from importlib.util import find_spec
 from itertools import chain, count, islice
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from mtformer.config.data import CorpusConfig, TsvFile
 from mtformer.config.schema import Config
@@ -24,6 +26,7 @@ from mtformer.evaluation.scores import sentence_chrf
 from mtformer.experiment.run_state import lock_run
 from mtformer.files import atomic_file, file_sha256, read_json, write_text
 from mtformer.run_dir import RunDir
+from mtformer.workers import Workers
 
 SHARD_LINES = 2_000
 BEAM_SIZE = 5
@@ -60,22 +63,27 @@ def load_teachers(runs: Sequence[Path], student: Config) -> Translator:
 
 
 def distilled_config(
-    teacher: Translator, student: Config, monolingual: Sequence[Path], run: RunDir, progress: Callable[[int], object]
+    load: Callable[[], Translator],
+    student: Config,
+    monolingual: Sequence[Path],
+    run: RunDir,
+    progress: Callable[[int], object],
 ) -> Config:
     """Translate the student's training sources and monolingual text, and return the config that also trains on them.
 
     Of the n best translations of a line, the one with the highest chrF2++ against the reference is used, or the first
     if there is no reference. Copies of the source, flagged translations and low scores are left out. Finished shards
-    are used again after an interruption. `progress` is called with the number of lines finished since the last call.
+    are used again after an interruption. `load` loads the teacher, inside `use_ray` once in each process; `progress` is
+    called with the number of lines finished since the last call.
 
     Raises:
         DataError: if a corpus cannot be read, or no translation is left.
         ConfigError: if the run directory contains translations by other teachers or of other text.
     """
     folder, data = run.corpus, student.data
-    path = folder / DISTILLED
+    path, translate = folder / DISTILLED, _TranslateShard(load)
     made_with = {
-        "teachers": [file_sha256(path) for path in teacher.weights],
+        "teachers": [file_sha256(path) for path in translate.teacher.weights],
         "corpora": [source_fingerprint(source, data) for source in data.sources],
         "monolingual": [_hash(path) for path in monolingual],
     }
@@ -88,12 +96,16 @@ def distilled_config(
         if not path.exists():
             pairs = chain.from_iterable(read_pairs(source, data) for source in data.sources)
             lines = chain(pairs, ((line, None) for path in monolingual for line in read_lines(path)))
-            shards = list(_translate(teacher, lines, folder, progress))
+            with Workers(translate, 1, student.training.device) as workers:
+                for shard, kept in workers.map(_missing_shards(lines, folder, progress)):
+                    write_text(shard.path, "".join(f"{src}\t{text}\n" for src, text in kept))
+                    progress(len(shard.pairs))
+            files = sorted(folder.glob("[0-9]*.tsv"), key=lambda path: (len(path.name), path))
             with atomic_file(path) as temporary, temporary.open("wb") as file:
-                for shard in shards:
-                    file.write(shard.read_bytes())
-            for shard in shards:
-                shard.unlink()
+                for one in files:
+                    file.write(one.read_bytes())
+            for one in files:
+                one.unlink()
             if not path.stat().st_size:
                 raise DataError(f"{folder}: no translation of the teacher is good enough; check the teacher with eval")
     distilled = CorpusConfig(sources=[TsvFile(tsv=str(path.resolve()))])
@@ -106,24 +118,47 @@ def _hash(path: Path) -> str:
         return file_sha256(path)
 
 
-def _translate(
-    teacher: Translator, lines: Iterator[tuple[str, str | None]], folder: Path, progress: Callable[[int], object]
-) -> Iterator[Path]:
-    """Write one file with the kept pairs for each shard of lines, unless it exists, and yield its path."""
+class _Shard(NamedTuple):
+    """Consecutive sources with their references, and the file of their translations."""
+
+    path: Path
+    pairs: list[tuple[str, str | None]]
+
+
+def _missing_shards(
+    lines: Iterator[tuple[str, str | None]], folder: Path, progress: Callable[[int], object]
+) -> Iterator[_Shard]:
+    """Yield the shards that are not translated."""
     for number in count():
-        shard = list(islice(lines, SHARD_LINES))
-        if not shard:
+        shard = _Shard(folder / f"{number:05}.tsv", list(islice(lines, SHARD_LINES)))
+        if not shard.pairs:
             return
-        path = folder / f"{number:05}.tsv"
-        if path.exists():
-            progress(len(shard))
+        if shard.path.exists():
+            progress(len(shard.pairs))
         else:
-            sources = [" ".join(src.split()) for src, _ in shard]
-            found = teacher.translate(sources, beam_size=BEAM_SIZE, n_best=BEAM_SIZE, progress=progress)
-            rows = zip(sources, found, (ref for _, ref in shard), strict=True)
-            kept = [(src, text) for src, n_best, ref in rows if (text := best_text(src, n_best, ref)) is not None]
-            write_text(path, "".join(f"{src}\t{text}\n" for src, text in kept))
-        yield path
+            yield shard
+
+
+class _TranslateShard:
+    """Function that returns the kept sources and translations of a shard."""
+
+    def __init__(self, load: Callable[[], Translator]) -> None:
+        self._load = load
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._load,)  # without the teacher
+
+    @cached_property
+    def teacher(self) -> Translator:
+        """The teacher."""
+        return self._load()
+
+    def __call__(self, shard: _Shard, num_threads: int) -> list[tuple[str, str]]:
+        """Translate a shard."""
+        sources = [" ".join(src.split()) for src, _ in shard.pairs]
+        found = self.teacher.translate(sources, beam_size=BEAM_SIZE, n_best=BEAM_SIZE)
+        rows = zip(sources, found, (ref for _, ref in shard.pairs), strict=True)
+        return [(src, text) for src, n_best, ref in rows if (text := best_text(src, n_best, ref)) is not None]
 
 
 def best_text(src: str, n_best: Translation, reference: str | None) -> str | None:

@@ -22,7 +22,7 @@ from mtformer.experiment.recommend import differences, measure, recommend
 from mtformer.experiment.runs import format_bytes, format_duration
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.run_dir import RunDir
-from mtformer.training.budget import fitting_steps
+from mtformer.training.budget import fitting_steps, relative_cost
 from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import dev_loss
@@ -184,6 +184,7 @@ def check_memory(
             "be split in two; a lower training.batch_tokens with more accumulation_steps is equivalent and faster",
             step.max_padded_tokens,
         )
+    step.order_gradients(largest)
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
     mean_step_seconds, num_steps = seconds * mean_batches / training.max_steps, training.max_steps
     if training.max_minutes is not None:
@@ -194,7 +195,7 @@ def check_memory(
         step_seconds=seconds * training.accumulation_steps,
         peak_bytes=peak_bytes(step.device),
         num_steps=num_steps,
-        training_seconds=mean_step_seconds * num_steps,
+        training_seconds=mean_step_seconds * relative_cost(training, 0, num_steps),
         one_validation_seconds=validation_seconds,
         validation_seconds=validation_seconds * (num_steps // training.validate_every),
         disk_bytes=disk_bytes,
@@ -247,9 +248,8 @@ def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
     # A new checkpoint is written before an old one is deleted.
     needed = (training.keep_last + training.keep_best + 1) * one
     needed += BYTES_OF_WEIGHT * parameters if training.average_last else 0
-    place = run.path.absolute()
-    while not place.exists():
-        place = place.parent
+    path = run.path.absolute()
+    place = next(folder for folder in (path, *path.parents) if folder.exists())
     existing = sum(file.stat().st_size for file in run.checkpoints.rglob("*") if file.is_file())
     free = shutil.disk_usage(place).free + existing
     if free < 2 * one:

@@ -3,9 +3,7 @@
 With `training.init_from`, the tokenizers and the initial weights are those of another run.
 """
 
-import hashlib
 import itertools
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,14 +29,14 @@ from mtformer.data.corpus.sources import (
     source_fingerprint,
 )
 from mtformer.data.data_report import DataReport
-from mtformer.data.store.pairs import swap, text_of
+from mtformer.data.store.pairs import text_of
 from mtformer.data.store.prepare import Advance, log_progress, prepare
 from mtformer.decoding.sentences import split_sentences
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors
 from mtformer.evaluation.evaluate import source_set
-from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, verify, write_checksums
+from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, json_sha256, verify, write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.tags import require_tags, tag_id, tags_by_side, target
@@ -152,8 +150,7 @@ def _dev_sets(config: Config, tokenizers: TokenizerPair) -> list[DevSet]:
     found = []
     for name, sources in config.data.dev_sets.items():
         for corpus, tgt_lang in _in_each_direction(name, sources, config, tokenizers, is_training=False):
-            pairs = corpus.store.read_all()
-            found.append(DevSet(corpus, tgt_lang, *text_of(swap(pairs) if corpus.is_swapped else pairs)))
+            found.append(DevSet(corpus, tgt_lang, *text_of(corpus.read())))
     return found
 
 
@@ -234,7 +231,7 @@ def _trained(config: Config, sides: tuple[int, ...]) -> Path:
         "sides": sides,
         "tokenizer": section.model_dump(exclude={"src_model", "tgt_model", "joint"}),
     }
-    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
+    name = json_sha256(settings)[:32]
     folder = cache_folder(data.cache_dir) / f"tokenizer-{name}"
     try:
         verify(folder, JOINT, listing=CHECKSUMS)

@@ -354,7 +354,7 @@ def _weights(run: RunDir, metric: str) -> str | None:
     default = default_weights(run, metric) if run.averaged.is_dir() else None
     if default is None:
         return None
-    name = "average" if default.is_average else "best"
-    if default.gain is None:
-        return f"{name} (not validated)" if default.is_average else f"{name} (average not validated)"
-    return f"average {default.gain:+.2f}" if default.is_average else f"best (average {default.gain:+.2f})"
+    gain = "not validated" if default.gain is None else f"{default.gain:+.2f}"
+    if default.folder != run.averaged:
+        return f"best (average {gain})"
+    return "average (not validated)" if default.gain is None else f"average {gain}"

@@ -11,21 +11,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mtformer.config.loading import config_diff, dump_config, load_config, resolve_paths
-from mtformer.errors import CheckpointError, ConfigError, MtformerError
+from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
 from mtformer.experiment.run_state import read_state
 from mtformer.experiment.runs import RunContents, summarize
 from mtformer.experiment.sweep import PlannedRun, Sweep
 from mtformer.files import locked, write_text
 from mtformer.run_dir import SCORES, SWEEP, SWEEP_LOCK
 from mtformer.training.signals import StopSignal
+from mtformer.workers import use_ray
 
 if TYPE_CHECKING:
     from mtformer.experiment.preflight import MemoryCheck
+    from mtformer.ray_tasks import RayTasks
 
 PROGRAM = (sys.executable, "-m", "mtformer")
 POLL_SECONDS = 0.1
@@ -48,11 +51,16 @@ class SweepOutcome:
 
 
 def run_sweep(
-    sweep: Sweep, jobs: int | None = None, resume: bool = False, advance: Callable[[], object] = lambda: None
+    sweep: Sweep,
+    jobs: int | None = None,
+    resume: bool = False,
+    advance: Callable[[], object] = lambda: None,
+    on: str | None = None,
 ) -> SweepOutcome:
     """Train the runs of a sweep, `jobs` at once (default: one per CUDA device, or one on the CPU).
 
     A failed run does not stop the others. If `resume`, finished runs are skipped, and the others resumed or started.
+    On Ray (`on`: see `use_ray`), the default is one run per GPU, or per node; if a node ends, its run is resumed.
     `advance` is called when a run finishes or fails. Raise CheckpointError if another sweep runs in this folder, or
     this sweep was already started and `resume` is False.
     """
@@ -64,7 +72,8 @@ def run_sweep(
             raise CheckpointError(
                 f"{sweep.folder}: {what}; continue with --resume, or set another run_dir in {sweep.path}"
             )
-        return _Runner(sweep, jobs, advance).run()
+        with use_ray(on):
+            return _Runner(sweep, jobs, advance, on).run()
 
 
 def devices(sweep: Sweep) -> list[str]:
@@ -90,7 +99,7 @@ class _Job:
     """Process that trains a run."""
 
     run: PlannedRun
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[bytes] | _RayProcess"
     slot: int
     start_of_log: int
 
@@ -98,10 +107,18 @@ class _Job:
 class _Runner:
     """Runs the processes of a sweep and collects their results."""
 
-    def __init__(self, sweep: Sweep, jobs: int | None, advance: Callable[[], object]) -> None:
+    def __init__(self, sweep: Sweep, jobs: int | None, advance: Callable[[], object], on: str | None) -> None:
         self.sweep, self.advance = sweep, advance
-        self.devices = devices(sweep)
-        self.jobs = jobs or max(1, len(self.devices))
+        self.tasks, self.devices = None, list[str]()
+        if on is None:
+            self.devices = devices(sweep)
+            self.jobs = jobs or max(1, len(self.devices))
+        else:
+            from mtformer.ray_tasks import RayTasks
+
+            on_cpu = all(run.config.training.device == "cpu" for run in sweep.runs)
+            self.tasks = RayTasks(_train_on_node, "cpu" if on_cpu else "auto", jobs or 0)
+            self.jobs = self.tasks.jobs
         self.outcome = SweepOutcome()
         self.running: list[_Job] = []
         self.exit_codes: dict[str, int] = {}
@@ -145,21 +162,21 @@ class _Runner:
 
     def _start(self, run: PlannedRun) -> None:
         slot = min(set(range(self.jobs)) - {job.slot for job in self.running})
-        environment = {**os.environ, THREADS: str(threads_each(self.jobs))}
-        if self.devices:
-            environment[DEVICES] = self.devices[slot % len(self.devices)]
-        command = [*PROGRAM, *self.sweep.arguments(run)]
-        with log_of(run).open("ab") as output:
-            start_of_log = output.tell()
-            # The new session ensures that the process gets Ctrl-C only once, from this process.
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
-            )
+        path, arguments = log_of(run), self.sweep.arguments(run)
+        start_of_log = path.stat().st_size if path.exists() else 0
+        process: subprocess.Popen[bytes] | _RayProcess
+        if self.tasks is not None:
+            process = _RayProcess(self.tasks, arguments, path)
+        else:
+            environment = {THREADS: str(threads_each(self.jobs))}
+            if self.devices:
+                environment[DEVICES] = self.devices[slot % len(self.devices)]
+            process = _start_training(arguments, path, environment)
         self.running.append(_Job(run, process, slot, start_of_log))
         log.info("%s: started", run.name)
 
     def _end(self, job: _Job) -> None:
-        run, code = job.run, job.process.returncode
+        run, code = job.run, job.process.wait()
         self.exit_codes[run.name] = code
         if code == 0:
             self._count(run.name)
@@ -193,6 +210,65 @@ class _Runner:
         ]
         plan = {"sweep": str(self.sweep.path), "config": str(self.sweep.config), "runs": runs}
         write_text(self.sweep.folder / SWEEP, json.dumps(plan, indent=1, ensure_ascii=False) + "\n")
+
+
+def _start_training(arguments: list[str], log_file: Path, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    with log_file.open("ab") as output:
+        # The new session ensures that the process gets Ctrl-C only once, from this process.
+        return subprocess.Popen(
+            [*PROGRAM, *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            env=os.environ | environment, start_new_session=True,
+        )  # fmt: skip
+
+
+def _train_on_node(item: tuple[list[str], Path], num_threads: int) -> int:
+    """Train a run in a Ray task until its stop file exists, and return the exit code."""
+    arguments, log_file = item
+    if not log_file.parent.is_dir():
+        raise DataError(f"{log_file.parent}: no such folder; use a folder that all nodes share")
+    stop_file, process = _stop_file(log_file), _start_training(arguments, log_file, {})
+    is_stopped = False
+    while process.poll() is None:
+        time.sleep(POLL_SECONDS)
+        if not is_stopped and stop_file.exists():
+            is_stopped = True
+            process.terminate()  # Ray's processes ignore SIGINT
+    return process.returncode
+
+
+def _stop_file(log_file: Path) -> Path:
+    """Return the file that tells the node of a run to stop it."""
+    return log_file.with_suffix(".stop")
+
+
+class _RayProcess:
+    """Training process on a node of a Ray cluster, with the methods of `Popen` that a sweep needs."""
+
+    def __init__(self, tasks: "RayTasks", arguments: list[str], log_file: Path) -> None:
+        self.returncode: int | None = None
+        self._log_file, self._stop_file = log_file, _stop_file(log_file)
+        self._stop_file.unlink(missing_ok=True)  # of a sweep that was killed
+        self._task: Future[int] = tasks.submit((arguments, log_file))
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None if the process runs."""
+        return self.wait() if self._task.done() else None
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Stop the process, with a checkpoint, whatever the signal."""
+        self._stop_file.touch()
+
+    def wait(self) -> int:
+        """Wait for the process, and return its exit code."""
+        if self.returncode is None:
+            try:
+                self.returncode = self._task.result()
+            except MtformerError as error:  # the process has not started, or Ray gave up
+                self.returncode = 128 + signal.SIGTERM if self._stop_file.exists() else 2
+                with self._log_file.open("a", encoding="utf-8") as file:
+                    file.write(f"error: {error}\n")
+            self._stop_file.unlink(missing_ok=True)
+        return self.returncode
 
 
 def log_of(run: PlannedRun) -> Path:

@@ -39,8 +39,6 @@ log = logging.getLogger("mtformer")
 
 Part = Callable[[Config, Path, int | None], None]
 """Function (config, run directory, stop step) that starts or resumes the run and trains to that step or the end."""
-Records = dict[tuple[int, str], dict[str, Any]]
-"""Values in metrics.jsonl by step and kind (train, dev or plan), without timings."""
 
 
 class Difference(NamedTuple):
@@ -85,7 +83,11 @@ def verify_resume(config: Config, part: Part | None = None) -> list[Compared]:
     """
     _refuse_torchrun("--verify-resume starts its own processes")
     part = part or partial(train_part, plans={INTERVALS["log_every"]: NUM_STEPS})
-    config = _shortened(resolve_paths(config))
+    device = pick_device(config.training.device)
+    # Measurements vary, so `auto` is resolved once.
+    picked = {"device": device.type, "precision": pick_precision(config.training.precision, device)}
+    length = {"max_steps": NUM_STEPS, "max_epochs": None, "patience": None, **INTERVALS}
+    config = without_side_outputs(resolve_paths(config), keep_last=1, deterministic=True, **picked, **length)
     with tempfile.TemporaryDirectory(prefix="mtformer-") as folder:
         whole, halves = RunDir(Path(folder) / "whole"), RunDir(Path(folder) / "halves")
         log.info("verification 1 of 3: training %d steps without stopping", NUM_STEPS)
@@ -214,15 +216,6 @@ def _refuse_torchrun(why: str) -> None:
         raise ConfigError(f"{why}; start it without torchrun")
 
 
-def _shortened(config: Config) -> Config:
-    """Return the config with few steps, and with `auto` device and precision resolved, because measurements vary."""
-    device = pick_device(config.training.device)
-    precision = pick_precision(config.training.precision, device)
-    picked = {"device": device.type, "precision": precision, "deterministic": True}
-    length = {"max_steps": NUM_STEPS, "max_epochs": None, "patience": None, **INTERVALS}
-    return without_side_outputs(config, keep_last=1, **picked, **length)
-
-
 def _in_new_process(part: Part, config: Config, folder: Path, stop_at: int | None) -> None:
     """Run one part of the training in a new process, and raise its user errors in this process."""
     message = folder.with_suffix(".error")
@@ -272,7 +265,8 @@ def _results(run: RunDir) -> dict[str, Any]:
     }
 
 
-def _records(run: RunDir) -> Records:
+def _records(run: RunDir) -> dict[tuple[int, str], dict[str, Any]]:
+    """Return the values in metrics.jsonl by step and kind (train, dev or plan), without timings."""
     return {
         (record.pop("step"), kind): _without_timings(record)
         for record in read_records(run.metrics)

@@ -1,4 +1,4 @@
-"""Exports with our tokenizer: bundles (weights, tokenizer, config), CTranslate2 models and Argos Translate packages.
+"""Exports: bundles (weights, tokenizer, config), CTranslate2 and Hugging Face models, and Argos Translate packages.
 
 Each export has a model card: README.md with the header of Hugging Face's model cards.
 """
@@ -29,6 +29,7 @@ from mtformer.decoding.translator import from_data_report
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError, DataError, explain_write_errors
 from mtformer.evaluation.card import read_card
+from mtformer.export.huggingface import write_huggingface
 from mtformer.export.vocabulary_map import write_vocabulary_map
 from mtformer.files import atomic_file, atomic_folder, file_sha256, read_json, write_checksums
 from mtformer.run_dir import MODEL_CARD, MULTI_SENTENCE_SHARE, SCORES, RunDir
@@ -38,89 +39,77 @@ from mtformer.text.tokenizer import TokenizerPair
 from mtformer.weights import average_weights, read_weights
 
 
-def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
-    """Write a bundle; its config does not include file names. For errors see `exporting`."""
-    with exporting("bundle", run, target, checkpoint) as (folder, config, weights):
-        RunDir(folder).bundle_weights.write_bytes(save(average_weights(weights)))
-        write_companions(run, config, RunDir(folder))
-
-
-def export_ctranslate2(
-    run: RunDir, target: Path, checkpoint: str | None, quantization: str | None, vocabulary_map: bool = False
+def export(
+    run: RunDir,
+    target: Path,
+    checkpoint: str | None = None,
+    form: str = "bundle",
+    quantization: str | None = None,
+    vocabulary_map: bool = False,
 ) -> None:
-    """Write a CTranslate2 model that gives the same translations, with the tokenizer and config of the run.
+    """Write a bundle, whose config has no file names, or a model for another library, with a model card.
 
-    The type of the stored weights is float32, or `quantization`, such as `int8` or `float16`. With `vocabulary_map`,
-    the search is restricted (see `write_vocabulary_map`, also for errors), so that some translations differ.
+    A CTranslate2 model gives the same translations; it has the tokenizer and config of the run. An `argos` package is a
+    zip file for Argos Translate and LibreTranslate, which split text into sentences with their own model.
 
-    Raises:
-        CheckpointError: if the target exists, or the checkpoint does not exist.
-        ConfigError: if CTranslate2 is not installed, or does not support a setting of the model.
-    """
-    _check_quantization(quantization)
-    options = {"quantization": quantization, "vocabulary_map": vocabulary_map}
-    with exporting("ctranslate2", run, target, checkpoint, **options) as (folder, config, weights):
-        tokenizers = TokenizerPair.load(run.tokenizer)
-        if vocabulary_map:
-            write_vocabulary_map(run, config.data, tokenizers, folder)
-        write_model(folder, weights, config.model, tokenizers, quantization)
-        write_companions(run, config, RunDir(folder))
-
-
-def export_argos(run: RunDir, target: Path, checkpoint: str | None, quantization: str | None) -> None:
-    """Write a package for Argos Translate and LibreTranslate, which split text into sentences with their own model.
-
-    For errors see `export_ctranslate2`; language tags and separate vocabularies also raise ConfigError.
-    """
-    _check_quantization(quantization)
-    with exporting("argos", run, target, checkpoint, quantization=quantization) as (folder, config, weights):
-        tokenizers = TokenizerPair.load(run.tokenizer)
-        if not tokenizers.joint:
-            raise ConfigError("tokenizer.joint false: not supported by Argos Translate; train with a joint vocabulary")
-        metadata = {"package_version": "1.0", "argos_version": "1.10"}
-        for side, code in (("from", config.data.src_lang), ("to", config.data.tgt_lang)):
-            metadata |= {f"{side}_code": code, f"{side}_name": language_name(code)}
-        (folder / "metadata.json").write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
-        (folder / "sentencepiece.model").write_bytes(tokenizers.src.model)
-        (folder / "model").mkdir()
-        write_model(folder / "model", weights, config.model, tokenizers, quantization)
-
-
-def _check_quantization(quantization: str | None) -> None:
-    kinds = import_ctranslate2().specs.model_spec.ACCEPTED_MODEL_TYPES
-    if quantization is not None and quantization not in kinds:
-        raise ConfigError(f"quantization '{quantization}': not supported by CTranslate2; use {', '.join(kinds)}")
-
-
-@contextmanager
-def exporting(
-    form: str, run: RunDir, target: Path, checkpoint: str | None, **options: object
-) -> Iterator[tuple[Path, Config, list[Path]]]:
-    """Yield a folder to write to, the config, and the weight files whose mean is exported (see `find_weights`).
-
-    On success, a model card with the `options` is added, and the folder, or for Argos a zip file, becomes `target`.
+    Args:
+        run: run directory or bundle.
+        target: folder or file to write.
+        checkpoint: weights to export (see `find_weights`).
+        form: `bundle`, `ctranslate2`, `huggingface` (see `write_huggingface`) or `argos`.
+        quantization: type of the stored weights of `ctranslate2` and `argos`, such as `int8`; None: float32.
+        vocabulary_map: restrict the search of `ctranslate2` (see `write_vocabulary_map`); some translations differ.
 
     Raises:
         CheckpointError: if the target exists, or the checkpoint does not exist.
-        ConfigError: if the format does not support the language tags of the model.
+        ConfigError: if CTranslate2 is not installed, or the format does not support a setting of the model.
         DataError: if the target cannot be written, or the model card not be made (see `model_card`).
     """
     if target.exists():
         raise CheckpointError(f"{target}: already exists; choose another name with --output")
+    if form in ("ctranslate2", "argos"):
+        kinds = import_ctranslate2().specs.model_spec.ACCEPTED_MODEL_TYPES
+        if quantization not in (None, *kinds):
+            raise ConfigError(f"quantization '{quantization}': not supported by CTranslate2; use {', '.join(kinds)}")
     config = load_config(run.config).config
     tags = config.data.language_tags
     if tags in {"bundle": (), "argos": ("source", "target")}.get(form, ("target",)):
         usable = "none" if form == "argos" else "source"
         raise ConfigError(f"data.language_tags '{tags}': not supported by --format {form}; train with '{usable}'")
-    weights = find_weights(run, checkpoint, config.training.best_metric)
-    shown = {"quantization": None, "vocabulary_map": False, **options}
-    card = model_card(run, config, weights, format=form, name=target.name, **shown)
+    weights, tokenizers = find_weights(run, checkpoint, config.training.best_metric), TokenizerPair.load(run.tokenizer)
+    options = {"quantization": quantization, "vocabulary_map": vocabulary_map}
+    card = model_card(run, config, weights, format=form, name=target.name, **options)
     package = f"translate-{config.data.src_lang}_{config.data.tgt_lang}"
     opening = _atomic_archive(target, package) if form == "argos" else atomic_folder(target)
     with explain_write_errors(f"{target}:", "choose another name with --output"), opening as folder:
-        yield folder, config, weights
+        if form == "argos":
+            _write_argos(folder, config, tokenizers, weights, quantization)
+        elif form == "huggingface":
+            write_huggingface(folder, config, tokenizers, weights)
+        elif form == "ctranslate2":
+            if vocabulary_map:
+                write_vocabulary_map(run, config.data, tokenizers, folder)
+            write_model(folder, weights, config.model, tokenizers, quantization)
+        else:
+            RunDir(folder).bundle_weights.write_bytes(save(average_weights(weights)))
+        if form in ("bundle", "ctranslate2"):
+            write_companions(run, config, tokenizers, RunDir(folder))
         write_checksums(folder)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8")  # has no checksum, because its owner completes it
+
+
+def _write_argos(
+    folder: Path, config: Config, tokenizers: TokenizerPair, weights: Sequence[Path], quantization: str | None
+) -> None:
+    if not tokenizers.joint:
+        raise ConfigError("tokenizer.joint false: not supported by Argos Translate; train with a joint vocabulary")
+    metadata = {"package_version": "1.0", "argos_version": "1.10"}
+    for side, code in (("from", config.data.src_lang), ("to", config.data.tgt_lang)):
+        metadata |= {f"{side}_code": code, f"{side}_name": language_name(code)}
+    (folder / "metadata.json").write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
+    (folder / "sentencepiece.model").write_bytes(tokenizers.src.model)
+    (folder / "model").mkdir()
+    write_model(folder / "model", weights, config.model, tokenizers, quantization)
 
 
 @contextmanager
@@ -132,13 +121,11 @@ def _atomic_archive(target: Path, name: str) -> Iterator[Path]:
         shutil.copyfile(shutil.make_archive(f"{parent}/archive", "zip", parent, name), path)
 
 
-def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
+def write_companions(run: RunDir, config: Config, tokenizers: TokenizerPair, inside: RunDir) -> None:
     """Write everything but the weights: tokenizer, config without file names, confidence, number of sentences."""
     languages = {"tgt_langs": config.data.target_languages[1:], "both_directions": False}
     data = without_files(config.data).model_copy(update=languages)
-    inside.tokenizer.mkdir()
-    for path in run.tokenizer.iterdir():
-        shutil.copyfile(path, inside.tokenizer / path.name)
+    tokenizers.save(inside.tokenizer)
     if run.confidence.exists():
         shutil.copyfile(run.confidence, inside.confidence)
     text = dump_config(without_files(config).model_copy(update={"data": data}))

@@ -6,7 +6,7 @@ Post-norm models become a `MarianMTModel`, pre-norm models a `PegasusForConditio
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,8 @@ from torch import Tensor
 
 from mtformer.config.schema import Config, ModelConfig
 from mtformer.errors import ConfigError
-from mtformer.export.bundle import exporting
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
-from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, TokenizerPair
 from mtformer.weights import load_weights
 
@@ -42,33 +40,30 @@ ATTENTIONS = {
 """Hugging Face's names of our attention modules."""
 
 
-def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> None:
-    """Write a folder for `AutoModelForSeq2SeqLM` and `AutoTokenizer`.
+def write_huggingface(folder: Path, config: Config, tokenizers: TokenizerPair, weights: Sequence[Path]) -> None:
+    """Write the files of a folder for `AutoModelForSeq2SeqLM` and `AutoTokenizer`.
 
     Raises:
-        CheckpointError: if the target exists, or the checkpoint does not exist (see `find_weights`).
         ConfigError: if `transformers` has no class that supports a setting of the model or tokenizer.
     """
-    with exporting("huggingface", run, target, checkpoint) as (folder, config, weights):
-        tokenizers = TokenizerPair.load(run.tokenizer)
-        _check_model(config.model)
-        vocabularies = [_vocabulary(tokenizers, side) for side in ("src", "tgt")]
-        model = Transformer(config.model, *map(len, vocabularies))
-        load_weights(model, *weights)
-        is_joint = vocabularies[0] == vocabularies[1]
-        (folder / "model.safetensors").write_bytes(save(to_tensors(model), {"format": "pt"}))
-        files = {
-            "config": _model_config(config.model, *map(len, vocabularies)),
-            "generation_config": _generation_config(config),
-            "tokenizer_config": _tokenizer_config(config, list(vocabularies[0]), is_joint),
-            "vocab": vocabularies[0],
-            **({} if is_joint else {"target_vocab": vocabularies[1]}),
-        }
-        for name, values in files.items():
-            text = json.dumps(values, ensure_ascii=False, indent=2) + "\n"
-            (folder / f"{name}.json").write_text(text, encoding="utf-8")
-        (folder / "source.spm").write_bytes(tokenizers.src.model)
-        (folder / "target.spm").write_bytes(tokenizers.tgt.model)
+    _check_model(config.model)
+    vocabularies = [_vocabulary(tokenizers, side) for side in ("src", "tgt")]
+    model = Transformer(config.model, *map(len, vocabularies))
+    load_weights(model, *weights)
+    is_joint = vocabularies[0] == vocabularies[1]
+    (folder / "model.safetensors").write_bytes(save(to_tensors(model), {"format": "pt"}))
+    files = {
+        "config": _model_config(config.model, *map(len, vocabularies)),
+        "generation_config": _generation_config(config),
+        "tokenizer_config": _tokenizer_config(config, list(vocabularies[0]), is_joint),
+        "vocab": vocabularies[0],
+        **({} if is_joint else {"target_vocab": vocabularies[1]}),
+    }
+    for name, values in files.items():
+        text = json.dumps(values, ensure_ascii=False, indent=2) + "\n"
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+    (folder / "source.spm").write_bytes(tokenizers.src.model)
+    (folder / "target.spm").write_bytes(tokenizers.tgt.model)
 
 
 def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:

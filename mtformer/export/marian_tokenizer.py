@@ -13,10 +13,14 @@ are built:
 
 A language code, such as `>>de<<` at the beginning of a line, is a piece of the source model together with the space
 that SentencePiece adds before it.
+
+SentencePiece's Python module does not report which pieces are user-defined or whether the model is unigram, so its
+files are parsed here. They are protocol buffers (`ModelProto`): field 1 occurs once per piece (subfields: 1 text,
+2 score, 3 type), and field 2 holds the training settings (subfield 3: model type).
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,13 +28,23 @@ import sentencepiece
 
 from mtformer.errors import CheckpointError
 from mtformer.export.huggingface import LANGUAGE_CODE
-from mtformer.text.pieces import BYTE, NORMAL, SPACE, UNIGRAM, USER_DEFINED, Piece, message_fields, read_pieces
-from mtformer.text.tokenizer import Tokenizer
+from mtformer.text.tokenizer import SPACE, Tokenizer
 
-UNKNOWN, CONTROL, UNUSED = 2, 3, 5
-"""Types of pieces in a SentencePiece model, in addition to those in `mtformer.text.pieces`."""
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""Types of pieces in a SentencePiece model."""
+UNIGRAM = 1
+"""Type of a SentencePiece model."""
 PIECES, TRAINER = 1, 2
 COPIED = {3: "normalizer_spec", 5: "denormalizer_spec"}
+
+
+class Piece(NamedTuple):
+    """Entry of a SentencePiece model."""
+
+    text: str
+    score: float
+    """Log-probability."""
+    kind: int
 
 
 class SpecialRows(NamedTuple):
@@ -92,9 +106,17 @@ def _pieces(path: Path, spm: bytes) -> list[Piece]:
         is_loaded = False
     if not is_loaded:
         raise CheckpointError(f"{path}: not a SentencePiece model, or damaged; copy it again")
-    model_type, pieces = read_pieces(spm)
-    if model_type != UNIGRAM:
-        raise CheckpointError(f"{path}: not a unigram model; other types of SentencePiece models cannot be imported")
+    pieces = []
+    for number, value in _message_fields(spm):
+        if number in (PIECES, TRAINER):
+            entry = {2: bytes(4), 3: b"\1", **dict(_message_fields(value))}  # with the defaults of the format
+            kind = entry[3][0]
+        if number == PIECES:
+            pieces.append(Piece(entry[1].decode("utf-8"), struct.unpack("<f", entry[2])[0], kind))
+        elif number == TRAINER and kind != UNIGRAM:
+            raise CheckpointError(
+                f"{path}: not a unigram model; other types of SentencePiece models cannot be imported"
+            )
     return [piece for piece in pieces if piece.kind in (NORMAL, USER_DEFINED, BYTE)]
 
 
@@ -128,7 +150,7 @@ def _build(
     settings |= {45: unk, 46: bos, 47: eos, 48: pad}
     if unk_surface is not None:
         settings[44] = unk_surface
-    for number, value in message_fields(spm):
+    for number, value in _message_fields(spm):
         if number == TRAINER:
             # If a field occurs more than once, the last value is used.
             value += b"".join(_field(key, setting) for key, setting in settings.items())
@@ -136,6 +158,28 @@ def _build(
             message += _field(number, value)
     Tokenizer(message, f"conversion of {path}")
     return message
+
+
+def _message_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and raw value of each field of a protocol buffer message."""
+    position = 0
+    while position < len(message):
+        key, position = _read_varint(message, position)
+        start = position
+        if key & 7 == 0:
+            position = _read_varint(message, position)[1]
+        elif key & 7 == 2:
+            length, start = _read_varint(message, position)
+            position = start + length
+        else:
+            position += {1: 8, 5: 4}[key & 7]
+        yield key >> 3, message[start:position]
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return a variable-length integer (see `_varint`) and the position after it."""
+    end = next(i for i in range(position, len(data)) if data[i] < 128) + 1
+    return sum((byte & 127) << 7 * i for i, byte in enumerate(data[position:end])), end
 
 
 def _field(number: int, value: int | float | str | bytes) -> bytes:
@@ -149,9 +193,4 @@ def _field(number: int, value: int | float | str | bytes) -> bytes:
 
 def _varint(value: int) -> bytes:
     """Return a varint: seven bits per byte, lowest bits first; the eighth bit is set in all bytes except the last."""
-    data = bytearray()
-    while value > 127:
-        data.append(value & 127 | 128)
-        value >>= 7
-    data.append(value)
-    return bytes(data)
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _varint(value >> 7)

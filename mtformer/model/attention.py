@@ -12,7 +12,6 @@ B batch, T query length, S key length, D model width, H heads, G key and value h
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +24,7 @@ from mtformer.model.positions import Rotation
 # Smallest T x S for which the fused kernel is used on a CPU. Time of forward and backward in ms on two Zen 4 cores
 # (unfused, fused): fp32 14 x 14: 5.6, 10.1; 128 x 128: 14.2, 10.5; bf16 14 x 14: 3.5, 35.9; 512 x 512: 22.2, 32.4.
 CPU_FUSED_FROM = {torch.float32: 128 * 128, torch.float64: 128 * 128, torch.bfloat16: 1024 * 1024}
+_recording = threading.local()  # other threads may translate with the same model
 
 
 def attend(
@@ -118,38 +118,22 @@ class MultiHeadAttention(nn.Module):
             rotation: rotary embeddings for the positions of x (self-attention only).
             cache: keys and values of earlier positions; the keys and values of x are appended.
         """
-        q_BHTK, k_BGSK, v_BGSK = self._project(x_BTD, kv, rotation, cache)
-        dropout_p = self.dropout_p if self.training else 0.0
-        out_BHTK = attend(q_BHTK, self._repeat(k_BGSK), self._repeat(v_BGSK), mask, is_causal, dropout_p)
-        return self.out_projection(out_BHTK.transpose(1, 2).flatten(-2))
-
-    def weights(
-        self,
-        x_BTD: Tensor,
-        kv: KeyValues | None = None,
-        mask: Tensor | None = None,
-        is_causal: bool = False,
-        rotation: Rotation | None = None,
-        cache: None = None,
-    ) -> Tensor:
-        """Return the attention weights (B, H, T, S) of `forward` for the same arguments, before dropout."""
-        assert cache is None, "calling `weights` with a cache would append to it twice"
-        q_BHTK, k_BGSK, _ = self._project(x_BTD, kv, rotation)
-        return attention_weights(q_BHTK, self._repeat(k_BGSK), mask, is_causal)
-
-    def _project(
-        self, x_BTD: Tensor, kv: KeyValues | None, rotation: Rotation | None = None, cache: LayerCache | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (B, H, T, K), keys and values (B, G, S, K)."""
         if kv is not None:
-            return self._split(self.in_projection(x_BTD, 0, self.H * self.K)), *kv
-        heads_BTHK = self.in_projection(x_BTD).unflatten(-1, (-1, self.K))
-        rotated_BTHK, v_BTGK = heads_BTHK.split([self.H + self.G, self.G], dim=2)
-        if rotation is not None:
-            rotated_BTHK = rotation(rotated_BTHK)
-        q_BHTK, k_BGTK = rotated_BTHK.transpose(1, 2).split([self.H, self.G], dim=1)
-        v_BGTK = v_BTGK.transpose(1, 2)
-        return (q_BHTK, k_BGTK, v_BGTK) if cache is None else (q_BHTK, *cache.append(k_BGTK, v_BGTK))
+            q_BHTK, (k_BGSK, v_BGSK) = self._split(self.in_projection(x_BTD, 0, self.H * self.K)), kv
+        else:
+            heads_BTHK = self.in_projection(x_BTD).unflatten(-1, (-1, self.K))
+            rotated_BTHK, v_BTGK = heads_BTHK.split([self.H + self.G, self.G], dim=2)
+            if rotation is not None:
+                rotated_BTHK = rotation(rotated_BTHK)
+            q_BHTK, k_BGSK = rotated_BTHK.transpose(1, 2).split([self.H, self.G], dim=1)
+            v_BGSK = v_BTGK.transpose(1, 2)
+            if cache is not None:
+                k_BGSK, v_BGSK = cache.append(k_BGSK, v_BGSK)
+        k_BHSK, v_BHSK = self._repeat(k_BGSK), self._repeat(v_BGSK)
+        if not torch.compiler.is_compiling() and self in getattr(_recording, "weights", ()):
+            _recording.weights[self] = attention_weights(q_BHTK, k_BHSK, mask, is_causal)
+        out_BHTK = attend(q_BHTK, k_BHSK, v_BHSK, mask, is_causal, self.dropout_p if self.training else 0.0)
+        return self.out_projection(out_BHTK.transpose(1, 2).flatten(-2))
 
     def _repeat(self, x_BGSK: Tensor) -> Tensor:
         """Repeat each head of keys or values H/G times and return (B, H, S, K)."""
@@ -161,18 +145,10 @@ class MultiHeadAttention(nn.Module):
 
 
 @contextlib.contextmanager
-def record_weights(modules: Iterable[MultiHeadAttention]) -> Iterator[dict[nn.Module, Tensor]]:
-    """Record the attention weights (B, H, T, S) of each module's last forward pass in the calling thread."""
-    thread, recorded = threading.get_ident(), dict[nn.Module, Tensor]()
-
-    def record(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        assert isinstance(module, MultiHeadAttention)
-        if threading.get_ident() == thread:  # other threads may translate with the same model
-            recorded[module] = module.weights(*arguments, **named)
-
-    hooks = [module.register_forward_pre_hook(record, with_kwargs=True) for module in modules]
+def record_weights(modules: Iterable[MultiHeadAttention]) -> Iterator[dict[MultiHeadAttention, Tensor]]:
+    """Record the weights (B, H, T, S), before dropout, of each module's last forward pass in the calling thread."""
+    _recording.weights = recorded = dict.fromkeys(modules, torch.empty(0))
     try:
         yield recorded
     finally:
-        for hook in hooks:
-            hook.remove()
+        del _recording.weights

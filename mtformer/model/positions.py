@@ -23,26 +23,17 @@ def sinusoid(num_positions: int, D: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()], dim=1).float()
 
 
-class SinusoidalPositions(nn.Module):
-    """Sinusoidal position encoding, without learned parameters."""
+class AddedPositions(nn.Module):
+    """Position encoding that is added to the embeddings: fixed sinusoids, or learned vectors (Gehring et al. 2017)."""
 
-    table: Tensor
+    weight: Tensor
 
-    def __init__(self, max_positions: int, D: int) -> None:
+    def __init__(self, max_positions: int, D: int, is_learned: bool) -> None:
         super().__init__()
-        self.register_buffer("table", sinusoid(max_positions, D), persistent=False)
-
-    def forward(self, positions: slice) -> Tensor:
-        """Return the vectors (T, D) to add to the embeddings."""
-        return self.table[positions]
-
-
-class LearnedPositions(nn.Module):
-    """Position encoding with a learned vector per position (Gehring et al. 2017)."""
-
-    def __init__(self, max_positions: int, D: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(max_positions, D))
+        if is_learned:
+            self.weight = nn.Parameter(torch.empty(max_positions, D))
+        else:
+            self.register_buffer("weight", sinusoid(max_positions, D), persistent=False)
 
     def forward(self, positions: slice) -> Tensor:
         """Return the vectors (T, D) to add to the embeddings."""

@@ -17,7 +17,7 @@ from mtformer.config.schema import ModelConfig
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.cache import DecoderCache, EncoderOutput, LayerCache
 from mtformer.model.ops import NORMS, Dropout, Linear, drop_sentences, kernel_mask, padding_mask
-from mtformer.model.positions import LearnedPositions, RotaryPositions, Rotation, SinusoidalPositions
+from mtformer.model.positions import AddedPositions, RotaryPositions, Rotation
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -166,7 +166,7 @@ class Transformer(nn.Module):
         constructors set biases to 0 and norm weights to 1.
         """
         embeddings = dict.fromkeys((self.tgt_embedding, self.src_embedding, self.output))
-        learned = [one.weight for one in (self.src_positions, self.tgt_positions) if isinstance(one, LearnedPositions)]
+        learned = [weight for name, weight in self.named_parameters() if "positions" in name]
         for weight in (*embeddings, *learned):
             nn.init.normal_(weight, std=weight.size(1) ** -0.5)
         for module in self.modules():
@@ -252,12 +252,9 @@ class Transformer(nn.Module):
         return self.embedding_dropout(x.to(self.compute_dtype or weight.dtype))
 
 
-def _added_positions(config: ModelConfig) -> nn.Module | None:
-    if config.positions == "sinusoidal":
-        return SinusoidalPositions(config.max_positions, config.d_model)
-    if config.positions == "learned":
-        return LearnedPositions(config.max_positions, config.d_model)
-    return None
+def _added_positions(config: ModelConfig) -> AddedPositions | None:
+    is_added = config.positions != "rotary"
+    return AddedPositions(config.max_positions, config.d_model, config.positions == "learned") if is_added else None
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:

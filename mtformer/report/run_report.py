@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from mtformer import __version__
 from mtformer.decoding.weights import default_weights
@@ -28,14 +28,8 @@ STATES = {
 BUNDLE = "bundle: weights without a training history"
 MAX_TESTS = 3
 T = TypeVar("T")
-
-
-class Section(NamedTuple):
-    """A section of a report; `content` holds template values, or a run's sections if there are several runs."""
-
-    id: str
-    title: str
-    content: Any
+Section = tuple[str, str, Any]
+"""ID, title, and content of a section: template values, or a run's sections if there are several runs."""
 
 
 def write_report(paths: Sequence[Path], out: Path) -> None:
@@ -43,14 +37,17 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
     if out.is_dir():
         raise ConfigError(f"{out}: is a folder; give the name of an HTML file")
     runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
-    systems = _group_seeds(runs)
+    systems = []  # as `compare` groups them: runs that differ only in their seeds are one system
+    for one in group_runs([Run(run.name, run.run.path, run.config) for run in runs]):
+        name = f"{one.name} (mean of {len(one.runs)} seeds)" if one.runs[1:] else one.name
+        systems.append((name, [run for each in one.runs for run in runs if run.name == each.name]))
     each = [_sections(run, number, attention.MAX_WEIGHTS // len(runs)) for number, run in enumerate(runs, start=1)]
-    sections = [
-        Section("curves", "Curves", charts(systems)),
-        Section("differences", "Settings that differ", tables.config_differences(runs)),
-        Section("scores", "Test scores", tables.scores(systems)),
+    sections: list[Section] = [
+        ("curves", "Curves", charts(systems)),
+        ("differences", "Settings that differ", tables.config_differences(runs)),
+        ("scores", "Test scores", tables.scores(systems)),
     ]
-    of_runs = [Section(f"run-{n}", f"Run {run.name}", each[n - 1]) for n, run in enumerate(runs, start=1)]
+    of_runs = [(f"run-{n}", f"Run {run.name}", each[n - 1]) for n, run in enumerate(runs, start=1)]
     sections += each[0] if len(runs) == 1 else of_runs
     tests = list(dict.fromkeys(name for run in runs for name in run.scores))[:MAX_TESTS]
     html = render(
@@ -59,18 +56,10 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
         tests=tests,
         overviews=[_overview(run, tests) for run in runs],
         unread=[f" of {run.name}: {line}" if len(runs) > 1 else f": {line}" for run in runs for line in run.unread],
-        sections=[section for section in sections if section.content],
+        sections=[section for section in sections if section[2]],
         written=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M UTC} by mtformer {__version__}",
     )
     write_text(out, html)
-
-
-def _group_seeds(runs: Sequence[RunContents]) -> tables.Systems:
-    """Return the systems as `compare` groups them: runs that differ only in their seeds are one system."""
-    found = {run.name: run for run in runs}
-    systems = group_runs([Run(run.name, run.run.path, run.config) for run in runs])
-    names = [f"{one.name} (mean of {len(one.runs)} seeds)" if one.runs[1:] else one.name for one in systems]
-    return [(name, [found[run.name] for run in one.runs]) for name, one in zip(names, systems, strict=True)]
 
 
 def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
@@ -98,19 +87,19 @@ def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
     """Return the non-empty sections of one run; add lines about unreadable parts to `run.unread`."""
     unspaced, sentences = compares_characters(run), judge(run)
     maps = _try(run, "attention", lambda: attention.page_maps(run, sentences, max_weights))
-    found = [
-        Section("samples", "Dev translations over time", over_time(run.samples, unspaced)),
-        Section("sentences", "Best and worst test sentences", best_and_worst(sentences, unspaced)),
-        Section("attention", "Attention", {"id": f"weights-{number}", "sentences": maps} if maps else None),
-        Section("starts", "Starts and resumes", tables.starts(run)),
-        Section("speed", "Speed and time", tables.speed(run)),
-        Section("data", "Data", tables.data(run)),
-        Section("parameters", "Parameters", _try(run, "parameters", lambda: tables.parameters(run))),
-        Section("config", "Config", tables.config(run)),
+    found: list[Section] = [
+        ("samples", "Dev translations over time", over_time(run.samples, unspaced)),
+        ("sentences", "Best and worst test sentences", best_and_worst(sentences, unspaced)),
+        ("attention", "Attention", {"id": f"weights-{number}", "sentences": maps} if maps else None),
+        ("starts", "Starts and resumes", tables.starts(run)),
+        ("speed", "Speed and time", tables.speed(run)),
+        ("data", "Data", tables.data(run)),
+        ("parameters", "Parameters", _try(run, "parameters", lambda: tables.parameters(run))),
+        ("config", "Config", tables.config(run)),
     ]
     if run.points("train", "loss") and not run.samples:
         run.unread.append(f"translations of dev: there is no {run.run.samples.name}, so the run may have no dev data")
-    return [section for section in found if section.content]
+    return [section for section in found if section[2]]
 
 
 def _try(run: RunContents, name: str, make: Callable[[], T]) -> T | None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from mtformer.errors import DataError
 from mtformer.evaluation.card import read_texts
-from mtformer.evaluation.scores import UNSPACED, bleu_tokenizer, sentence_chrf
+from mtformer.evaluation.scores import UNSPACED, for_language, sentence_chrf
 from mtformer.experiment.runs import RunContents
 
 NUM_SENTENCES = 8
@@ -49,7 +49,7 @@ def judge(run: RunContents) -> dict[str, list[Sentence]]:
 def compares_characters(run: RunContents) -> bool:
     """Return True if the target language is written without spaces between words."""
     tgt_lang = run.config.data.tgt_lang if run.config is not None else None
-    return bleu_tokenizer(run.evaluation, tgt_lang) in UNSPACED
+    return for_language(run.evaluation, tgt_lang).bleu_tokenizer in UNSPACED
 
 
 def best_and_worst(sentences: dict[str, list[Sentence]], unspaced: bool) -> list[dict[str, Any]]:

@@ -73,7 +73,8 @@ def speed(run: RunContents) -> Table | None:
     for figure in FIGURES:
         values = [value for _, value in run.points("train", figure.key)]
         if figure.summary and values and (any(values) or not figure.is_exceptional):
-            rows.append((figure.summary.label, figure.summary.format.format(figure.summary.summarize(values))))
+            label, summarize, shown = figure.summary
+            rows.append((label, shown.format(summarize(values))))
     steps = run.points("train", "seconds_per_step")
     if steps:
         rows.append(("training time without validations", format_duration(run.training_seconds)))

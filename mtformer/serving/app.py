@@ -26,11 +26,11 @@ from mtformer.errors import MtformerError
 from mtformer.serving.batcher import Batcher, ClosedError, Job
 from mtformer.serving.page import line_values, make_page, respond_with
 from mtformer.serving.requests import (
-    Languages,
-    Limits,
+    Settings,
     Text,
     TextRequest,
     TranslationRequest,
+    all_directions,
     describe_body,
     detect,
     read_request,
@@ -60,10 +60,9 @@ def create_app(
     all texts of a request. Requests to names other than `hosts`, which have no ports, are refused; None: accept all.
     """
     assert translator.data is not None, "a loaded translator has a data config"
-    languages = Languages.from_config(translator.data)
-    decoding = translator.decoding
-    limits = Limits(max_characters, decoding.num_rows - 1, api_key, decoding.n_best - 1)
-    targets = {target for _, target in languages.directions}
+    directions, decoding = all_directions(translator.data), translator.decoding
+    settings = Settings(directions, max_characters, decoding.num_rows - 1, decoding.n_best - 1, api_key)
+    targets = {target for _, target in directions}
     batcher = Batcher({target: translator.into(target) for target in targets}, queue_size)
 
     @contextlib.asynccontextmanager
@@ -76,8 +75,8 @@ def create_app(
     registry = CollectorRegistry()
     Gauge("mtformer_queue", "Number of waiting requests.", registry=registry).set_function(batcher.waiting.qsize)
     sentences = Counter("mtformer_sentences", "Number of translated non-blank lines.", registry=registry)
-    service = _Service(batcher, languages, limits, hosts, sentences)
-    described, settings = languages.describe(), _settings(languages, limits)
+    service = _Service(batcher, settings, hosts, sentences)
+    languages, frontend = settings.languages(), _frontend(settings)
 
     # FastAPI's own documentation pages need network access, and its own /openapi.json does not check the origin.
     app = FastAPI(
@@ -94,25 +93,24 @@ def create_app(
     app.add_api_route("/words", service.words, methods=["POST"], openapi_extra=translation)
     app.add_api_route("/detect", service.detect, methods=["POST"], openapi_extra=text)
     get = partial(app.add_api_route, methods=["GET"])
-    get("/languages", lambda: JSONResponse(described), description="List the languages, with the targets of each.")
-    get("/frontend/settings", lambda: JSONResponse(settings), description="Return settings for clients.")
+    get("/languages", lambda: JSONResponse(languages), description="List the languages, with the targets of each.")
+    get("/frontend/settings", lambda: JSONResponse(frontend), description="Return settings for clients.")
     get("/health", lambda: JSONResponse({"status": "ok"}), description="Return the status ok.")
     schema, hidden = app.openapi(), partial(get, include_in_schema=False)
-    page = make_page(title, languages, limits)
+    page = make_page(title, settings)
     docs = respond_with(render("docs.html", title=f"API: {title}", model=title, paths=schema["paths"]))
     hidden("/", lambda: page)
     hidden("/docs", lambda: docs)
     hidden("/openapi.json", lambda: JSONResponse(schema))
     hidden("/favicon.ico", lambda: Response(status_code=204))
-    hidden("/languages", lambda: JSONResponse(described), methods=["POST"])
+    hidden("/languages", lambda: JSONResponse(languages), methods=["POST"])
     return app
 
 
 @dataclass(frozen=True)
 class _Service:
     batcher: Batcher
-    languages: Languages
-    limits: Limits
+    settings: Settings
     hosts: frozenset[str] | None
     sentences: Counter
 
@@ -124,7 +122,11 @@ class _Service:
         TrustedHostMiddleware does not check Origin, and responds in plain text.
         """
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if self.hosts is not None and _host_name(host) not in self.hosts:
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:  # such as an unclosed bracket
+            name = None
+        if self.hosts is not None and name not in self.hosts:
             raise HTTPException(
                 403, "the Host header does not name this server; open the address printed by the server"
             )
@@ -133,41 +135,41 @@ class _Service:
 
     async def translate(self, request: Request) -> JSONResponse:
         """Translate a text or a list of texts; return translatedText, confidence, alternatives and detectedLanguage."""
-        query = await read_request(TranslationRequest, request, self.limits, self.languages)
-        job = Job(query.lines, query.target, 1 + query.alternatives, attention=query.format == "html")
-        translations = await self._answer(job, request)
+        query = await read_request(TranslationRequest, request, self.settings)
+        translations = await self._answer(query, request, attention=query.format == "html")
         rest = iter(translations)
         by_text = [(text, [next(rest) for _ in text.lines]) for text in query.texts]
-        fields: dict[str, list[Any]] = {"translatedText": [_join(text, lines, 0) for text, lines in by_text]}
+        n_bests = [_join(text, lines, 1 + query.alternatives) for text, lines in by_text]
+        fields: dict[str, list[Any]] = {"translatedText": [n_best[0] for n_best in n_bests]}
         if num_repaired := sum(isinstance(text, Fragment) and text.is_repaired for text in query.texts):
             log.warning("repaired unclosed or wrongly nested tags in %d of %d texts", num_repaired, len(query.texts))
         if translations and all(one.confidence is not None for one in translations):
             fields["confidence"] = [min((one.confidence or 0.0 for one in lines), default=1.0) for _, lines in by_text]
         if query.alternatives:
-            fields["alternatives"] = [_alternatives(text, lines, query.alternatives) for text, lines in by_text]
+            fields["alternatives"] = [n_best[1:] for n_best in n_bests]
         if query.source == "auto":
-            sources = self.languages.sources_of(query.target)
+            sources = self.settings.sources_of(query.target)
             fields["detectedLanguage"] = [detect(text.text, sources) for text in query.texts]
         is_list = isinstance(query.q, list)
         return JSONResponse(fields if is_list else {key: values[0] for key, values in fields.items()})
 
     async def words(self, request: Request) -> JSONResponse:
         """Translate a text; return the n best translations of each line with their words and attention."""
-        query = await read_request(TranslationRequest, request, self.limits, self.languages)
+        query = await read_request(TranslationRequest, request, self.settings)
         if query.format == "html":
             raise HTTPException(400, "format html is not supported by /words; use /translate")
-        job = Job(query.lines, query.target, 1 + query.alternatives, attention=True)
-        translations = await self._answer(job, request)
-        return JSONResponse({"lines": [line_values(one, job.n_best) for one in translations]})
+        translations = await self._answer(query, request, attention=True)
+        return JSONResponse({"lines": [line_values(one, 1 + query.alternatives) for one in translations]})
 
     async def detect(self, request: Request) -> JSONResponse:
         """Return the language of a text, or of each text in a list, with the confidence in percent."""
-        query = await read_request(TextRequest, request, self.limits, self.languages)
-        found = [[detect(text.text, self.languages.sources)] for text in query.texts]
+        query = await read_request(TextRequest, request, self.settings)
+        found = [[detect(text.text, self.settings.sources)] for text in query.texts]
         return JSONResponse(found if isinstance(query.q, list) else found[0])
 
-    async def _answer(self, job: Job, request: Request) -> list[Translation]:
-        """Return the translations of a job; it is abandoned if the client disconnects or the job takes too long."""
+    async def _answer(self, query: TranslationRequest, request: Request, attention: bool) -> list[Translation]:
+        """Translate all lines; the job is abandoned if the client disconnects or the job takes too long."""
+        job = Job(query.lines, query.target, 1 + query.alternatives, attention)
         try:
             self.batcher.submit(job)
         except queue.Full:
@@ -190,13 +192,14 @@ class _Service:
         return translations
 
 
-def _settings(languages: Languages, limits: Limits) -> dict[str, Any]:
-    source, target = ({"code": code, "name": language_name(code)} for code in languages.directions[0])
-    needs_key = limits.api_key is not None
+def _frontend(settings: Settings) -> dict[str, Any]:
+    """Return the settings for clients in LibreTranslate's format."""
+    source, target = ({"code": code, "name": language_name(code)} for code in settings.directions[0])
+    needs_key = settings.api_key is not None
     return {
         "apiKeys": needs_key,
         "keyRequired": needs_key,
-        "charLimit": limits.characters,
+        "charLimit": settings.max_characters,
         "frontendTimeout": 500,
         "suggestions": False,
         "filesTranslation": False,
@@ -205,28 +208,20 @@ def _settings(languages: Languages, limits: Limits) -> dict[str, Any]:
     }
 
 
-def _host_name(host: str) -> str | None:
-    try:
-        return urlsplit(f"//{host}").hostname
-    except ValueError:  # such as an unclosed bracket
-        return None
-
-
 async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _alternatives(text: Text | Fragment, of_lines: list[Translation], max_number: int) -> list[str]:
-    """Return the text of the second-best translations of all lines, then that of the third-best ones, and so on."""
-    num_found = max((len(line.alternatives) for line in of_lines), default=0)
-    return [_join(text, of_lines, rank) for rank in range(1, 1 + min(max_number, num_found))]
+def _join(text: Text | Fragment, of_lines: list[Translation], max_ranks: int) -> list[str]:
+    """Return the text of the best translations of all lines, then that of the second-best ones, and so on.
 
-
-def _join(text: Text | Fragment, of_lines: list[Translation], rank: int) -> str:
-    """Join the translations of all lines at this rank (0: best) into a text; lines with fewer use their best one."""
-    n_bests = ([line, *line.alternatives] for line in of_lines)
-    return type(text)(text.text).join([n_best[rank if rank < len(n_best) else 0] for n_best in n_bests])
+    Lines with fewer translations use their best one.
+    """
+    n_bests = [[line, *line.alternatives] for line in of_lines]
+    num_ranks = min(max_ranks, max(map(len, n_bests), default=1))
+    by_rank = ([n_best[rank if rank < len(n_best) else 0] for n_best in n_bests] for rank in range(num_ranks))
+    return [type(text)(text.text).join(translations) for translations in by_rank]
 
 
 async def _refuse(_: Request, error: Exception) -> JSONResponse:

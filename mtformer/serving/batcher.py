@@ -13,7 +13,7 @@ from mtformer.decoding.translator import Translator
 from mtformer.errors import MtformerError
 
 MAX_CHARACTERS = 10_000
-"""Number of characters at which a batch is full."""
+"""Number of characters, including line ends, at which a batch is full."""
 
 
 class ClosedError(MtformerError):
@@ -35,11 +35,6 @@ class Job:
     """A translation for each line; it may have more `alternatives` than requested."""
     is_abandoned: bool = False
     """True if no client is waiting for the answer anymore; the job may then never be answered."""
-
-    @property
-    def size(self) -> int:
-        """Number of characters, including line ends."""
-        return sum(len(line) + 1 for line in self.lines)
 
 
 class Batcher:
@@ -97,7 +92,7 @@ class Batcher:
                     break
                 if not job.is_abandoned:
                     jobs.append(job)
-                    size += job.size
+                    size += sum(len(line) + 1 for line in job.lines)
         return jobs
 
     def _translate(self, group: Sequence[Job]) -> None:

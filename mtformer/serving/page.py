@@ -10,27 +10,26 @@ from fastapi.responses import HTMLResponse
 
 from mtformer.decoding.sentences import UNSPACED
 from mtformer.decoding.translation import Translation
-from mtformer.serving.requests import Languages, Limits
+from mtformer.serving.requests import Settings
 from mtformer.templating import render
-from mtformer.text.pieces import SPACE
-from mtformer.text.tokenizer import BYTE_PIECE, piece_bytes
+from mtformer.text.tokenizer import BYTE_PIECE, SPACE
 
 MAX_ALTERNATIVES = 4
 MIN_WEIGHT = 0.01
 """Smallest attention weight that the page shows."""
 
 
-def make_page(title: str, languages: Languages, limits: Limits) -> HTMLResponse:
+def make_page(title: str, settings: Settings) -> HTMLResponse:
     """Return the translation page."""
-    described = languages.describe()
-    settings = {
-        "names": {one["code"]: one["name"] for one in described},
-        "targets": {one["code"]: one["targets"] for one in described if one["targets"]},
-        "characters": limits.characters,
-        "alternatives": min(limits.alternatives, MAX_ALTERNATIVES),
-        "keyed": limits.api_key is not None,
+    languages = settings.languages()
+    values = {
+        "names": {one["code"]: one["name"] for one in languages},
+        "targets": {one["code"]: one["targets"] for one in languages if one["targets"]},
+        "characters": settings.max_characters,
+        "alternatives": min(settings.max_alternatives, MAX_ALTERNATIVES),
+        "keyed": settings.api_key is not None,
     }
-    return respond_with(render("serve.html", title=f"Translate: {title}", model=title, settings=settings))
+    return respond_with(render("serve.html", title=f"Translate: {title}", model=title, settings=values))
 
 
 def respond_with(html: str) -> HTMLResponse:
@@ -94,4 +93,6 @@ def _units(pieces: Sequence[str], joins_words: bool) -> list[tuple[int, int]]:
 
 
 def _text(pieces: Sequence[str]) -> str:
-    return b"".join(map(piece_bytes, pieces)).decode("utf-8", "replace")
+    each = ((BYTE_PIECE.fullmatch(piece), piece) for piece in pieces)
+    text = b"".join(bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE, " ").encode() for byte, piece in each)
+    return text.decode("utf-8", "replace")

@@ -51,39 +51,34 @@ PROBLEMS = {
 Str = InstanceOf[str]
 
 
+def all_directions(data: DataConfig) -> list[tuple[str, str]]:
+    """Return the translation directions of a model, starting with the main direction of its config.
+
+    The config of a bundle lists no corpora. Targets listed only in `tgt_langs` are translated from the source
+    language; if the source language is itself such a target, it is translated from all others.
+    """
+    found = list(data.directions)
+    known = {target for _, target in found}
+    for target in data.tgt_langs:
+        others = set(data.target_languages) - {target} if target == data.src_lang else {data.src_lang}
+        found += [(source, target) for source in sorted(others) if target not in known]
+    return found
+
+
 @dataclass(frozen=True)
-class Limits:
-    """Limits on requests."""
-
-    characters: int
-    """Maximum number of characters in all texts of a request."""
-    alternatives: int
-    """Maximum number of translations besides the best one; a request for more gets this number."""
-    api_key: str | None
-    """Key that a request must contain; None: no key is required."""
-    default_alternatives: int = 0
-    """Number of translations besides the best one if the request does not specify it."""
-
-
-@dataclass(frozen=True)
-class Languages:
-    """Translation directions of a model, as (source, target); the first one is the main direction of the config."""
+class Settings:
+    """Languages of the server, and limits on requests."""
 
     directions: Sequence[tuple[str, str]]
-
-    @classmethod
-    def from_config(cls, data: DataConfig) -> "Languages":
-        """Return the languages of a config.
-
-        The config of a bundle lists no corpora. Targets listed only in `tgt_langs` are translated from the source
-        language; if the source language is itself such a target, it is translated from all others.
-        """
-        found = list(data.directions)
-        known = {target for _, target in found}
-        for target in data.tgt_langs:
-            others = set(data.target_languages) - {target} if target == data.src_lang else {data.src_lang}
-            found += [(source, target) for source in sorted(others) if target not in known]
-        return cls(found)
+    """Translation directions, as (source, target)."""
+    max_characters: int
+    """Maximum number of characters in all texts of a request."""
+    max_alternatives: int = 0
+    """Maximum number of translations besides the best one; a request for more gets this number."""
+    default_alternatives: int = 0
+    """Number of translations besides the best one if the request does not specify it."""
+    api_key: str | None = None
+    """Key that a request must contain; None: no key is required."""
 
     @property
     def sources(self) -> list[str]:
@@ -94,7 +89,7 @@ class Languages:
         """Return the source languages that are available for a target language."""
         return [source for source, one in self.directions if one == target]
 
-    def describe(self) -> list[dict[str, object]]:
+    def languages(self) -> list[dict[str, object]]:
         """Return each language once, with the languages it can be translated into, in LibreTranslate's format."""
         codes = dict.fromkeys([*self.sources, *(target for _, target in self.directions)])
         targets = {code: [target for source, target in self.directions if source == code] for code in codes}
@@ -120,9 +115,6 @@ def detect(text: str, candidates: Sequence[str]) -> dict[str, object]:
     return {"confidence": round(100 * shares[best], 1), "language": candidates[best]}
 
 
-Context = tuple[Limits, Languages]
-
-
 class Text:
     """A text, split into lines and the line breaks between them."""
 
@@ -138,7 +130,7 @@ class Text:
 
 
 class TextRequest(BaseModel):
-    """A request with texts, such as POST /detect. Pass a `Context` as the validation context."""
+    """A request with texts, such as POST /detect. Pass `Settings` as the validation context."""
 
     q: Annotated[Str | list[Str], Field(description="The text, or a list of texts.")]
     api_key: Annotated[Any, WithJsonSchema({"type": "string", "description": "Key, if the server needs one."})] = None
@@ -151,11 +143,11 @@ class TextRequest(BaseModel):
     @field_validator("q")
     @classmethod
     def _check_size(cls, q: str | list[str], info: ValidationInfo) -> str | list[str]:
-        limits, _ = cast(Context, info.context)
+        max_characters = cast(Settings, info.context).max_characters
         texts = [q] if isinstance(q, str) else q
         num_characters = sum(map(len, texts))
         num_lines = sum(1 + len(BREAK.findall(text)) for text in texts)
-        for number, most, unit in ((num_characters, limits.characters, "characters"), (num_lines, MAX_LINES, "lines")):
+        for number, most, unit in ((num_characters, max_characters, "characters"), (num_lines, MAX_LINES, "lines")):
             if number > most:
                 raise ValueError(f"q has {number:,} {unit}; the maximum for a request is {most:,}: send less text")
         return q
@@ -181,12 +173,12 @@ class TranslationRequest(TextRequest):
 
     @model_validator(mode="after")
     def _check_values(self, info: ValidationInfo) -> "TranslationRequest":
-        limits, languages = cast(Context, info.context)
-        asked = self.alternatives if "alternatives" in self.model_fields_set else limits.default_alternatives
-        self.alternatives = min(asked, limits.alternatives)
-        candidates = languages.sources_of(self.target)
+        settings = cast(Settings, info.context)
+        asked = self.alternatives if "alternatives" in self.model_fields_set else settings.default_alternatives
+        self.alternatives = min(asked, settings.max_alternatives)
+        candidates = settings.sources_of(self.target)
         if not candidates or (self.source != "auto" and self.source not in candidates):
-            known = ", ".join(f"{source} to {target}" for source, target in languages.directions)
+            known = ", ".join(f"{source} to {target}" for source, target in settings.directions)
             pair = one_line(f"{self.source} to {self.target}")
             raise ValueError(f"this model does not translate {pair}; it translates {known}")
         return self
@@ -200,9 +192,9 @@ class TranslationRequest(TextRequest):
 Kind = TypeVar("Kind", bound=TextRequest)
 
 
-async def read_request(kind: type[Kind], request: Request, limits: Limits, languages: Languages) -> Kind:
+async def read_request(kind: type[Kind], request: Request, settings: Settings) -> Kind:
     """Read a JSON object, a form or a query string, check the key and other fields; raise HTTPException on errors."""
-    max_bytes = 12 * limits.characters + 4096  # a character has up to 12 bytes in JSON and forms
+    max_bytes = 12 * settings.max_characters + 4096  # a character has up to 12 bytes in JSON and forms
     try:
         body = await asyncio.wait_for(_read_body(request, max_bytes), BODY_SECONDS)
     except (asyncio.TimeoutError, asyncio.CancelledError):  # the latter when the server shuts down
@@ -210,25 +202,24 @@ async def read_request(kind: type[Kind], request: Request, limits: Limits, langu
     except ClientDisconnect:
         raise HTTPException(400, "the connection was closed before the request was complete") from None
     fields = await _parse(body, request)
-    if limits.api_key is not None:
-        _check_key(fields.get("api_key") or "", limits.api_key)
+    if settings.api_key is not None:
+        if not (given := fields.get("api_key")):
+            raise HTTPException(403, "api_key is missing; this server requires one")
+        if not hmac.compare_digest(*(str(key).encode("utf-8", "surrogatepass") for key in (given, settings.api_key))):
+            raise HTTPException(403, "api_key is wrong")
     try:
-        return kind.model_validate(fields, context=(limits, languages))
+        return kind.model_validate(fields, context=settings)
     except ValidationError as error:
-        raise HTTPException(400, _describe(error)) from None
+        first = error.errors(include_url=False)[0]
+        is_explained = first["type"] == "value_error"
+        what = str(first["ctx"]["error"]) if is_explained else PROBLEMS[str(first["loc"][0])]
+        raise HTTPException(400, what) from None
 
 
 def describe_body(kind: type[TextRequest]) -> dict[str, Any]:
     """Describe the request body for an OpenAPI schema; the fields may also be sent in the query string."""
     schema = {"schema": kind.model_json_schema()}
     return {"requestBody": {"content": dict.fromkeys(("application/json", FORM, MULTIPART), schema)}}
-
-
-def _describe(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    if first["type"] == "value_error":
-        return str(first["ctx"]["error"])
-    return PROBLEMS[str(first["loc"][0])]
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
@@ -245,7 +236,13 @@ async def _parse(body: bytes, request: Request) -> dict[str, Any]:
     """Return the fields of a JSON object, or of the query string and form, where repeated fields become lists."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if body and kind not in (FORM, MULTIPART):
-        return _parse_json(body)
+        try:
+            found = parse_json(body)
+        except ValueError as error:  # also for bytes that are not UTF-8, or a number with thousands of digits
+            raise HTTPException(400, f"the request is not valid JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise HTTPException(400, 'the request is not a JSON object; send {"q": ..., "source": ..., "target": ...}')
+        return found
     if kind == FORM and body.lstrip().startswith(b"{"):
         raise HTTPException(400, "the body is JSON but sent as a form; set the header Content-Type: application/json")
     try:
@@ -269,21 +266,3 @@ async def _parse_multipart(body: bytes, scope: Scope) -> dict[str, list[Any]]:
     body.decode("utf-8")  # Starlette reads other bytes as Latin-1.
     form = await Request(scope, receive).form(max_files=0, max_fields=MAX_LINES, max_part_size=len(body))
     return {key: form.getlist(key) for key in form}
-
-
-def _parse_json(body: bytes) -> dict[str, Any]:
-    try:
-        found = parse_json(body)
-    except ValueError as error:  # also for bytes that are not UTF-8, or a number with thousands of digits
-        raise HTTPException(400, f"the request is not valid JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise HTTPException(400, 'the request is not a JSON object; send {"q": ..., "source": ..., "target": ...}')
-    return found
-
-
-def _check_key(given: object, api_key: str) -> None:
-    if not given:
-        raise HTTPException(403, "api_key is missing; this server requires one")
-    given_bytes, key_bytes = (key.encode("utf-8", "surrogatepass") for key in (str(given), api_key))
-    if not hmac.compare_digest(given_bytes, key_bytes):
-        raise HTTPException(403, "api_key is wrong")

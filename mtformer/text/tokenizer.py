@@ -11,23 +11,13 @@ import sentencepiece
 
 from mtformer.errors import DataError
 from mtformer.files import atomic_folder, read_bytes
-from mtformer.text.pieces import SPACE
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 CONTROL_IDS = frozenset((PAD, BOS, EOS))
 JOINT, SRC, TGT = "joint.model", "src.model", "tgt.model"
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
-UNKNOWN_PIECE, UNKNOWN_TEXT = "<unk>", " ⁇ "
-
-
-def piece_bytes(piece: str, is_control: bool = False) -> bytes:
-    """Return the text of a SentencePiece piece in UTF-8."""
-    if is_control:
-        return b""
-    if piece == UNKNOWN_PIECE:
-        return UNKNOWN_TEXT.encode()
-    byte = BYTE_PIECE.fullmatch(piece)
-    return bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE, " ").encode()
+SPACE = "▁"
+"""SentencePiece's symbol for a space."""
 
 
 class Tokenizer:

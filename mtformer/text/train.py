@@ -4,7 +4,7 @@ import io
 import logging
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import sentencepiece
@@ -30,7 +30,7 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
     large or too small for it.
     """
     # SentencePiece can sample too, but not with a given seed.
-    sentences = _sample(_usable(lines), config.train_sentences)
+    sentences = _sample(lines, config.train_sentences)
     log.info(
         "training a %s tokenizer of %d pieces on %s lines%s", config.model_type, config.vocab_size,
         f"{len(sentences):,}", "; this takes several minutes" if len(sentences) > SLOW_FROM else "",
@@ -61,27 +61,24 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
         temporary.write_bytes(model.getvalue())
 
 
-def _usable(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines that are neither blank nor too long; log the number of lines that are too long."""
-    num_long = 0
+def _sample(lines: Iterable[str], size: int) -> list[str]:
+    """Return a deterministic uniform sample of at most `size` lines that are neither blank nor too long.
+
+    Reservoir sampling (Vitter's algorithm R). The number of lines that are too long is logged.
+    """
+    generator, num_seen, num_long = random.Random(0), 0, 0
+    kept: list[str] = []
     for line in lines:
         if len(line) * 4 > MAX_LINE_BYTES and len(line.encode("utf-8")) > MAX_LINE_BYTES:
             num_long += 1
         elif line and not line.isspace():
-            yield line
+            num_seen += 1
+            if num_seen <= size:
+                kept.append(line)
+            elif (index := generator.randrange(num_seen)) < size:
+                kept[index] = line
     if num_long:
         log.warning("the tokenizer is not trained on %d lines of more than %d bytes", num_long, MAX_LINE_BYTES)
-
-
-def _sample(lines: Iterable[str], size: int) -> list[str]:
-    """Return a deterministic uniform sample of at most `size` lines (reservoir sampling, Vitter's algorithm R)."""
-    generator = random.Random(0)
-    kept: list[str] = []
-    for number, line in enumerate(lines):
-        if number < size:
-            kept.append(line)
-        elif (index := generator.randrange(number + 1)) < size:
-            kept[index] = line
     return kept
 
 

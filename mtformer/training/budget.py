@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from mtformer.config.schema import TrainingConfig
 
@@ -15,11 +16,27 @@ TOLERANCE = 0.02
 """A planned number of steps changes if the number of remaining steps differs by more than this share."""
 
 
-def fitting_steps(seconds: float, step_seconds: float, validation_seconds: float, config: TrainingConfig) -> int:
-    """Return how many steps fit in a time, including the validations between them and one at the end."""
-    averaging_seconds = validation_seconds if config.average_last else 0.0
-    per_step = step_seconds + validation_seconds / config.validate_every
-    return max(1, int((seconds - validation_seconds - averaging_seconds) / per_step))
+def relative_cost(config: TrainingConfig, first: int, last: int) -> float:
+    """Return the time of steps `first` + 1 to `last`, relative to a step with consistency regularization if it is used.
+
+    A step without it takes about half of the time, because it has one pass over the batch instead of two.
+    """
+    return last - first - max(0, min(last, config.consistency_start) - first) / 2
+
+
+def fitting_steps(
+    seconds: float, step_seconds: float, validation_seconds: float, config: TrainingConfig, step: int = 0
+) -> int:
+    """Return how many steps after `step` fit in a time, including the validations between them and one at the end.
+
+    `step_seconds` is the time of a step of relative cost 1.
+    """
+    seconds -= validation_seconds * (2 if config.average_last else 1)
+    per_validation = validation_seconds / config.validate_every
+    num_cheap = max(0, config.consistency_start - step)
+    num_cheap = min(num_cheap, int(seconds / (step_seconds / 2 + per_validation)))
+    seconds -= num_cheap * (step_seconds / 2 + per_validation)
+    return max(1, num_cheap + int(seconds / (step_seconds + per_validation)))
 
 
 def with_steps(config: TrainingConfig, num_steps: int) -> TrainingConfig:
@@ -28,26 +45,21 @@ def with_steps(config: TrainingConfig, num_steps: int) -> TrainingConfig:
     return config.model_copy(update={"max_steps": num_steps, "warmup_steps": warmup_steps})
 
 
+@dataclass
 class Budget:
-    """Measures the speed of this process, and plans the number of steps.
+    """Measures the speed of this process, and plans the number of steps that fit in a time."""
 
-    Args:
-        config: the training section, with `max_minutes`.
-        validation_seconds: estimated time of a validation; replaced by the measured one.
-        plans: plans to follow instead of planning by time, as numbers of steps by step; None: plan by time.
-    """
-
-    def __init__(self, config: TrainingConfig, validation_seconds: float, plans: Mapping[int, int] | None) -> None:
-        assert config.max_minutes is not None
-        self.config = config
-        self.seconds = 60 * config.max_minutes
-        self.validation_seconds = validation_seconds
-        self.plans = plans
-        self._num_steps = 0
-        self._start = 0.0
-        self._timed = 0.0
-        """Seconds of all steps since `_start`, at the last step."""
-        self._paused = 0.0
+    config: TrainingConfig
+    seconds: float
+    validation_seconds: float
+    """Time of a validation: an estimate, until one is measured."""
+    plans: Mapping[int, int] | None
+    """Plans to follow instead of planning by time, as numbers of steps by step; None: plan by time."""
+    _num_steps: int = 0
+    _start: float = 0.0
+    _timed: float = 0.0
+    """Seconds of all steps since `_start`, at the last step."""
+    _paused: float = 0.0
 
     def add_step(self) -> None:
         """Time the step that has just ended."""
@@ -72,8 +84,8 @@ class Budget:
         is_early = step < self.config.warmup_steps and spent < PLANNED_AFTER * self.seconds
         if self._num_steps < 2 * FIRST_STEPS or (planned is None and is_early):
             return None
-        step_seconds = self._timed / (self._num_steps - FIRST_STEPS)
-        left = fitting_steps(self.seconds - spent, step_seconds, self.validation_seconds, self.config)
+        step_seconds = self._timed / relative_cost(self.config, step - self._num_steps + FIRST_STEPS, step)
+        left = fitting_steps(self.seconds - spent, step_seconds, self.validation_seconds, self.config, step)
         total = min(self.config.max_steps, step + left)
         if planned is not None and abs(total - planned) <= TOLERANCE * max(1, planned - step):
             return None

@@ -82,29 +82,25 @@ def newest_good(run: RunDir) -> Path | None:
     Raises:
         CheckpointError: if all checkpoints are damaged (then none is renamed), or one cannot be read or renamed.
     """
+    damaged: list[tuple[Path, str]] = []
     try:
         for folder in (run.path, run.checkpoints):
             clear_leftovers(folder)
-        return _newest_good(run)
+        for folder in reversed(run.checkpoint_folders()):
+            try:
+                verify(folder, WEIGHTS, TRAINER_STATE)
+            except DamagedError as error:
+                damaged.append((folder, error.what))
+                continue
+            for other, what in damaged:
+                aside = _set_aside(other)
+                log.warning("%s: %s; kept as %s, resuming from %s", other, what, aside.name, folder.name)
+            return folder
     except OSError as error:
         raise CheckpointError(
             f"{error.filename or run.checkpoints}: {error.strerror or error}; resuming needs read and write access "
             f"to {run.path}"
         ) from error
-
-
-def _newest_good(run: RunDir) -> Path | None:
-    damaged: list[tuple[Path, str]] = []
-    for folder in reversed(run.checkpoint_folders()):
-        try:
-            verify(folder, WEIGHTS, TRAINER_STATE)
-        except DamagedError as error:
-            damaged.append((folder, error.what))
-            continue
-        for other, what in damaged:
-            aside = _set_aside(other)
-            log.warning("%s: %s; kept as %s, resuming from %s", other, what, aside.name, folder.name)
-        return folder
     if damaged:
         newest, what = damaged[0]
         raise CheckpointError(

@@ -3,15 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import NamedTuple
-
-
-class Summary(NamedTuple):
-    """Summary of a value over a whole run, shown in a report."""
-
-    label: str
-    summarize: Callable[[Sequence[float]], float]
-    format: str
 
 
 @dataclass(frozen=True)
@@ -19,8 +10,6 @@ class TrainingFigure:
     """A value in train or dev records, and how it is shown."""
 
     key: str
-    label: str
-    """Axis label."""
     on_dev: bool = False
     """True if dev records also contain it."""
     is_timing: bool = False
@@ -33,53 +22,39 @@ class TrainingFigure:
     """Caption of its chart in a report; None: no chart."""
     is_log: bool = False
     """True if the chart has a logarithmic axis."""
-    summary: Summary | None = None
-    """Its row in the speed section of a report; None: no row."""
+    summary: tuple[str, Callable[[Sequence[float]], float], str] | None = None
+    """Its row in the speed section of a report: label, function of the values of a run, and format; None: no row."""
 
 
 FIGURES = (
-    TrainingFigure("loss", "loss", on_dev=True, bar="loss {:.3f}", chart="Loss per target token, with label smoothing"),
-    TrainingFigure("nll", "negative log-likelihood"),
-    TrainingFigure("perplexity", "perplexity", on_dev=True, chart="Perplexity", is_log=True),
-    TrainingFigure("bleu", "BLEU", on_dev=True, chart="BLEU on dev"),
-    TrainingFigure("chrf", "chrF2++", on_dev=True, chart="chrF2++ on dev"),
-    TrainingFigure("learning_rate", "learning rate", bar="lr {:.2e}", chart="Learning rate"),
-    TrainingFigure("grad_norm", "gradient norm", bar="grad {:.2f}", chart="Gradient norm, before clipping"),
+    TrainingFigure("loss", on_dev=True, bar="loss {:.3f}", chart="Loss per target token, with label smoothing"),
+    TrainingFigure("nll"),
+    TrainingFigure("perplexity", on_dev=True, chart="Perplexity", is_log=True),
+    TrainingFigure("bleu", on_dev=True, chart="BLEU on dev"),
+    TrainingFigure("chrf", on_dev=True, chart="chrF2++ on dev"),
+    TrainingFigure("learning_rate", bar="lr {:.2e}", chart="Learning rate"),
+    TrainingFigure("grad_norm", bar="grad {:.2f}", chart="Gradient norm, before clipping"),
     TrainingFigure(
         "tokens_per_second",
-        "tokens per second",
         is_timing=True,
         bar="{:,.0f} tokens/s",
         chart="Tokens per second, source and target",
-        summary=Summary("tokens per second, source and target, median", median, "{:,.0f}"),
+        summary=("tokens per second, source and target, median", median, "{:,.0f}"),
     ),
-    TrainingFigure(
-        "waiting_for_data",
-        "waiting for data",
-        is_timing=True,
-        summary=Summary("waiting for data, mean", fmean, "{:.2%}"),
-    ),
-    TrainingFigure("padding", "padding", summary=Summary("padding, mean", fmean, "{:.2%}")),
-    TrainingFigure("seconds_per_step", "seconds per step", is_timing=True),
-    TrainingFigure(
-        "memory_gb",
-        "memory (GB)",
-        is_timing=True,
-        chart="Memory in GB",
-        summary=Summary("peak memory", max, "{:.2f} GB"),
-    ),
+    TrainingFigure("waiting_for_data", is_timing=True, summary=("waiting for data, mean", fmean, "{:.2%}")),
+    TrainingFigure("padding", summary=("padding, mean", fmean, "{:.2%}")),
+    TrainingFigure("seconds_per_step", is_timing=True),
+    TrainingFigure("memory_gb", is_timing=True, chart="Memory in GB", summary=("peak memory", max, "{:.2f} GB")),
     TrainingFigure(
         "skipped_steps",
-        "skipped steps",
         bar="{:.0f} steps skipped",
         is_exceptional=True,
-        summary=Summary("skipped steps", sum, "{:,.0f}"),
+        summary=("skipped steps", sum, "{:,.0f}"),
     ),
     TrainingFigure(
         "split_batches",
-        "split batches",
         is_exceptional=True,
-        summary=Summary("batches split in two to fit in memory", sum, "{:,.0f}"),
+        summary=("batches split in two to fit in memory", sum, "{:,.0f}"),
     ),
 )
 """Values in the order of charts, summaries and the progress bar. Train records have `nll` instead of perplexity and no

@@ -55,47 +55,34 @@ class Position:
     validations_since_best: int = 0
 
 
+@dataclass(eq=False)
 class Trainer:
-    """Trains a model and writes logs and checkpoints to a run directory.
+    """Trains a model and writes logs and checkpoints to a run directory."""
 
-    Args:
-        config: the config of the experiment.
-        run: the run directory.
-        step: the training step, with model and optimizer.
-        batches_from: function that returns the batches after a sampler state, each with its `end` state.
-        dev_batches: function that returns the dev batches; None without dev data.
-        decode_dev: function that translates and scores dev; None without dev data.
-        progress: progress display.
-        made_with: description of the data, versions and device; saved in each checkpoint and compared on resuming.
-    """
+    experiment: Config
+    run: RunDir
+    step: TrainingStep
+    """Training step, with model and optimizer."""
+    batches_from: Callable[[SamplerState], Iterator[Batch]]
+    """Function that returns the batches after a sampler state, each with its `end` state."""
+    dev_batches: Callable[[], Iterable[Batch]] | None
+    """Function that returns the dev batches; None without dev data."""
+    decode_dev: DecodeDev | None
+    """Function that translates and scores dev; None without dev data."""
+    progress: Progress
+    made_with: dict[str, Any]
+    """Description of the data, versions and device; saved in each checkpoint and compared on resuming."""
+    plans: Mapping[int, int] | None = None
+    """See `Budget`."""
 
-    def __init__(
-        self,
-        config: Config,
-        run: RunDir,
-        step: TrainingStep,
-        batches_from: Callable[[SamplerState], Iterator[Batch]],
-        dev_batches: Callable[[], Iterable[Batch]] | None,
-        decode_dev: DecodeDev | None,
-        progress: Progress,
-        made_with: dict[str, Any],
-    ) -> None:
-        self.given = self.config = config.training
+    def __post_init__(self) -> None:
+        self.given = self.config = self.experiment.training
         self.budget: Budget | None = None
-        self.plans: Mapping[int, int] | None = None
-        """See `Budget`."""
-        self.run = run
-        self.step = step
-        self.ranks = step.ranks
-        self.batches_from = batches_from
-        self.dev_batches = dev_batches
-        self.decode_dev = decode_dev
-        self.progress = progress
-        self.made_with = made_with
+        self.ranks = self.step.ranks
         self.stop = StopSignal()
         self.window = Window()
-        self.core_watch = CoreWatch(step.device, self.ranks)
-        self.metrics = Metrics(run, config, self.ranks.is_main)
+        self.core_watch = CoreWatch(self.step.device, self.ranks)
+        self.metrics = Metrics(self.run, self.experiment, self.ranks.is_main)
         self.position = Position()
         self.last_batches: list[Batch] = []
         """First micro-batch of the last step."""
@@ -185,7 +172,7 @@ class Trainer:
         self.start = time.perf_counter() - self.position.seconds
         self.position.seconds_before += seconds_before
         if self.given.max_minutes is not None:
-            self.budget = Budget(self.given, validation_seconds, self.plans)
+            self.budget = Budget(self.given, 60 * self.given.max_minutes, validation_seconds, self.plans)
         with self.stop, self.metrics:
             if self.position.step % self.config.validate_every == 0:
                 self._validate()  # if the interrupted run has not finished this

@@ -85,6 +85,8 @@ class Objective(nn.Module):
         self.config = config
         self.compiled: nn.Module | None = None
         """Compiled model for training; not used in validation, which would compile it again."""
+        self.has_consistency = True
+        """False in the first steps (`consistency_start`)."""
 
     def forward(
         self, src_BS: Tensor, src_lengths_B: Tensor, tgt_in_BT: Tensor, tgt_out_BT: Tensor
@@ -95,8 +97,8 @@ class Objective(nn.Module):
         are those of the first pass (SimCut) or the mean of both passes (R-Drop).
         """
         config, weight = self.config, self.config.consistency_weight
-        is_rdrop = self.training and config.consistency == "rdrop"
-        is_simcut = self.training and config.consistency == "simcut" and weight > 0
+        kind = config.consistency if self.training and self.has_consistency else "none"
+        is_rdrop, is_simcut = kind == "rdrop", kind == "simcut" and weight > 0
         states = self.compiled if self.compiled is not None and self.training else self.model
         if is_rdrop or is_simcut:
             src_BS, src_lengths_B, tgt_in_BT = (torch.cat([x, x]) for x in (src_BS, src_lengths_B, tgt_in_BT))
@@ -168,14 +170,6 @@ def _smoothed_classes(weight: Tensor, bias: Tensor | None, wide: torch.dtype) ->
     return _SmoothedClasses(is_in_V.sum(), is_in_V @ weight.to(wide), sum_of_biases, is_in_V)
 
 
-def _logits_of(target_N: Tensor, hidden_ND: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the reference logits in float32, (N, 1)."""
-    logits_N = (hidden_ND * weight[target_N]).sum(dim=1)
-    if bias is not None:
-        logits_N = logits_N + bias[target_N]
-    return logits_N.unsqueeze(1)
-
-
 def _divergence(
     log_p_CV: Tensor, p_CV: Tensor, kl_weights: tuple[float, float], real_C1: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -222,7 +216,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             chunk = min(chunk, FP16_ROWS if kl_weights is None else int(FP16_ROWS / (1 + sum(kl_weights))))
         if kl_weights is not None:
             chunk += chunk % 2  # both rows of a pair
-        exact_N1 = None if hidden_ND.dtype == wide else _logits_of(target_N, hidden_ND, weight, bias)
+        exact_N1 = None  # reference logits in float32
+        if hidden_ND.dtype != wide:
+            exact_N1 = (hidden_ND * weight[target_N]).sum(dim=1, keepdim=True)
+            exact_N1 = exact_N1 if bias is None else exact_N1 + bias[target_N, None]
         # All chunks share one buffer: allocating new pages takes as long as the softmax.
         logits_room, p_room = hidden_ND.new_empty(chunk, V), hidden_ND.new_empty(chunk, V, dtype=wide)
         log_p_room, kl = torch.empty_like(p_room[: 0 if kl_weights is None else chunk]), None

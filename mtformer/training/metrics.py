@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -23,7 +23,7 @@ from mtformer.training.step import StepResult
 log = logging.getLogger("mtformer")
 
 
-class Metrics(AbstractContextManager["Metrics"]):
+class Metrics(ExitStack):
     """Context manager that logs to metrics.jsonl (one JSON object per line), and to TensorBoard if enabled.
 
     In processes other than the main one, nothing is written.
@@ -33,6 +33,7 @@ class Metrics(AbstractContextManager["Metrics"]):
     """
 
     def __init__(self, run: RunDir, config: Config, is_main: bool) -> None:
+        super().__init__()
         self.path = run.metrics
         self.is_main = is_main
         self.tensorboard: Any = None
@@ -40,11 +41,7 @@ class Metrics(AbstractContextManager["Metrics"]):
             require_extra("training.tensorboard", "tensorboard", "tensorboard")
             from torch.utils.tensorboard import SummaryWriter
 
-            self.tensorboard = SummaryWriter(str(run.tensorboard))
-
-    def __exit__(self, *error: object) -> None:
-        if self.tensorboard is not None:
-            self.tensorboard.close()
+            self.tensorboard = self.enter_context(SummaryWriter(str(run.tensorboard)))
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append a record of kind train, dev, plan or resume; raise CheckpointError if it cannot be written."""

@@ -80,12 +80,6 @@ class Ema:
         torch._foreach_mul_(self.averages, decay)
         torch._foreach_add_(self.averages, self.parameters, alpha=1 - decay)
 
-    @torch.no_grad()
-    def reset(self) -> None:
-        """Reset the averages to the current weights."""
-        for average, parameter in zip(self.averages, self.parameters, strict=True):
-            average.copy_(parameter)
-
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Use the averages as weights of the model inside the context."""

@@ -65,10 +65,6 @@ class Ranks:
         """Return True if the flag is set on any process."""
         return self.sum([float(flag)])[0] > 0
 
-    def wait(self) -> None:
-        """Wait until all processes have reached this call."""
-        self.sum([0.0])
-
     @contextlib.contextmanager
     def main_first(self) -> Iterator[None]:
         """Run the body of the context on process 0 first, then on one process per machine, then on the others.
@@ -76,11 +72,10 @@ class Ranks:
         This way, shared files are written once, and their errors are reported once.
         """
         order = 0 if self.is_main else 1 if self.local_rank == 0 else 2
-        for _ in range(order):
-            self.wait()
-        yield
-        for _ in range(2 - order):
-            self.wait()
+        for turn in range(3):
+            if turn == order:
+                yield
+            self.gather(None)  # waits for all processes
 
 
 ALONE = Ranks()

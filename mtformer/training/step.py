@@ -95,6 +95,7 @@ class TrainingStep:
         rate = learning_rate(step, self.config, self.model.config.d_model)
         self._set_learning_rate(rate)
         self.objective.train()
+        self._local_objective.has_consistency = step > self.config.consistency_start
         if self.copies is not None:
             self.copies.refresh()
         num_tokens = self.ranks.sum([sum(batch.num_tgt_tokens for batch in batches)])[0]
@@ -138,16 +139,28 @@ class TrainingStep:
             DeviceError: if a single pair does not fit in memory.
         """
         start = time.perf_counter()
+        self._try(batch, is_alone=True)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - start
+
+    def order_gradients(self, batch: Batch) -> None:
+        """Let DDP choose the order of the gradients in its buffers, which it does after the first pass.
+
+        Sums over more than two processes depend on this order, so it must not change after the first step: a resumed
+        run would differ from an uninterrupted one. All processes must call this together.
+        """
+        if self.ranks.size > 1:
+            self._try(batch, is_alone=False)
+
+    def _try(self, batch: Batch, is_alone: bool) -> None:
+        """Run a micro-batch without changing weights or the state of the random number generators."""
         self.objective.train()
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            self._sums([batch], 1.0, is_alone=True)
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            self._sums([batch], 1.0, is_alone)
             # Even a skipped step allocates the optimizer moments.
             self._update(torch.ones((), dtype=torch.bool, device=self.device))
         self.optimizer.zero_grad(set_to_none=True)
-        if devices:
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter() - start
 
     def max_batch_tokens(self, batch: Batch) -> int:
         """Return the size of the largest micro-batch, in padded tokens, that suits the device.
@@ -192,7 +205,7 @@ class TrainingStep:
         """Load weights from a file and reset the EMA weights; raise CheckpointError if they do not fit the model."""
         load_weights(self.model, path, place=shard_like)
         if self.ema is not None:
-            self.ema.reset()
+            self.ema = Ema(self.model, self.ema.decay)
 
     @torch.no_grad()
     def load_training_weights(self, weights: dict[str, Tensor]) -> None:

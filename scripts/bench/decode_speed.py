@@ -46,7 +46,7 @@ from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translator import Translator
 from mtformer.device import DTYPES, set_up_memory
-from mtformer.export.bundle import export_ctranslate2
+from mtformer.export.bundle import export
 from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
@@ -90,7 +90,7 @@ def mtformer_system(
     def decode(src_BS: Tensor, src_lengths_B: Tensor) -> list[Hypothesis]:
         bounds = LengthBounds(settings, src_lengths_B, [0] * len(src_BS), num_tokens)
         decode_batch = generate if num_beams == 1 else beam_search
-        best = [found[0] for found in decode_batch(model, src_BS, src_lengths_B, settings, bounds)]
+        best = [found[0] for found in decode_batch([model], src_BS, src_lengths_B, settings, bounds)]
         if any(len(hypothesis.tokens) != num_tokens - 1 for hypothesis in best):
             raise RuntimeError(f"not {num_tokens} target tokens for each sentence")
         return best
@@ -159,8 +159,8 @@ def make_bundles(size: Size, tokenizer: Any, folder: Path) -> None:
     """Write bundles with random weights, for ids and for text, and their exports to CTranslate2."""
     run, text_run = (write_bundle(size, tokenizer, folder / name, name == "text") for name in ("ids", "text"))
     for kind in (None, "int8"):
-        export_ctranslate2(run, folder / f"ids-{kind or 'fp32'}", None, kind)
-    export_ctranslate2(text_run, folder / "text-int8", None, None)
+        export(run, folder / f"ids-{kind or 'fp32'}", None, "ctranslate2", kind)
+    export(text_run, folder / "text-int8", None, "ctranslate2", None)
 
 
 def write_bundle(size: Size, tokenizer: Any, folder: Path, has_bias: bool) -> RunDir:

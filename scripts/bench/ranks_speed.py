@@ -44,10 +44,10 @@ def train(size_name: str, precision: str, sharded: bool, steps: int, length: int
         batch = make_batch([(one, one) for one in ids])
         for number in range(1, WARM_UP + steps + 1):
             if number == WARM_UP + 1:
-                ranks.wait()
+                ranks.gather(None)
                 start = time.perf_counter()
             step.run([batch], number)
-        ranks.wait()
+        ranks.gather(None)
         seconds = time.perf_counter() - start
         if ranks.is_main:
             print(ranks.size * steps * (batch.num_src_tokens + batch.num_tgt_tokens) / seconds)

@@ -20,7 +20,7 @@ from mtformer.config.schema import EvaluationConfig
 from mtformer.data.corpus.readers import read_lines
 from mtformer.decoding.translator import Translator
 from mtformer.evaluation.scores import score
-from mtformer.export.bundle import export_ctranslate2
+from mtformer.export.bundle import export as write_export
 from mtformer.run_dir import RunDir
 
 Answer = tuple[float, list[str]]
@@ -51,7 +51,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for has_map in (False, True):
             export = Path(folder, "map" if has_map else "plain")
-            export_ctranslate2(RunDir.open(options.run), export, None, None, vocabulary_map=has_map)
+            write_export(RunDir.open(options.run), export, None, "ctranslate2", vocabulary_map=has_map)
             for precision in ("fp32", "int8"):
                 arguments = (build, export, precision, options.source)
                 systems[f"{export.name} {precision}"] = partial(turns.Worker, *arguments, threads=options.threads)

@@ -112,7 +112,6 @@ def test_runs_that_differ_only_in_seed_form_one_system(runs: list[Path], tmp_pat
     assert [len(row["runs"]) for row in table["systems"]] == [2, 1]
     assert [run["seed"] for run in table["systems"][0]["runs"]] == [1, 2]
     assert table["systems"][0]["deviation"] == 0.0
-    assert table["systems"][1]["seeds_interval"] is None
     assert len(compared(*runs, "--no-group")["systems"]) == 3
 
     last = Path(shutil.copytree(runs[2], tmp_path / "other_s3"))
@@ -120,7 +119,6 @@ def test_runs_that_differ_only_in_seed_form_one_system(runs: list[Path], tmp_pat
     result = invoke("compare", *runs, last)
     assert result.exit_code == 0, result.stderr
     assert "systems with several seeds\n  base:   base; copy\n  other:  other; other_s3" in result.stdout
-    assert "Welch's 95% interval" in result.stdout
     assert "by chrF2++, in the first run of each system" in result.stdout
     assert re.search(r"other +2 +\d+\.\d\d ± 0\.00 ", result.stdout)
 

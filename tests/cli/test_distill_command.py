@@ -68,7 +68,7 @@ def test_an_interrupted_translation_resumes_with_equal_text(
     config = load_config(student).config
     teacher = distill.load_teachers([trained[0]], config)
     whole, stopped = RunDir(tmp_path / "whole"), RunDir(tmp_path / "stopped")
-    distill.distilled_config(teacher, config, [], whole, lambda num_lines: None)
+    distill.distilled_config(lambda: teacher, config, [], whole, lambda num_lines: None)
     real, calls = type(teacher).translate, []
 
     def translate(self: Any, lines: list[str], **settings: Any) -> list[Translation]:
@@ -79,9 +79,9 @@ def test_an_interrupted_translation_resumes_with_equal_text(
 
     monkeypatch.setattr(type(teacher), "translate", translate)
     with pytest.raises(KeyboardInterrupt):
-        distill.distilled_config(teacher, config, [], stopped, lambda num_lines: None)
+        distill.distilled_config(lambda: teacher, config, [], stopped, lambda num_lines: None)
     assert (stopped.corpus / "00000.tsv").exists()
-    distill.distilled_config(teacher, config, [], stopped, lambda num_lines: None)
+    distill.distilled_config(lambda: teacher, config, [], stopped, lambda num_lines: None)
     assert calls == [25, 25, 25, 10]
     text = (stopped.corpus / distill.DISTILLED).read_bytes()
     assert text == (whole.corpus / distill.DISTILLED).read_bytes()
@@ -129,7 +129,9 @@ def test_translations_of_another_teacher_are_not_used(
     trained: tuple[Path, Result], run: Path, student: Path, tmp_path: Path
 ) -> None:
     config, new = load_config(student).config, RunDir(tmp_path / "new")
-    distill.distilled_config(distill.load_teachers([trained[0]], config), config, [], new, lambda num_lines: None)
+    distill.distilled_config(
+        lambda: distill.load_teachers([trained[0]], config), config, [], new, lambda num_lines: None
+    )
     shutil.rmtree(RunDir(run).averaged)
     result = invoke("distill", run, "--config", student, "--run-dir", new.path)
     assert (result.exit_code, "made with other teachers" in result.stderr) == (2, True), result.stderr

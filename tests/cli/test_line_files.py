@@ -139,8 +139,8 @@ def write(path: Path, continues: bool, crash_after: int | None = None, text: byt
                     if number == crash_after:
                         out.flush()
                         raise CrashError
-                output.save(out, lines)
-        output.finish(lines)
+                output.save(out, lines.position)
+        output.finish(lines.position)
     return begun
 
 
@@ -318,8 +318,8 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
                     message = f"{tmp_path}/{name}: another process is writing this file; wait, or change --output"
                     with pytest.raises(DataError, match=message):
                         write(tmp_path / name, continues=number % 2 == 0)
-                first.save(out, lines)
-        first.finish(lines)
+                first.save(out, lines.position)
+        first.finish(lines.position)
     assert (tmp_path / "out").read_bytes() == TEXT.upper()
     assert names(tmp_path) == [".out.mtformer.json", "link", "out"]
     (tmp_path / ".out.lock").touch()  # as after a killed process

@@ -3,14 +3,16 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from forked import start_several
+from forked import Program, start_several
 
 from mtformer.experiment.verify import compare_runs
 from mtformer.files import META
@@ -22,9 +24,9 @@ OPTIONS = ("training.precision=fp32", "training.eps=1e-3", "model.dropout=0", "t
 """fp32 without dropout, and an eps that prevents Adam from amplifying rounding errors in zero gradients."""
 
 
-def start(corpus: Path, run: Path, *options: str) -> "subprocess.Popen[str]":
-    """Start `torchrun -m mtformer train small.yaml` with two processes."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+def start(corpus: Path, run: Path, *options: str, nodes: Sequence[str] = ("--standalone",)) -> "subprocess.Popen[str]":
+    """Start `torchrun -m mtformer train small.yaml` with two processes on this node."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", *nodes, "--nproc-per-node", "2"]
     return subprocess.Popen(
         [*launcher, "-m", "mtformer", "train", str(corpus / "small.yaml"), *options, "--run-dir", str(run)],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
@@ -164,6 +166,41 @@ def test_all_processes_stop_if_one_dies(corpus: Path, tmp_path: Path, victim: in
     assert len([line for line in stderr.splitlines() if line.startswith("error:")]) <= 1, stderr
 
 
+@pytest.mark.process
+def test_a_run_on_two_nodes_is_resumed_after_a_process_died(corpus: Path, tmp_path: Path) -> None:
+    options = ("training.validate_every=3", "--resume", "auto")
+    train(corpus, tmp_path / "whole", *options, processes=4)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    nodes = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "run")
+    agents = [start(corpus, tmp_path / "run", *options, nodes=nodes) for _ in range(2)]
+    while not RunDir(tmp_path / "run").steps():
+        time.sleep(0.01)
+        assert [agent.poll() for agent in agents] == [None, None]
+    os.kill(children(agents[1].pid)[0], signal.SIGKILL)
+    stderr = "".join(agent.communicate(timeout=300)[1] for agent in agents)
+    assert all(agent.returncode != 0 for agent in agents)
+    assert len([line for line in stderr.splitlines() if line.startswith("error:")]) <= 1, stderr
+    agents = [start(corpus, tmp_path / "run", *options, nodes=nodes) for _ in range(2)]
+    assert [agent.wait() for agent in agents] == [0, 0]
+    different = [part for part in compare_runs(RunDir(tmp_path / "whole"), RunDir(tmp_path / "run")) if part.difference]
+    assert different == []
+
+
 def children(pid: int) -> list[int]:
     """Return the child processes of a process, in the order in which they started."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.process
+def test_processes_of_srun_find_each_other(corpus: Path, tmp_path: Path) -> None:
+    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost"}
+    arguments = ["train", corpus / "small.yaml", "training.max_steps=2", "--run-dir", tmp_path / "run"]
+    programs = [
+        Program(*arguments, stderr=tmp_path / f"stderr.{rank}", SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank), **job)
+        for rank in range(2)
+    ]
+    assert [program.wait() for program in programs] == [0, 0]
+    assert programs[0].stderr.read_text().count("device cpu") == 1
+    assert programs[1].stderr.read_text() == "", "only the first process logs"

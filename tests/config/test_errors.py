@@ -35,7 +35,7 @@ def messages(path: str, *overrides: str) -> list[str]:
         ("model:\n  layer_drop: 1\n", "3: model.layer_drop: must be at least 0 and below 1, not 1"),
         ("training:\n  consistency: r-drop\n", "3: training.consistency: must be one of none, rdrop, simcut, not 'r-d"),
         ("training:\n  consistency_weight: -1\n", "3: training.consistency_weight: must be at least 0, not -1"),
-        ("training:\n  consistency_weight: 2\n", "3: training.consistency_weight: consistency_weight is for R-Dr"),
+        ("training:\n  consistency_weight: 2\n", "3: training.consistency_weight: consistency_weight and consi"),
         ("training:\n  cutoff: 1\n", "3: training.cutoff: must be at least 0 and below 1, not 1"),
         ("training: {consistency: rdrop, cutoff: 0.1}\n", "2: training.cutoff: cutoff is for SimCut; also set"),
         ("training:\n  token_dropout: 1.0\n", "3: training.token_dropout: must be at least 0 and below 1, not 1.0"),

@@ -41,7 +41,7 @@ def test_values_and_their_origins(write: Write) -> None:
     assert loaded.config.training.max_steps == 5
     assert loaded.origins["data.train.0.tgt"] == Origin("file", "configs/base.yaml", 5)
     assert loaded.origins["training.betas"] == Origin("file", "configs/base.yaml", 11)
-    assert loaded.origins["training.max_steps"] == Origin("override", override="training.max_steps=5")
+    assert loaded.origins["training.max_steps"] == Origin("override", "training.max_steps=5")
     assert loaded.origins["data.train.1.split"] == loaded.origins["model.d_model"] == Origin("default")
 
 
@@ -121,8 +121,8 @@ def test_override_values_are_yaml(write: Write) -> None:
     assert (config.model.d_model, config.model.num_heads) == (64, 4)
     assert config.data.train == [TsvFile(tsv="a=b.tsv")]
     assert config.tokenizer.user_symbols == ["<2no>"]
-    assert loaded.origins["training.betas"].override == "training.betas.1=1e-1"
-    assert loaded.origins["model.num_heads"].override == "model.num_heads=4"
+    assert loaded.origins["training.betas"].name == "training.betas.1=1e-1"
+    assert loaded.origins["model.num_heads"].name == "model.num_heads=4"
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 
 from mtformer.config.data import SOURCES, CorpusConfig
 from mtformer.config.fields import fields, section_keys
-from mtformer.config.loading import config_diff, dump_config, json_schema, key_lines, load_config, resolve_paths
+from mtformer.config.loading import config_diff, dump_config, json_schema, load_config, resolve_paths
 from mtformer.config.schema import Config
 from mtformer.config.section import Section
-from mtformer.config.yaml_text import dotted
+from mtformer.config.yaml_text import Origin, dotted, read_yaml
 
 Write = Callable[[str, str], str]
 
@@ -44,7 +44,8 @@ def test_a_dumped_config_is_read_back(write: Write) -> None:
 def test_each_value_of_a_dumped_config_has_its_own_line(write: Write) -> None:
     loaded = load_config(write("a.yaml", FULL))
     text = dump_config(loaded.config)
-    lines = {dotted(path): line for line, path in key_lines(text).items()}
+    _, origins = read_yaml(text, lambda line: Origin("file", line=line))
+    lines = {dotted(path): origin.line or 0 for path, origin in origins.items()}
     numbers = [lines[key] for key in loaded.origins]
     assert len(set(numbers)) == len(numbers)
     for key in loaded.origins:

@@ -6,7 +6,7 @@ import torch
 from toy import Limits, ToyModel, assert_same, batch, beam_search, greedy, random_ids, sentences, tiny_model
 
 from mtformer.decoding.engine import Engine
-from mtformer.decoding.inference import Ensemble, mean_log_probs
+from mtformer.decoding.inference import mean_log_probs
 from mtformer.text.tokenizer import EOS
 
 LIMITS = Limits(max_length_ratio=1.0)
@@ -40,11 +40,11 @@ def test_mean_log_probs_averages_probabilities() -> None:
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_ensemble_search_equals_search_with_the_mean_model(beam_size: int) -> None:
     members, many = [ToyModel(seed=1), ToyModel(seed=2)], sentences(40)
-    ensemble, mean, src = Ensemble(members), Mean(*members), batch(*many)
-    together = beam_search(ensemble, *src, beam_size, 0.6, LIMITS)
+    mean, src = Mean(*members), batch(*many)
+    together = beam_search(members, *src, beam_size, 0.6, LIMITS)
     for ours, expected in zip(together, beam_search(mean, *src, beam_size, 0.6, LIMITS), strict=True):
         assert_same(ours, expected)
-    assert_same(greedy(ensemble, *src, LIMITS), greedy(mean, *src, LIMITS))
+    assert_same(greedy(members, *src, LIMITS), greedy(mean, *src, LIMITS))
     alone = beam_search(members[0], *src, beam_size, 0.6, LIMITS)
     assert sum(a[0].tokens == b[0].tokens for a, b in zip(together, alone, strict=True)) < 30
 
@@ -55,20 +55,10 @@ def test_members_of_different_sizes_give_results_independent_of_the_batch() -> N
         tiny_model(seed=2, d_model=24, num_heads=3, num_decoder_layers=1, norm_position="post"),
         tiny_model(seed=3, d_ff=48, num_encoder_layers=1, positions="rotary", max_positions=40),
     ]
-    ensemble, many = Ensemble(models), random_ids(25, seed=2)
-    together = beam_search(ensemble, *batch(*many), 3, 1.0, LIMITS)
+    many = random_ids(25, seed=2)
+    together = beam_search(models, *batch(*many), 3, 1.0, LIMITS)
     for source, n_best in zip(many[:8], together, strict=False):
-        assert_same(n_best, beam_search(ensemble, *batch(source), 3, 1.0, LIMITS)[0])
+        assert_same(n_best, beam_search(models, *batch(source), 3, 1.0, LIMITS)[0])
     scored = Engine(models).score([[*source, EOS] for source in many], [n_best[0].tokens for n_best in together])
     for n_best, expected in zip(together, scored, strict=True):
         assert n_best[0].token_log_probabilities == pytest.approx(expected, abs=1e-4)
-
-
-def test_reorder_and_keep_update_the_cache_of_each_member() -> None:
-    ensemble = Ensemble([ToyModel(seed=1), ToyModel(seed=2)])
-    cache = ensemble.start(*batch([4], [5], [6]), 2, 5)
-    ensemble.step(torch.tensor([4, 5, 4, 5, 4, 5]), cache)
-    cache.reorder(torch.tensor([[1, 1], [1, 0], [0, 0]]))
-    cache.keep(torch.tensor([2, 0]))
-    for member in cache:
-        assert member.rows == [((6, EOS), (4,)), ((6, EOS), (4,)), ((4, EOS), (5,)), ((4, EOS), (5,))]

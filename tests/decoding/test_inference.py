@@ -84,19 +84,15 @@ def test_packed_model_has_nearly_the_same_logits(precision: str, changes: dict[s
 def test_exact_logits_correct_the_scores_of_the_most_probable_tokens() -> None:
     """Their log-probabilities are as accurate as if bf16 were used only in the layers before the logits."""
     _, packed = plain_and_packed("bf16")
-    logits_NV, exact_logits = packed.step(torch.arange(4, 10), packed.start(*batch(*random_ids(3, seed=2)), 2, 4))
-    assert exact_logits is not None
-    row_NV = torch.arange(6).unsqueeze(1).expand_as(logits_NV)
-    exact_NV = exact_logits(row_NV, torch.arange(logits_NV.size(1)).expand_as(logits_NV))
+    logits_NV, correct = packed.step(torch.arange(4, 10), packed.start(*batch(*random_ids(3, seed=2)), 2, 4))
+    assert correct is not None
+    V = logits_NV.size(1)
+    index_BX = torch.arange(2 * V).expand(3, -1)
+    exact_NV = logits_NV.float() + correct(index_BX // V, index_BX % V).view(6, V)
     assert 1e-4 < distance(logits_NV, exact_NV) < 5e-3
     expected_BRV = exact_NV.log_softmax(-1).view(3, 2, -1)
     rounded_BRV = logits_NV.log_softmax(-1, dtype=torch.float32).view(3, 2, -1)
-
-    def exact(beam_BX: torch.Tensor, token_BX: torch.Tensor) -> torch.Tensor:
-        row_BX = beam_BX + 2 * torch.arange(3).unsqueeze(1)
-        return exact_NV[row_BX, token_BX] - logits_NV[row_BX, token_BX].float()
-
-    score_BK, beam_BK, token_BK = top_candidates(rounded_BRV.clone(), torch.zeros(3, 2), 8, exact)
+    score_BK, beam_BK, token_BK = top_candidates(rounded_BRV.clone(), torch.zeros(3, 2), 8, correct)
     expected_BK = expected_BRV[torch.arange(3).unsqueeze(1), beam_BK, token_BK]
     rounded_BK = rounded_BRV[torch.arange(3).unsqueeze(1), beam_BK, token_BK]
     assert (score_BK - expected_BK).abs().max() < 0.5 * (rounded_BK - expected_BK).abs().max()

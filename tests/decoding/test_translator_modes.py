@@ -195,7 +195,7 @@ def test_mbr_returns_the_sample_with_the_highest_utility(translator: Translator)
     found = translator.translate(lines, mbr_samples=12, n_best=3, seed=4)
     for one, drawn in zip(found, samples, strict=True):
         texts = [each.text for each in all_of(drawn)]
-        utilities = dict(zip(texts, expected_utilities(texts), strict=True))
+        utilities = expected_utilities(texts)
         ranked = sorted(utilities.values(), reverse=True)
         assert [utilities[each.text] for each in all_of(one)] == ranked[:3]
     assert [one.text for one in found] != [one.text for one in samples]
@@ -252,9 +252,7 @@ class FixedEngine(Engine):
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         self.num_attended += len(sources)
-        return [
-            torch.eye(len(t) + 2, max(len(s), len(t) + 2))[1:, : len(s)] for s, t in zip(sources, targets, strict=True)
-        ]
+        return [torch.eye(len(t) + 1, len(s) + len(t))[1:, : len(s) - 1] for s, t in zip(sources, targets, strict=True)]
 
 
 def fixed(translator: Translator, *texts: list[str]) -> tuple[Translator, FixedEngine]:

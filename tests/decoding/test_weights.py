@@ -61,7 +61,7 @@ def test_the_default_is_the_average_unless_the_best_checkpoint_is_clearly_better
     assert find_weights(run, None, metric) == [averaged if is_average else best]
     default = default_weights(run, metric)
     assert default is not None
-    assert default.is_average == is_average
+    assert (default.folder == run.averaged) == is_average
     assert text in default.text
 
 

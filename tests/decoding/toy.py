@@ -118,7 +118,7 @@ class Limits:
 
 
 def beam_search(
-    model: Any,
+    models: Any,
     src_BS: Tensor,
     src_lengths_B: Tensor,
     beam_size: int,
@@ -129,10 +129,10 @@ def beam_search(
     choose: Chooser = best_candidates,
     **settings: Any,
 ) -> list[list[Hypothesis]]:
-    """Return the n-best translations of each sentence by beam search."""
+    """Return the n-best translations of each sentence by beam search with a model or an ensemble."""
     decoding = limits.settings(beam_size=beam_size, length_penalty=alpha, **settings)
     bounds = limits.bounds(src_lengths_B)
-    return beam.beam_search(model, src_BS, src_lengths_B, decoding, bounds, rules=rules, choose=choose)
+    return beam.beam_search(_as_list(models), src_BS, src_lengths_B, decoding, bounds, rules=rules, choose=choose)
 
 
 def greedy(
@@ -140,7 +140,7 @@ def greedy(
 ) -> list[Hypothesis]:
     """Return the translation of each sentence by greedy search."""
     decoding, bounds = limits.settings(beam_size=1, length_penalty=alpha), limits.bounds(src_lengths_B)
-    return [one for [one] in generate(model, src_BS, src_lengths_B, decoding, bounds, rules=rules)]
+    return [one for [one] in generate(_as_list(model), src_BS, src_lengths_B, decoding, bounds, rules=rules)]
 
 
 def sample(
@@ -157,7 +157,11 @@ def sample(
     """Return sampled translations of each sentence; the default keys are the indices of the sentences."""
     decoding = limits.settings(sampling=True, n_best=num_samples, length_penalty=alpha, **settings)
     keys, bounds = range(len(src_BS)) if keys is None else keys, limits.bounds(src_lengths_B)
-    return generate(model, src_BS, src_lengths_B, decoding, bounds, rules=rules, keys=keys)
+    return generate(_as_list(model), src_BS, src_lengths_B, decoding, bounds, rules=rules, keys=keys)
+
+
+def _as_list(models: Any) -> list[Any]:
+    return models if isinstance(models, list) else [models]
 
 
 def naive_beam_search(

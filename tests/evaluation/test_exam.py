@@ -18,7 +18,6 @@ from mtformer.evaluation.exam import (
     PERTURBATIONS,
     ROWS,
     SHARES,
-    Broken,
     Row,
     broken_limits,
     perturb,
@@ -73,7 +72,7 @@ def card_of(fault: Fault, pairs: Sequence[tuple[str, str]] = PAIRS, **of_transla
 
 
 def broken_cells(card: dict[str, Row]) -> set[tuple[str, str]]:
-    return {(one.row, one.column) for one in broken_limits(LIMITS, card)}
+    return {(one["row"], one["column"]) for one in broken_limits(LIMITS, card)}
 
 
 def perfect(src: str, text: str, num_lines: int) -> str:
@@ -208,8 +207,10 @@ def test_limits_are_lowest_or_highest_values(tmp_path: Path) -> None:
     equal: dict[str, Row] = {"caps": {**blank, "chrf_change": -5, "loops": 1.5}, "batches": {**blank, "equal": 100}}
     assert broken_limits(limits, equal) == []
     worse: dict[str, Row] = {"caps": {**blank, "chrf_change": -5.1, "loops": 2}, "batches": {**blank, "equal": 99.5}}
-    expected = [("caps", "chrf_change", -5.1, -5), ("caps", "loops", 2, 1.5), ("batches", "equal", 99.5, 100)]
-    assert broken_limits(limits, worse) == [Broken(*one) for one in expected]
+    broken = [("caps", "chrf_change", -5.1, -5), ("caps", "loops", 2, 1.5), ("batches", "equal", 99.5, 100)]
+    assert broken_limits(limits, worse) == [
+        {"row": row, "column": column, "value": value, "limit": limit} for row, column, value, limit in broken
+    ]
 
 
 @pytest.mark.parametrize(

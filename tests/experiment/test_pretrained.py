@@ -15,7 +15,7 @@ from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError
 from mtformer.experiment.preflight import dry_run
 from mtformer.experiment.verify import StopAt
-from mtformer.export.bundle import export_bundle
+from mtformer.export.bundle import export
 from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.weights import read_weights
 
@@ -72,7 +72,7 @@ def test_a_run_starts_with_the_weights_and_tokenizer_of_init_from(
 ) -> None:
     """After one step with learning rate 0 the weights still equal those of the other run."""
     if kind == "bundle":
-        export_bundle(base, tmp_path / "bundle", None)
+        export(base, tmp_path / "bundle")
     start = tmp_path / "bundle" if kind == "bundle" else base.path
     run, corpus = RunDir(tmp_path / "run"), other_corpus(corpus, tmp_path / "corpus")
     still = {"init_from": str(start), "max_steps": 1, "learning_rate": 1e-30, "warmup_steps": 0}

@@ -23,7 +23,7 @@ from mtformer.experiment.prepare import prepare_experiment
 from mtformer.experiment.run_state import lock_run, read_state
 from mtformer.experiment.runs import RunContents
 from mtformer.experiment.verify import StopAt
-from mtformer.export.bundle import export_bundle
+from mtformer.export.bundle import export
 from mtformer.files import read_meta
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import WEIGHTS, RunDir, write_config
@@ -65,7 +65,7 @@ def test_the_share_of_multi_sentence_lines_is_saved_with_the_model(folder: Path,
     assert shares[0] == shares[1] == pytest.approx(1 / 3, abs=0.03)
 
     bundle = RunDir(tmp_path / "bundle")
-    export_bundle(one, bundle.path, None)
+    export(one, bundle.path)
     assert [from_data_report(run, "multi_sentence_share") for run in (one, bundle)] == [shares[0]] * 2
     assert Translator.load(bundle.path).knows_several_sentences
     prepared = prepare_experiment(config(folder), one.tokenizer)
@@ -75,7 +75,7 @@ def test_the_share_of_multi_sentence_lines_is_saved_with_the_model(folder: Path,
     assert in_validation.preferred_tokens == loaded.preferred_tokens < loaded.max_tokens
 
     one.data_report.unlink()
-    export_bundle(one, tmp_path / "unknown", None)
+    export(one, tmp_path / "unknown")
     assert not Translator.load(tmp_path / "unknown").knows_several_sentences
 
 

@@ -14,7 +14,7 @@ from small import Make, random_lines, write_bundle
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError
 from mtformer.export import bundle as module
-from mtformer.export.bundle import export_argos
+from mtformer.export.bundle import export
 from mtformer.run_dir import RunDir
 
 LINES = random_lines(20, seed=3)
@@ -23,7 +23,7 @@ LINES = random_lines(20, seed=3)
 @pytest.mark.parametrize("quantization", [None, "int8"])
 def test_a_package_translates(bundle: RunDir, tmp_path: Path, quantization: str | None) -> None:
     """Argos Translate extracts the file, and passes the pieces of each sentence to CTranslate2."""
-    export_argos(bundle, tmp_path / "it.argosmodel", None, quantization)
+    export(bundle, tmp_path / "it.argosmodel", None, "argos", quantization)
     with zipfile.ZipFile(tmp_path / "it.argosmodel") as archive:
         archive.extractall(tmp_path / "packages")
     [package] = (tmp_path / "packages").iterdir()
@@ -46,13 +46,13 @@ def test_a_package_translates(bundle: RunDir, tmp_path: Path, quantization: str 
 def test_what_the_format_cannot_represent_is_refused(make_random: Make, tmp_path: Path) -> None:
     run = write_bundle(tmp_path / "run", *make_random(tie_embeddings="output"))
     with pytest.raises(ConfigError, match=r"^tokenizer\.joint false: not supported by Argos Translate"):
-        export_argos(run, tmp_path / "it", None, None)
+        export(run, tmp_path / "it", None, "argos", None)
     with pytest.raises(ConfigError, match="quantization 'int4': not supported"):
-        export_argos(run, tmp_path / "it", None, "int4")
+        export(run, tmp_path / "it", None, "argos", "int4")
     for tags in ("source", "target"):
         run.config.write_text(re.sub("language_tags: .*", f"language_tags: {tags}", run.config.read_text()))
         with pytest.raises(ConfigError, match=f"'{tags}': not supported by --format argos; train with 'none'$"):
-            export_argos(run, tmp_path / "it", None, None)
+            export(run, tmp_path / "it", None, "argos", None)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

@@ -30,7 +30,7 @@ from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError, DeviceError
 from mtformer.export import bundle as module
-from mtformer.export.bundle import export_ctranslate2
+from mtformer.export.bundle import export
 from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
@@ -289,12 +289,12 @@ def test_quantization_does_not_modify_the_weights(make_trained: Make, bundle: Ru
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name]), name
     weights = bundle.bundle_weights.read_bytes()
-    export_ctranslate2(bundle, tmp_path / "int8", None, "int8")
+    export(bundle, tmp_path / "int8", None, "ctranslate2", "int8")
     assert bundle.bundle_weights.read_bytes() == weights
 
 
 def test_loading_keeps_the_number_of_pytorch_threads(bundle: RunDir, tmp_path: Path) -> None:
-    export_ctranslate2(bundle, tmp_path / "ct2", None, None)
+    export(bundle, tmp_path / "ct2", None, "ctranslate2", None)
     torch.set_num_threads(2)
     load_exported(tmp_path / "ct2", "cpu").translate(LINES[:2])
     assert torch.get_num_threads() == 2
@@ -306,7 +306,7 @@ def test_quantized_exports_are_small_and_accurate(bundle: RunDir, tmp_path: Path
     sizes = {}
     for kind in (None, *ctranslate2.specs.model_spec.ACCEPTED_MODEL_TYPES):
         target = tmp_path / str(kind)
-        export_ctranslate2(bundle, target, None, kind)
+        export(bundle, target, None, "ctranslate2", kind)
         assert sorted(path.name for path in target.iterdir()) == EXPORTED
         sizes[kind] = (target / "model.bin").stat().st_size
         other = load_exported(target, "cpu")
@@ -322,7 +322,7 @@ def test_quantized_exports_are_small_and_accurate(bundle: RunDir, tmp_path: Path
 
 def test_an_unknown_quantization_raises_config_error(bundle: RunDir, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"quantization 'int4': not supported by CTranslate2; use int8, "):
-        export_ctranslate2(bundle, tmp_path / "it", None, "int4")
+        export(bundle, tmp_path / "it", None, "ctranslate2", "int4")
     assert not (tmp_path / "it").exists()
 
 
@@ -336,13 +336,13 @@ def test_exports_are_atomic(bundle: RunDir, tmp_path: Path, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(module, "write_companions", fail)
         with pytest.raises(DataError, match="it: cannot be written: No space left on device; free some space"):
-            export_ctranslate2(bundle, target, None, None)
+            export(bundle, target, None, "ctranslate2", None)
     assert list(target.parent.iterdir()) == []
-    export_ctranslate2(bundle, target, None, None)
+    export(bundle, target, None, "ctranslate2", None)
     assert "secret" in bundle.config.read_text()
     assert "secret" not in (target / "config.yaml").read_text()
     with pytest.raises(CheckpointError, match="already exists"):
-        export_ctranslate2(bundle, target, None, None)
+        export(bundle, target, None, "ctranslate2", None)
 
 
 def test_different_names_of_a_special_piece_raise_config_error(
@@ -369,7 +369,7 @@ def test_special_pieces_with_other_names_are_exported(make_random: Make, tmp_pat
 def test_a_missing_library_raises_config_error(bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     for call in (
-        lambda: export_ctranslate2(bundle, tmp_path / "it", None, None),
+        lambda: export(bundle, tmp_path / "it", None, "ctranslate2", None),
         lambda: load_exported(bundle.path),
     ):
         with pytest.raises(ConfigError, match=r"CTranslate2 is not installed; pip install 'mtformer\[ctranslate2\]'"):
@@ -380,7 +380,7 @@ def test_folders_and_settings_that_cannot_be_loaded_raise_errors(
     bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "it"
-    export_ctranslate2(bundle, target, None, None)
+    export(bundle, target, None, "ctranslate2", None)
     with pytest.raises(DeviceError, match="precision 'fp8': CTranslate2 does not support it on cpu; use auto, fp32, "):
         load_exported(target, "cpu", "fp8")
     with pytest.raises(DeviceError, match="device 'tpu'"):

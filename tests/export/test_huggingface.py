@@ -18,7 +18,7 @@ from mtformer.decoding.inference import pad
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError
 from mtformer.export import bundle, huggingface
-from mtformer.export.huggingface import export_huggingface
+from mtformer.export.bundle import export
 from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
@@ -53,7 +53,7 @@ def set_decoding(run: RunDir, **values: object) -> None:
 def test_logits_are_equal(options: dict[str, Any], make_random: Make, tmp_path: Path) -> None:
     """The source has padding. In float64, the only remaining difference is the order of summation."""
     model, tokenizers = make_random(**options)
-    export_huggingface(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None)
+    export(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None, "huggingface")
     peer = load_peer(tmp_path / "out")
     src_BS, src_lengths_B = pad([[*ids, EOS] for ids in tokenizers.src.encode(LINES)], torch.device("cpu"))
     tgt_BT, _ = pad([[BOS, *ids] for ids in tokenizers.tgt.encode(LINES[::-1])], torch.device("cpu"))
@@ -88,7 +88,7 @@ def test_translations_are_equal(options: dict[str, Any], joint: TokenizerPair, t
     run, short = write_bundle(tmp_path / "run", model, joint), [line for line in lines if len(line.split()) < 5][:30]
     for beam_size in (1, 4):
         set_decoding(run, beam_size=beam_size, max_length=longest, max_length_ratio=99.0)
-        export_huggingface(run, tmp_path / f"out{beam_size}", None)
+        export(run, tmp_path / f"out{beam_size}", None, "huggingface")
         ours = Translator.load(run.path).translate(short)
         theirs = load_peer(tmp_path / f"out{beam_size}").translate(short)
         whole = [number for number, one in enumerate(ours) if len(one.tokens) < longest]
@@ -103,7 +103,7 @@ def test_translations_are_equal(options: dict[str, Any], joint: TokenizerPair, t
 def test_ids_of_lines_are_equal(tie: str, make_random: Make, tmp_path: Path) -> None:
     """Covers source and target, including text that looks like special pieces, and unknown characters."""
     model, tokenizers = make_random(norm_position="post", tie_embeddings=tie)
-    export_huggingface(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None)
+    export(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None, "huggingface")
     tokenizer = load_peer(tmp_path / "out").tokenizer
     assert tokenizer(LINES)["input_ids"] == [[*ids, EOS] for ids in tokenizers.src.encode(LINES)]
     targets = tokenizers.tgt.encode(LINES)
@@ -116,7 +116,7 @@ def test_ids_of_lines_are_equal(tie: str, make_random: Make, tmp_path: Path) -> 
 def test_search_settings(make_random: Make, tmp_path: Path) -> None:
     run = write_bundle(tmp_path / "run", *make_random())
     set_decoding(run, beam_size=7, length_penalty=0.6, early_stopping="certain", max_length=33)
-    export_huggingface(run, tmp_path / "out", None)
+    export(run, tmp_path / "out", None, "huggingface")
     settings = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert settings == {
         "num_beams": 7,
@@ -147,7 +147,7 @@ def test_search_settings(make_random: Make, tmp_path: Path) -> None:
 def test_unsupported_settings_are_named(options: dict[str, Any], line: str, make_random: Make, tmp_path: Path) -> None:
     run = write_bundle(tmp_path / "run", *make_random(**options))
     with pytest.raises(ConfigError, match=rf"^{line}[^\n]*$"):
-        export_huggingface(run, tmp_path / "out", None)
+        export(run, tmp_path / "out", None, "huggingface")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -157,7 +157,7 @@ def test_a_symbol_that_looks_like_a_language_code_raises_config_error(
     model, tokenizers = make_random()
     monkeypatch.setattr(huggingface.TokenizerPair, "load", lambda folder: _with_code(tokenizers))
     with pytest.raises(ConfigError, match=r"tokenizer.user_symbols '>>de<<' cannot be exported to Hugging Face"):
-        export_huggingface(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None)
+        export(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None, "huggingface")
 
 
 def _with_code(tokenizers: TokenizerPair) -> TokenizerPair:
@@ -177,11 +177,11 @@ def test_exports_are_atomic(make_random: Make, tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(bundle, "write_checksums", fail)
         with pytest.raises(DataError, match="out: cannot be written: disk full; free some space"):
-            export_huggingface(run, tmp_path / "out", None)
+            export(run, tmp_path / "out", None, "huggingface")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     (tmp_path / "out").mkdir()
     with pytest.raises(CheckpointError, match="already exists"):
-        export_huggingface(run, tmp_path / "out", None)
+        export(run, tmp_path / "out", None, "huggingface")
 
 
 def test_export_from_the_command_line(make_random: Make, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from mtformer.data.demo import write_demo
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError
 from mtformer.experiment.train import train_experiment
-from mtformer.export.huggingface import export_huggingface
+from mtformer.export.bundle import export
 from mtformer.export.marian import import_marian
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import WEIGHTS, RunDir
@@ -263,7 +263,7 @@ def test_pickled_half_precision_weights_can_be_imported(marian: Marian, tmp_path
 
 
 def test_an_imported_model_can_be_exported_to_hugging_face(marian: Marian, imported: RunDir, tmp_path: Path) -> None:
-    export_huggingface(imported, tmp_path / "back", None)
+    export(imported, tmp_path / "back", None, "huggingface")
     lines = [*short_lines(marian.lines["train.en"], 20, seed=4), f"{CODES[0]} the cat ä"]
     again, first = (peer.translate(lines) for peer in (load_peer(tmp_path / "back"), marian.peer))
     assert [text for text, _ in again] == [text for text, _ in first]
@@ -276,7 +276,7 @@ def test_our_own_export_can_be_imported(joint: TokenizerPair, tmp_path: Path) ->
     config = config_of(norm_position="post")
     model = Transformer(config.model, joint.src.vocab_size, joint.tgt.vocab_size)
     run = write_bundle(tmp_path / "run", model, joint)
-    export_huggingface(run, tmp_path / "out", None)
+    export(run, tmp_path / "out", None, "huggingface")
     import_marian(tmp_path / "out", tmp_path / "again")
     first, again = Translator.load(run.path), Translator.load(tmp_path / "again")
     lines = random_lines(10, seed=6)

@@ -14,7 +14,7 @@ from program import invoke
 from small import Make, write_bundle
 
 from mtformer.decoding.translator import Translator
-from mtformer.export.huggingface import export_huggingface
+from mtformer.export.bundle import export
 from mtformer.files import file_sha256
 
 TEXT = "Text in English."
@@ -53,7 +53,7 @@ def test_the_snippets_translate(run: Path, tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_snippet_for_transformers_translates(make_trained: Make, tmp_path: Path) -> None:
     run = write_bundle(tmp_path / "run", *make_trained(norm_position="post"))
-    export_huggingface(run, tmp_path / "out", None)
+    export(run, tmp_path / "out", None, "huggingface")
     header, text = card_of(tmp_path / "out")
     assert (header["library_name"], header["language"]) == ("transformers", ["de"])
     [code] = re.findall("```python\n(.*?)```", text, re.DOTALL)

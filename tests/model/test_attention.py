@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mtformer.model.attention import CPU_FUSED_FROM, MultiHeadAttention, attend, attention_weights, record_weights
-from mtformer.model.cache import KeyValues, LayerCache
 from mtformer.model.ops import causal_mask, padding_mask
 from mtformer.model.positions import RotaryPositions
 
@@ -153,7 +152,8 @@ def test_multi_head_attention_equals_torch(is_cross: bool, kind: str) -> None:
         "mask": None if mask_BS is None else mask_BS[:, None, None],
         "is_causal": kind == "causal",
     }
-    out_ours = ours(x_ours, **arguments)
+    with record_weights([ours]) as recorded:
+        out_ours = ours(x_ours, **arguments)
     out_theirs, weights_theirs = theirs(
         x_theirs,
         keys,
@@ -163,7 +163,7 @@ def test_multi_head_attention_equals_torch(is_cross: bool, kind: str) -> None:
         average_attn_weights=False,
     )
     assert_same(out_ours, out_theirs)
-    assert_same(ours.weights(x_ours, **arguments), weights_theirs)
+    assert_same(recorded[ours], weights_theirs)
     for out in (out_ours, out_theirs):
         out.backward(random(B, T, D, seed=2))
     assert_same(x_ours.grad, x_theirs.grad)
@@ -195,8 +195,9 @@ def test_attention_dropout_applies_in_training_only() -> None:
     attention, plain = randomize(MultiHeadAttention(D, H, dropout_p=0.5)), randomize(MultiHeadAttention(D, H))
     x, expected = random(B, T, D), plain(random(B, T, D))
     assert_same(attention.eval()(x), expected)
-    assert (attention.train()(x) - expected).abs().max() > 0.01
-    assert_same(attention.weights(x), plain.weights(x))  # weights before dropout
+    with record_weights([attention, plain]) as recorded:
+        assert (attention.train()(x) - plain(x)).abs().max() > 0.01
+    assert_same(recorded[attention], recorded[plain])  # weights before dropout
 
 
 def test_recorded_weights_are_those_of_the_last_forward_pass() -> None:
@@ -209,12 +210,6 @@ def test_recorded_weights_are_those_of_the_last_forward_pass() -> None:
         attention(x, kv, mask=PADDING_B11S)
     attention(x)
     assert recorded.keys() == {attention}
-    assert_same(recorded[attention], attention.weights(x, kv, PADDING_B11S))
-
-
-def test_computing_weights_with_a_cache_is_an_error() -> None:
-    """A second projection would append to the cache again."""
-    attention, x = randomize(MultiHeadAttention(D, H)), random(B, 1, D)
-    empty = torch.empty(B, H, 0, D // H, dtype=torch.float64)
-    with record_weights([attention]), pytest.raises(AssertionError):
-        attention(x, cache=LayerCache(KeyValues(empty, empty), 1))
+    with record_weights([attention]) as expected:
+        attention(x, kv, mask=PADDING_B11S)
+    assert_same(recorded[attention], expected[attention])

@@ -7,7 +7,7 @@ import torch
 from tiny import EXACT, assert_same, random, randomize, sources, tiny_model, tokens
 from torch import nn
 
-from mtformer.model.positions import LearnedPositions, RotaryPositions, SinusoidalPositions, sinusoid
+from mtformer.model.positions import AddedPositions, RotaryPositions, sinusoid
 
 HALF_UNIT = 2.0**-25
 """Rounding error of float32 for numbers in [0.5, 1)."""
@@ -21,18 +21,18 @@ def test_sinusoid_equals_the_formula_up_to_one_rounding(D: int) -> None:
     paper = reference.sinusoid(300, D)
     expected = np.concatenate([paper[:, 0::2], paper[:, 1::2]], axis=1)
     np.testing.assert_allclose(table.double().numpy(), expected, rtol=0, atol=HALF_UNIT + EXACT)
-    assert torch.equal(SinusoidalPositions(300, D)(slice(5, 9)), table[5:9])
+    assert torch.equal(AddedPositions(300, D, is_learned=False)(slice(5, 9)), table[5:9])
 
 
 def test_sinusoidal_and_rotary_positions_are_not_weights() -> None:
     """Checkpoints do not contain them, so max_positions may be changed later."""
-    for positions in (SinusoidalPositions(9, 8), RotaryPositions(9, 8)):
+    for positions in (AddedPositions(9, 8, is_learned=False), RotaryPositions(9, 8)):
         assert not positions.state_dict()
         assert not list(positions.parameters())
 
 
 def test_only_used_learned_positions_have_gradients() -> None:
-    positions = randomize(LearnedPositions(9, 8))
+    positions = randomize(AddedPositions(9, 8, is_learned=True))
     y_TD = positions(slice(3, 7))
     assert_same(y_TD, positions.weight[3:7])
     gradient_TD = random(4, 8, seed=1)

@@ -21,7 +21,7 @@ def made_maps(source: str, language: str | None = None) -> AttentionMaps:
     src, tgt = ["▁a", "▁b", "</script>", "</s>"], ["▁x", "y", "</s>"]
     shapes = [(2, 3, len(src), len(src)), (2, 3, len(tgt), len(tgt)), (2, 3, len(tgt), len(src))]
     encoder, decoder, cross = (torch.rand(shape).softmax(dim=-1) for shape in shapes)
-    return AttentionMaps(source, f"translated {language}", src, tgt, encoder, decoder, cross)
+    return AttentionMaps(source, f"translated {language}", src, tgt, ["<s>", *tgt[:-1]], encoder, decoder, cross)
 
 
 @pytest.fixture

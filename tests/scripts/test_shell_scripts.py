@@ -140,7 +140,7 @@ def test_quickstart_sh_starts_and_resumes(repository: Path, tmp_path: Path) -> N
 
 
 def test_studies_sh(repository: Path, tmp_path: Path) -> None:
-    prepare(repository, ".venv", ".[report]", python="#!/bin/sh\n", mtformer=RECORD)
+    prepare(repository, ".venv", ".", python="#!/bin/sh\n", mtformer=RECORD)
     for run in ("a", "b"):
         (repository / "runs" / "studies" / "norm" / run).mkdir(parents=True)
     done = bash(repository, "scripts/studies.sh", tmp_path, "norm", CALLS=tmp_path / "calls")

@@ -38,7 +38,8 @@ def test_waiting_jobs_share_a_batch_and_each_gets_its_own_translations(translato
 def test_a_batch_has_a_maximum_size(translator: Translator) -> None:
     mine, calls = recorded(translator)
     jobs = [Job(["the dog sees the cat"] * 200, "de") for _ in range(5)]
-    assert 2 * jobs[0].size < MAX_CHARACTERS < 3 * jobs[0].size
+    num_characters = sum(len(line) + 1 for line in jobs[0].lines)
+    assert 2 * num_characters < MAX_CHARACTERS < 3 * num_characters
     run(Batcher({"de": mine}, 10), *jobs)
     assert [len(lines) for lines in calls] == [600, 400]
 

@@ -7,11 +7,12 @@ import pytest
 from mtformer.config.data import DataConfig
 from mtformer.config.languages import language_name
 from mtformer.data.filters import language
-from mtformer.serving.requests import Languages, detect
+from mtformer.serving.requests import Settings, all_directions, detect
 
 
-def languages(**data: object) -> Languages:
-    return Languages.from_config(DataConfig.model_validate({"src_lang": "en", "tgt_lang": "de", **data}))
+def languages(**data: object) -> Settings:
+    config = DataConfig.model_validate({"src_lang": "en", "tgt_lang": "de", **data})
+    return Settings(all_directions(config), max_characters=100)
 
 
 def test_a_run_has_the_directions_of_its_data() -> None:
@@ -19,7 +20,7 @@ def test_a_run_has_the_directions_of_its_data() -> None:
     found = languages(train=corpus, language_tags="source")
     assert found.directions == [("en", "de"), ("fr", "es")]
     assert (found.sources, found.sources_of("es")) == (["en", "fr"], ["fr"])
-    targets = [(one["code"], one["targets"]) for one in found.describe()]
+    targets = [(one["code"], one["targets"]) for one in found.languages()]
     assert targets == [("en", ["de"]), ("fr", ["es"]), ("de", []), ("es", [])]
 
 

@@ -66,6 +66,7 @@ def test_a_typed_sentence_is_translated(
 ) -> None:
     page = open_page(translator, scheme, width)
     page.locator("#text").press_sequentially("the dog sees a cat", delay=5)
+    expect(page.locator(".source")).to_have_text("the dog sees a cat")
     expect(page.locator(".n-best li")).to_have_count(3)
     expected = alone(translator, "the dog sees a cat")
     assert page.locator(".translation").inner_text().split() == expected.split()

@@ -11,7 +11,7 @@ from toy_training import toy_config
 from mtformer.config.schema import TrainingConfig
 from mtformer.errors import InterruptedRunError
 from mtformer.run_dir import RunDir
-from mtformer.training.budget import fitting_steps, with_steps
+from mtformer.training.budget import fitting_steps, relative_cost, with_steps
 from mtformer.training.history import read_records
 
 SETTINGS = {
@@ -57,6 +57,17 @@ def test_steps_that_fit_in_a_time_leave_room_for_validations() -> None:
     assert fitting_steps(-5.0, 1.0, 10.0, config) == 1
 
 
+def test_steps_without_consistency_take_half_the_time() -> None:
+    config = TrainingConfig(validate_every=10, consistency="rdrop", consistency_start=60)
+    assert relative_cost(config, 0, 50) == 25
+    assert relative_cost(config, 50, 80) == 5 + 20
+    assert relative_cost(config, 70, 80) == 10
+    assert fitting_steps(100.0, 1.0, 0.0, config) == 130
+    assert fitting_steps(100.0, 1.0, 0.0, config, step=50) == 105
+    assert fitting_steps(20.0, 1.0, 0.0, config) == 40
+    assert fitting_steps(100.0, 1.0, 10.0, config) == 60  # and 6 validations
+
+
 def test_the_warmup_is_shortened_for_few_steps() -> None:
     config = TrainingConfig(warmup_steps=100, max_steps=1000)
     assert [with_steps(config, number).warmup_steps for number in (1000, 500, 100)] == [100, 100, 20]
@@ -69,6 +80,13 @@ def test_training_ends_in_time_with_a_decayed_learning_rate(tmp_path: Path, monk
     assert plans(tmp_path) == {10: 100}  # 20 of 120 seconds were spent before
     assert (position.step, position.max_steps, clock.now) == (100, 100, 100.0)
     assert rates(tmp_path)[-1] < 1e-3 * max(rates(tmp_path))
+
+
+def test_the_plan_includes_the_later_start_of_consistency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, lambda step: 1.0 if step <= 40 else 2.0)
+    trainer(toy_config(**SETTINGS, consistency="rdrop", consistency_start=40), tmp_path, Timed(clock)).train()
+    assert plans(tmp_path) == {10: 80}
+    assert clock.now == 120.0
 
 
 def test_the_plan_changes_if_the_machine_becomes_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,16 @@ def test_identical_passes_have_divergence_0(consistency: str, precision: str) ->
     assert (own_gradient - expected_gradient).norm() < tolerance * expected_gradient.norm()
 
 
+def test_the_first_steps_have_no_consistency() -> None:
+    plain, late, early = (
+        losses(run(toy_step(toy_config(**more))))
+        for more in ({}, {"consistency": "rdrop", "consistency_start": 2}, {"consistency": "rdrop"})
+    )
+    assert late[:2] == plain[:2]
+    assert late[2] != plain[2]
+    assert early[0] != plain[0]
+
+
 @pytest.mark.parametrize("more", [{"consistency": "rdrop"}, {"consistency": "simcut", "cutoff": 0.3}])
 def test_the_logged_loss_does_not_include_the_divergence(more: dict[str, Any]) -> None:
     step = toy_step(toy_config(**more), dropout=0.3)

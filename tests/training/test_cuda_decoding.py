@@ -9,6 +9,7 @@ from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.beam import beam_search
+from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.rules import LengthBounds
 from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Hypothesis
@@ -44,7 +45,7 @@ def assert_same(there: list[Hypothesis], here: list[Hypothesis]) -> None:
 def test_greedy(model: Transformer) -> None:
     settings = DecodingConfig(beam_size=1)
     there, here = (
-        [one for [one] in generate(copy.deepcopy(model).to(device), *inputs(device, settings))]
+        [one for [one] in generate([InferenceModel(copy.deepcopy(model).to(device))], *inputs(device, settings))]
         for device in (DEVICE, torch.device("cpu"))
     )
     assert_same(there, here)
@@ -54,8 +55,8 @@ def test_greedy(model: Transformer) -> None:
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_beam_search(alpha: float, model: Transformer) -> None:
     settings = DecodingConfig(beam_size=5, length_penalty=alpha)
-    there = beam_search(copy.deepcopy(model).to(DEVICE), *inputs(DEVICE, settings))
-    here = beam_search(model, *inputs(torch.device("cpu"), settings))
+    there = beam_search([InferenceModel(copy.deepcopy(model).to(DEVICE))], *inputs(DEVICE, settings))
+    here = beam_search([InferenceModel(model)], *inputs(torch.device("cpu"), settings))
     for n_best_there, n_best_here in zip(there, here, strict=True):
         assert_same(n_best_there, n_best_here)
     assert len({len(n_best[0].tokens) for n_best in here}) > 3

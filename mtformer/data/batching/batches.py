@@ -24,8 +24,6 @@ NUM_AHEAD = 8
 """Maximum number of prefetched batches."""
 log = logging.getLogger("mtformer")
 T = TypeVar("T")
-Augment = Callable[[Pairs, tuple[int, ...]], Pairs]
-"""Function of (pairs with text, seed) that returns the augmented pairs, without text."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,7 @@ def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = 
 
     The corpus is loaded into memory. Lines of more than `max_tokens` tokens, excluding eos, are cut, with a warning.
     """
-    pairs = corpus.read(np.arange(corpus.store.num_blocks))
+    pairs = corpus.read()
     pairs = make_pairs(prefix(pairs["src"], corpus.tags), pairs["tgt"])
     longest = np.maximum(*map(lengths, pairs.columns))
     if max_tokens is not None and (num_long := int((longest > max_tokens).sum())):
@@ -173,8 +171,8 @@ class TrainingBatches:
     mixture: Mixture
     batch_tokens: int
     """See `plan_window`."""
-    augmentation: Augment | None = None
-    """Augmentation of the pairs, different in each epoch; None: use the stored pairs."""
+    augmentation: Callable[[Pairs, tuple[int, ...]], Pairs] | None = None
+    """Function of (pairs with text, seed) that returns augmented pairs without text; None: use the stored pairs."""
 
     def start(
         self,

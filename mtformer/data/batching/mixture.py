@@ -39,9 +39,9 @@ class Corpus:
     start: int = BOS
     """First decoder input id of each target: bos, or a language tag."""
 
-    def read(self, numbers: Ints) -> Pairs:
-        """Return the pairs of these blocks, sorted by block number, without tags."""
-        pairs = self.store.read(sorted(numbers.tolist()))
+    def read(self, numbers: Ints | None = None) -> Pairs:
+        """Return the pairs of these blocks (default: all), sorted by block number, without tags."""
+        pairs = self.store.read(range(self.store.num_blocks) if numbers is None else sorted(numbers.tolist()))
         return swap(pairs) if self.is_swapped else pairs
 
     def longest(self) -> tuple[int, int]:
@@ -110,7 +110,7 @@ class Mixture:
             for which, corpus in enumerate(self.corpora):
                 start, ends[which] = ends[which], self._until(which, epoch, (number + 1) / num_windows)
                 blocks.append(self._stream(corpus, begin[corpus.name] + start, begin[corpus.name] + ends[which]))
-                num_pairs += int(corpus.store.block_sizes(blocks[-1]).sum())
+                num_pairs += int(corpus.store.block_sizes[blocks[-1]].sum())
             after = {corpus.name: begin[corpus.name] + end for corpus, end in zip(self.corpora, ends, strict=True)}
             yield Window(number, blocks, num_pairs, after)
 

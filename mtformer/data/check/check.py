@@ -1,7 +1,8 @@
 """Check all sets of a config in one pass, with several processes and bounded memory.
 
 Worker processes count the findings of each chunk (`_check`). The main process adds up these counts, finds duplicates
-and overlap, and draws random samples, which require whole sets (`_Pass`); it needs up to 40 bytes of memory per pair.
+and overlap, and draws random samples, which require whole sets (`_Pass`); it writes up to 48 bytes per pair to
+temporary files.
 """
 
 import logging
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 from unicodedata import normalize
 
 import numpy as np
@@ -28,8 +29,8 @@ from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, has
 from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code, count_reasons, in_order
 from mtformer.data.filters.scripts import Alphabet
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, TokenCounts
-from mtformer.data.workers import Workers
 from mtformer.text.tokenizer import TokenizerPair
+from mtformer.workers import Workers
 
 log = logging.getLogger("mtformer")
 
@@ -47,6 +48,9 @@ WITHOUT_SPACES = frozenset(["bo", "dz", "ja", "khb", "km", "lo", "lzh", "my", "n
 """Languages in which words are not counted, because they are not separated by spaces."""
 BLANK = np.uint64(0)
 """Value used as the hash of blank lines."""
+_Checked = tuple[SetCheck, dict[str, Keys], Codes]
+"""Counts; hashes of sources (src), targets (tgt) and pairs (pair; near: without case, punctuation and whitespace); and
+codes of the reasons for removal, except duplicates."""
 
 
 def check_corpora(
@@ -68,7 +72,7 @@ def check_corpora(
         for name, sources in sets_of(data):
             one = _Pass(name, sources, data, earlier)
             for chunk, checked in workers.map(one.chunks()):
-                one.add(chunk, checked)
+                one.add(chunk, *checked)
                 advance(name, one.result.pairs, chunk.num_bytes)
             check.sets.append(one.finish())
             check.overlaps += one.overlaps
@@ -113,20 +117,11 @@ class _Chunk:
         return Example(self.files[side == "tgt"], self.first_line + row, src, tgt, note, rank)
 
 
-class _Checked(NamedTuple):
-    """Result for a chunk; `codes` are the reasons for removal, except duplicates."""
-
-    counts: SetCheck
-    hashes: dict[str, Keys]
-    """Hashes of sources (src), targets (tgt) and pairs (pair; near: without case, punctuation and whitespace)."""
-    codes: Codes
-
-
 # ---- worker processes -----------------------------------------------------------------------------------------------
 
 
 def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chunk, num_threads: int) -> _Checked:
-    """Check one chunk."""
+    """Return the counts, hashes and codes of a chunk."""
     one = _ChunkCheck(chunk)
     for (kind, side), notes in one.faults.notes.items():
         one.find(kind, side, notes)
@@ -137,11 +132,11 @@ def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chun
         one.check_length(side, lines, language)
     one.check_ratio()
     pipeline = Pipeline(filters if chunk.is_training else None, chunk.languages, tokenizers, tokenizes_all=True)
-    filtered = pipeline.run(one.texts, num_threads)
+    codes, token_counts, _ = pipeline.run(one.texts, num_threads)
     if tokenizers is not None:
         for side in SIDES:
-            one.check_tokens(side, filtered.counts)
-    return _Checked(one.counts, one.check_equality(), filtered.codes)
+            one.check_tokens(side, token_counts)
+    return one.counts, one.check_equality(), codes
 
 
 class _ChunkCheck:
@@ -267,10 +262,10 @@ class _Pass:
                     count.pairs += records.size
                     yield _Chunk(records, first, more, files, languages(source, self.data), self.is_training)
 
-    def add(self, chunk: _Chunk, checked: _Checked) -> None:
+    def add(self, chunk: _Chunk, counts: SetCheck, hashes: dict[str, Keys], codes: Codes) -> None:
         """Add the result of the next chunk."""
-        self.result.merge(checked.counts)
-        hashes, has_text = checked.hashes, checked.hashes["pair"] != BLANK
+        self.result.merge(counts)
+        has_text = hashes["pair"] != BLANK
         is_repeated = self.seen["pair"].add(hashes["pair"]) & has_text
         is_near = self.seen["near"].add(hashes["near"]) & has_text & ~is_repeated
         distinct = np.flatnonzero(~is_repeated & (hashes["src"] != BLANK) & (hashes["tgt"] != BLANK))
@@ -290,7 +285,7 @@ class _Pass:
                 elif len(examples) < MAX_TRACKED:
                     examples[key] = chunk.example(row, side, rank=2)
         self._add_overlaps(chunk, hashes)
-        self._add_sample(chunk, checked)
+        self._add_sample(chunk, hashes, codes)
 
     def _add_overlaps(self, chunk: _Chunk, hashes: dict[str, Keys]) -> None:
         """Find lines and pairs that also occur in earlier sets."""
@@ -303,11 +298,11 @@ class _Pass:
                 lines = chunk.parsed[0][column == "tgt"]
                 finding.add(len(rows), [chunk.example(row, column, rank=len(lines[row])) for row in rows])
 
-    def _add_sample(self, chunk: _Chunk, checked: _Checked) -> None:
+    def _add_sample(self, chunk: _Chunk, hashes: dict[str, Keys], codes: Codes) -> None:
         """Count the reasons for removal and, for each reason, keep the pairs with the lowest random ranks."""
-        codes, filters = checked.codes, self.data.filters
+        filters = self.data.filters
         if self.is_training and filters.drop_duplicates:
-            keys = checked.hashes["near"] if filters.normalize_duplicates else checked.hashes["pair"]
+            keys = hashes["near" if filters.normalize_duplicates else "pair"]
             kept = np.flatnonzero((codes == KEPT) & (keys != BLANK))
             codes[kept[self._kept.add(keys[kept])]] = code(DUPLICATE)
         self._num_removed.update(count_reasons(codes))

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import compress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 import numpy as np
 
@@ -20,21 +20,9 @@ from mtformer.data.data_report import Columns, DataReport
 from mtformer.data.filters.duplicates import Keys, SeenKeys
 from mtformer.data.filters.filters import DUPLICATE, INVALID, KEPT, REASONS, Codes, code, count_reasons, in_order
 from mtformer.data.store.pipeline import Pipeline, TokenCounts, take
-from mtformer.data.workers import Workers
 from mtformer.errors import DataError, explain_write_errors
 from mtformer.files import atomic_folder
-
-
-class _Chunk(NamedTuple):
-    """Consecutive pairs with the codes of their reasons for removal, except duplicates."""
-
-    texts: Columns
-    codes: Codes
-    counts: TokenCounts
-    keys: Keys | None
-    """Duplicate keys of the kept pairs; None if duplicates are not removed."""
-    report: DataReport
-    """Number of pairs, and of unusual characters."""
+from mtformer.workers import Workers
 
 
 def clean(
@@ -46,7 +34,7 @@ def clean(
     num_workers: int | None = 1,
     progress: Callable[[int], object] = lambda count: None,
 ) -> DataReport:
-    """Read a corpus once and write the output folder atomically. This needs 8 bytes of memory per pair.
+    """Read a corpus once and write the output folder atomically.
 
     If `is_compressed`, all files except report.json are written as `.gz`. `progress` is called with the number of pairs
     processed since the last call.
@@ -62,41 +50,43 @@ def clean(
         with ExitStack() as stack:
             files = [stack.enter_context(create_bytes(temporary / name)) for name in names]
             workers = stack.enter_context(Workers(partial(_filter, pipeline), num_workers))
-            for records, chunk in workers.map(corpus):
-                if chunk.keys is not None:
-                    kept = np.flatnonzero(chunk.codes == KEPT)
-                    chunk.codes[kept[seen.add(chunk.keys)]] = code(DUPLICATE)
-                _write(files, chunk, report.read + 1)
-                report += chunk.report
-                report.leave_out(count_reasons(chunk.codes))
-                report.count_kept(chunk.counts[chunk.codes == KEPT])
+            for records, (texts, codes, counts, keys, unusual) in workers.map(corpus):
+                if keys is not None:
+                    kept = np.flatnonzero(codes == KEPT)
+                    codes[kept[seen.add(keys)]] = code(DUPLICATE)
+                _write(files, texts, codes, report.read + 1)
+                report += unusual
+                report.leave_out(count_reasons(codes))
+                report.count_kept(counts[codes == KEPT])
                 progress(records.size)
         if not report.read:
             raise DataError("the corpus is empty: no lines were read")
         report.left_out = in_order(report.left_out)
-        counts = json.dumps(report.to_dict(), indent=2, ensure_ascii=False)
-        (temporary / "report.json").write_text(counts + "\n", encoding="utf-8")
+        text = json.dumps(report.to_dict(), indent=2, ensure_ascii=False)
+        (temporary / "report.json").write_text(text + "\n", encoding="utf-8")
     return report
 
 
-def _filter(pipeline: Pipeline, records: RawRecords, num_threads: int) -> _Chunk:
+def _filter(
+    pipeline: Pipeline, records: RawRecords, num_threads: int
+) -> tuple[Columns, Codes, TokenCounts, Keys | None, DataReport]:
+    """Return pairs, their codes without duplicates, token counts, keys of kept pairs, and unusual characters."""
     report, faults = DataReport(read=records.size), Faults()
     texts = records.parse(faults)
     report.count_unusual(*texts)
-    filtered = pipeline.run(texts, num_threads)
-    filtered.codes[list(faults.errors)] = code(INVALID)
-    kept = take(texts, np.flatnonzero(filtered.codes == KEPT))
-    return _Chunk(texts, filtered.codes, filtered.counts, pipeline.keys(kept), report)
+    codes, counts, _ = pipeline.run(texts, num_threads)
+    codes[list(faults.errors)] = code(INVALID)
+    return texts, codes, counts, pipeline.keys(take(texts, np.flatnonzero(codes == KEPT))), report
 
 
-def _write(files: Sequence[IO[bytes]], chunk: _Chunk, first: int) -> None:
+def _write(files: Sequence[IO[bytes]], texts: Columns, codes: Codes, first: int) -> None:
     """Write the kept sources, kept targets and removed pairs of a chunk; `first` is the number of its first pair."""
     # A line break inside a line (possible in JSON) would split it into two lines.
-    src, tgt = ([line.replace("\n", " ") for line in lines] for lines in chunk.texts)
-    is_kept = chunk.codes == KEPT
+    src, tgt = ([line.replace("\n", " ") for line in lines] for lines in texts)
+    is_kept = codes == KEPT
     removed = []
     for row in np.flatnonzero(~is_kept).tolist():
-        fields = (REASONS[chunk.codes[row] - 1], str(first + row), src[row], tgt[row])
+        fields = (REASONS[codes[row] - 1], str(first + row), src[row], tgt[row])
         removed.append("\t".join(field.replace("\t", " ") for field in fields))
     for file, lines in zip(files, (compress(src, is_kept), compress(tgt, is_kept), removed), strict=True):
         file.write("".join(f"{line}\n" for line in lines).encode())

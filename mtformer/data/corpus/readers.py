@@ -1,8 +1,9 @@
 r"""Readers of pairs, which split a source into raw records; the records are parsed elsewhere.
 
 A record is a line, two lines of parallel files, or a row of a dataset. Finding newlines is cheap and decoding is not,
-so raw records can be sent to other processes to be parsed. Only \n ends a line; a \r before it (files from Windows) and
-a byte order mark at the start of a file are removed. Files may be compressed (.gz, .xz, .zst).
+so raw records can be sent to other processes to be parsed, which read lines of plain files themselves. Only \n ends a
+line; a \r before it (files from Windows) and a byte order mark at the start of a file are removed. Files may be
+compressed (.gz, .xz, .zst).
 """
 
 import gzip
@@ -145,6 +146,31 @@ class RawRecords:
 # ---- files of lines -------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class FileRange:
+    """Part of a plain file."""
+
+    path: str
+    start: int
+    size: int
+    version: tuple[int, int]
+    """Size and modification time of the file."""
+
+    def read(self) -> bytes:
+        """Return the bytes; raise DataError if the file is missing, or has changed."""
+        with reading(self.path), open(self.path, "rb") as file:
+            file.seek(self.start)
+            data = file.read(self.size)
+            if _version(file) != self.version:
+                raise DataError(f"{self.path} changed while it was being read; run the command again")
+        return data
+
+
+def _version(file: IO[bytes]) -> tuple[int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
+
+
 class Lines:
     """Lines of a file that is open inside a `with` statement; raises DataError if the file is missing or damaged."""
 
@@ -152,10 +178,13 @@ class Lines:
         self.path = path
         self.number = 0
         """Number of lines returned."""
+        self._num_bytes = 0
 
     def __enter__(self) -> "Lines":
         with reading(self.path):
             self._file = open_bytes(self.path)
+        is_plain = os.path.isfile(self.path) and Path(self.path).suffix not in SUFFIXES
+        self._version = _version(self._file) if is_plain else None
         self._lines: Iterator[bytes] = iter(partial(read_line, self._file, self.path), b"")
         return self
 
@@ -175,11 +204,23 @@ class Lines:
         with reading(self.path):
             lines = list(islice(self._lines, count))
         self.number += len(lines)
+        self._num_bytes += sum(map(len, lines))
         return lines
+
+    def take_block(self, count: int) -> tuple[int, bytes | FileRange]:
+        """Return the number of the next lines, at most `count`, and their bytes, or their range in a plain file."""
+        start, lines = self._num_bytes, self.take(count)
+        if self._version is None:
+            return len(lines), b"".join(lines)
+        return len(lines), FileRange(self.path, start, self._num_bytes - start, self._version)
+
+
+Block = bytes | FileRange
+"""Consecutive lines."""
 
 
 class FileReader:
-    """Reader of parallel lines; `parse` is a function of (index of the first line, bytes of each file, faults)."""
+    """Reader of parallel lines; `parse` is a function of (index of the first line, block of each file, faults)."""
 
     def __init__(self, parse: Callable[..., Columns], *files: Lines) -> None:
         self._parse, self._files = parse, files
@@ -192,9 +233,9 @@ class FileReader:
     def take(self, count: int) -> RawRecords:
         """Return up to `count` lines (size 0 at the end); raise DataError if files are damaged or of unequal length."""
         first = self._files[0].number
-        blocks = [file.take(count) for file in self._files]
-        size = min(map(len, blocks))
-        if any(len(lines) > size for lines in blocks):
+        sizes, blocks = zip(*(file.take_block(count) for file in self._files), strict=True)
+        size = min(sizes)
+        if any(other > size for other in sizes):
             for file in self._files:
                 while file.take(LINES_AT_ONCE):
                     pass
@@ -203,15 +244,15 @@ class FileReader:
                 f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files must have the "
                 "same number of lines (only \\n ends a line)"
             )
-        return RawRecords(size, partial(self._parse, first, *(b"".join(lines) for lines in blocks)))
+        return RawRecords(size, partial(self._parse, first, *blocks))
 
 
-def parse_text(source: TextFiles, first: int, src: bytes, tgt: bytes, faults: Faults) -> Columns:
+def parse_text(source: TextFiles, first: int, src: Block, tgt: Block, faults: Faults) -> Columns:
     """Parse lines of two parallel files."""
     return decode(source.src, first, src, "src", faults), decode(source.tgt, first, tgt, "tgt", faults)
 
 
-def parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults) -> Columns:
+def parse_tsv(source: TsvFile, first: int, lines: Block, faults: Faults) -> Columns:
     """Parse two columns of tab-separated lines."""
     src, tgt = source.src_column, source.tgt_column
     rows = [line.split("\t") for line in decode(source.tsv, first, lines, "pair", faults)]
@@ -225,17 +266,19 @@ def parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults) -> Colu
     return [row[src - 1] for row in rows], [row[tgt - 1] for row in rows]
 
 
-def parse_jsonl(source: JsonlFile, languages: tuple[str, str], first: int, lines: bytes, faults: Faults) -> Columns:
+def parse_jsonl(source: JsonlFile, languages: tuple[str, str], first: int, lines: Block, faults: Faults) -> Columns:
     """Parse two fields of lines with JSON objects."""
     rows = decode(source.jsonl, first, lines, "pair", faults)
     return parse_rows(source, languages, rows, f"{source.jsonl}:", first, faults)
 
 
-def decode(path: str, first: int, lines: bytes, side: str, faults: Faults) -> list[str]:
+def decode(path: str, first: int, lines: Block, side: str, faults: Faults) -> list[str]:
     r"""Decode lines and remove line endings; `first` is the index of the first line, starting at 0.
 
     Lines that are not UTF-8 or end with \r\n are recorded in `faults` under the key `side`.
     """
+    if isinstance(lines, FileRange):
+        lines = lines.read()
     if not lines:
         return []
     lines = lines.removeprefix(BOM) if first == 0 else lines

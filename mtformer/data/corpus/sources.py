@@ -3,8 +3,6 @@
 Unusual characters in a line are kept and counted in the data report.
 """
 
-import hashlib
-import json
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -28,7 +26,7 @@ from mtformer.data.corpus.readers import (
 )
 from mtformer.data.data_report import Pair
 from mtformer.errors import DataError
-from mtformer.files import file_sha256, require_file
+from mtformer.files import file_sha256, json_sha256, require_file
 
 CHANGED = "{} changed while it was being read; run the command again"
 
@@ -121,7 +119,7 @@ def source_fingerprint(source: Source, data: DataConfig) -> str:
         content += [*hub.version(source), source.dataset, source.name, source.split, source.revision]
     if isinstance(source, (JsonlFile, HubDataset)):
         content += [source.src_field, source.tgt_field, *languages(source, data)]
-    return hashlib.sha256(json.dumps([type(source).__name__, *content]).encode()).hexdigest()
+    return json_sha256([type(source).__name__, *content])
 
 
 def file_states(sources: Iterable[Source]) -> dict[str, tuple[int, int, int]]:

@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element, ParseError
 from mtformer.config.languages import base_code
 from mtformer.data.corpus.readers import open_bytes, reading
 from mtformer.data.data_report import Pair
-from mtformer.errors import DataError
+from mtformer.errors import DataError, require_extra
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
@@ -15,13 +15,11 @@ def read_tmx(path: str, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
     """Yield the pairs of the units that have both languages; regions, as in en-US, are ignored.
 
     Raises DataError if the file cannot be read, is not well-formed XML, declares entities (which can exhaust the
-    memory), or has no pair of these languages; also if the package `defusedxml` is missing.
+    memory), or has no pair of these languages; ConfigError if the package `defusedxml` is missing.
     """
-    try:
-        from defusedxml import DefusedXmlException
-        from defusedxml.ElementTree import iterparse
-    except ImportError:
-        raise DataError(f"{path}: TMX needs an extra: pip install 'mtformer[tmx]'") from None
+    require_extra(f"{path}: TMX", "tmx", "defusedxml")
+    from defusedxml import DefusedXmlException
+    from defusedxml.ElementTree import iterparse
 
     src, tgt, found, num_pairs = base_code(src_lang), base_code(tgt_lang), set[str](), 0
     with reading(path), open_bytes(path) as file:

@@ -1,6 +1,7 @@
 """Duplicate pairs: compute keys of pairs, and find repeated keys in corpora of any size."""
 
 import hashlib
+import mmap
 import re
 import sys
 import tempfile
@@ -16,6 +17,10 @@ from mtformer.data.data_report import Columns
 
 BUCKET_KEYS = 1 << 20
 """Number of keys compared in memory at a time (40 MB); larger in corpora of more than 500 million pairs."""
+MOST_IN_MEMORY = 1 << 18
+"""Maximum length of a sorted array of keys in memory."""
+KEYS_AT_ONCE = 1024
+"""Number of keys that are looked up before memory is released; each may load 64 KB of a file."""
 MOST_BUCKETS = 512
 """Maximum number of open files."""
 
@@ -48,7 +53,10 @@ def _dropped() -> re.Pattern[str]:
 
 
 class SeenKeys:
-    """Set of keys (8 bytes per key), stored as a few sorted arrays, each at least twice as large as the next one."""
+    """Set of keys, stored as a few sorted arrays, each at least twice as large as the next one.
+
+    Arrays of more than `MOST_IN_MEMORY` keys are in temporary files (8 bytes per key).
+    """
 
     def __init__(self) -> None:
         self._arrays: list[Keys] = []
@@ -59,8 +67,7 @@ class SeenKeys:
         new = np.sort(keys[~is_repeated])
         if len(new):
             while self._arrays and len(self._arrays[-1]) < 2 * len(new):
-                # Timsort merges sorted arrays; `np.union1d` hashes all keys in NumPy 2.3 and later, which is slower.
-                new = np.sort(np.concatenate([self._arrays.pop(), new]), kind="stable")
+                new = _merge(self._arrays.pop(), new)
             self._arrays.append(new)
         return is_repeated
 
@@ -69,9 +76,33 @@ class SeenKeys:
         is_known = np.zeros(len(keys), dtype=np.bool_)
         order = np.argsort(keys)  # sorted keys are found several times as fast
         for array in self._arrays:
-            at = np.minimum(np.searchsorted(array, keys[order]), len(array) - 1)
-            is_known[order] |= array[at] == keys[order]
+            for start in range(0, len(keys), KEYS_AT_ONCE):
+                rows = order[start : start + KEYS_AT_ONCE]
+                at = np.minimum(np.searchsorted(array, keys[rows]), len(array) - 1)
+                is_known[rows] |= array[at] == keys[rows]
+                _unload(array)
         return is_known
+
+
+def _merge(first: Keys, second: Keys) -> Keys:
+    """Merge two sorted arrays, in memory or piece by piece into a temporary file."""
+    if len(first) + len(second) <= MOST_IN_MEMORY:
+        # Timsort merges sorted arrays; `np.union1d` hashes all keys in NumPy 2.3 and later, which is slower.
+        return np.sort(np.concatenate([first, second]), kind="stable")
+    cuts = np.arange(MOST_IN_MEMORY, len(first), MOST_IN_MEMORY)
+    pieces = np.split(first, cuts), np.split(second, np.searchsorted(second, first[cuts]))
+    with tempfile.TemporaryFile() as file:
+        for some in zip(*pieces, strict=True):
+            np.sort(np.concatenate(some), kind="stable").tofile(file)
+            _unload(first)
+            _unload(second)
+        return np.memmap(file, dtype=np.uint64, mode="r")
+
+
+def _unload(array: Keys) -> None:
+    """Release the memory of an array in a file."""
+    if isinstance(array, np.memmap) and hasattr(mmap, "MADV_DONTNEED"):
+        array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
 def repeated(shards: Iterable[Keys], num_keys: int) -> Iterator[Mask]:

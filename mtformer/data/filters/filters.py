@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
 from mtformer.data.data_report import Columns
-from mtformer.data.filters.duplicates import normalize
+from mtformer.data.filters.duplicates import Mask, normalize
 from mtformer.data.filters.language import WordCheck, confidences
 from mtformer.data.filters.numbers import numbers_differ, writes_digits
 from mtformer.data.filters.scripts import WEIGHTS, Alphabet, Counts, scripts_of
@@ -63,7 +63,6 @@ SAME_MARK = str.maketrans({
 
 Codes = NDArray[np.uint8]
 """For each pair, `KEPT`, or 1 + the index of the reason in `REASONS`."""
-Mask = NDArray[np.bool_]
 
 
 class Filter:

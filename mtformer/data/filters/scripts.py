@@ -127,17 +127,12 @@ class Alphabet:
         # `@` is not used, because BLAS threads spin between calls and occupy the cores.
         present = np.flatnonzero(histogram.any(axis=0))
         sums = np.einsum("lk,kf->fl", histogram[:, present], self._table[present])
-        return Counts._make([*sums, _longest_runs(points, found, ends), _longest_word_runs(found == SPACE, ends)])
-
-
-def _longest_runs(points: NDArray[np.uint32], found: Table, ends: Integers) -> Numbers:
-    """Return the longest run of a character in each line; `ends` are the positions after the line breaks."""
-    is_equal = (points[1:] == points[:-1]) & (found[1:] != SPACE) & (found[1:] != DIGIT)
-    return _longest(*_runs(is_equal), ends)
+        is_equal = (points[1:] == points[:-1]) & (found[1:] != SPACE) & (found[1:] != DIGIT)
+        return Counts._make([*sums, _longest(*_runs(is_equal), ends), _longest_word_runs(found == SPACE, ends)])
 
 
 def _longest_word_runs(is_space: Mask, ends: Integers) -> Numbers:
-    """Return the longest run of words of the same length in each line."""
+    """Return the longest run of words of the same length in each line; `ends`: positions after the line breaks."""
     edges = np.flatnonzero(np.diff(is_space, prepend=True))
     starts, lengths = edges[::2], edges[1::2] - edges[::2]
     is_equal = lengths[1:] == lengths[:-1]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,17 +41,19 @@ class Pipeline:
 
     def run(self, texts: Columns, num_threads: int = 1) -> "Filtered":
         """Filter and tokenize pairs."""
-        filter_, num_pairs = self.load(), len(texts[0])
+        filter_ = self.load()
         codes = filter_.by_text(texts)
-        counts, tokens = np.zeros((num_pairs, 4), dtype=np.int32), list[Column]()
-        rows = np.arange(num_pairs) if self.tokenizes_all else np.flatnonzero(codes == KEPT)
+        counts, tokens = np.zeros((len(codes), 4), dtype=np.int32), list[Column]()
+        rows = np.arange(len(codes)) if self.tokenizes_all else np.flatnonzero(codes == KEPT)
         if self.tokenizers is not None:
             sides = zip(self.tokenizers, take(texts, rows), strict=True)
             tokens = [encode(tokenizer, lines, num_threads) for tokenizer, lines in sides]
             counts[rows] = np.stack([*map(lengths, tokens), *(count_id(side, UNK) for side in tokens)], axis=1)
             by_length = filter_.by_length(counts[rows, 0], counts[rows, 1])
             codes[rows] = np.where(codes[rows] == KEPT, by_length, codes[rows])
-        return Filtered(texts, codes, counts, tokens, rows)
+            kept = np.flatnonzero(codes[rows] == KEPT)
+            tokens = tokens if len(kept) == len(rows) else [side.take(kept) for side in tokens]
+        return Filtered(codes, counts, tokens)
 
     def keys(self, texts: Columns) -> Keys | None:
         """Return the duplicate keys of pairs; None if duplicates are not removed."""
@@ -62,25 +65,14 @@ class Pipeline:
 _filter = cache(lambda config, languages: Filter(config, *languages))
 
 
-@dataclass(frozen=True)
-class Filtered:
-    """Pairs with their reasons for removal, except duplicates."""
+class Filtered(NamedTuple):
+    """Reasons for removal, except duplicates, and tokens of pairs."""
 
-    texts: Columns
     codes: Codes
     counts: TokenCounts
     """Token counts; zeros for pairs that are not tokenized."""
     tokens: list[Column]
-    """Source ids and target ids of the pairs at `rows`; empty without tokenizers."""
-    rows: Ints
-    """Indices of the pairs that are tokenized."""
-
-    def kept(self) -> tuple[Columns, list[Column], TokenCounts]:
-        """Return the text, ids and token counts of the kept pairs."""
-        rows = np.flatnonzero(self.codes == KEPT)
-        chosen = np.flatnonzero(self.codes[self.rows] == KEPT)
-        tokens = self.tokens if len(chosen) == len(self.rows) else [side.take(chosen) for side in self.tokens]
-        return take(self.texts, rows), tokens, self.counts[rows]
+    """Source ids and target ids of the kept pairs; empty without tokenizers."""
 
 
 def encode(tokenizer: Tokenizer, lines: Sequence[str], num_threads: int = 1) -> Column:

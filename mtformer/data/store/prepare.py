@@ -8,7 +8,6 @@ from the hashed contents is kept.
 """
 
 import gc
-import hashlib
 import json
 import logging
 import os
@@ -38,15 +37,15 @@ from mtformer.data.corpus.sources import (
 )
 from mtformer.data.data_report import DataReport
 from mtformer.data.filters.duplicates import Mask, repeated
-from mtformer.data.filters.filters import DUPLICATE, count_reasons, in_order
+from mtformer.data.filters.filters import DUPLICATE, KEPT, count_reasons, in_order
 from mtformer.data.store.cache import BUILDING, STORE, delete_unused, make_lock
 from mtformer.data.store.pairs import Pairs, join, make_pairs
-from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
+from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, take
 from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, Shard, Store, write_shard
-from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, explain_write_errors
-from mtformer.files import FORMAT, atomic_file, cache_folder, read_json, sync, write_text
+from mtformer.files import FORMAT, atomic_file, cache_folder, json_sha256, read_json, sync, write_text
 from mtformer.text.tokenizer import TokenizerPair
+from mtformer.workers import WorkerEndedError, Workers
 
 PREPARATION = 3
 """Part of the fingerprint; increased when a code change alters prepared corpora."""
@@ -128,7 +127,7 @@ def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: Tokeniz
         "languages": pipeline.languages,
         "keep_text": keep_text,
     }
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
+    return json_sha256(settings)[:32]
 
 
 def _locked(folder: Path, where: str) -> AbstractContextManager[object]:
@@ -178,6 +177,10 @@ class _Job:
 
     def make_shard(self, shard: _RawShard, num_threads: int) -> None:
         """Filter, tokenize and write the records of a shard."""
+        if not self.folder.is_dir():  # on another machine
+            raise DataError(
+                f"{self.folder.parent}: not the folder of the main process; set data.cache_dir to a shared one"
+            )
         gc.disable()  # searching a million small lists for cycles would take a tenth of the time
         try:
             report = DataReport()
@@ -199,7 +202,8 @@ class _Job:
         report.count_unusual(*texts)
         filtered = self.pipeline.run(texts, num_threads)
         report.leave_out(count_reasons(filtered.codes))
-        texts, tokens, counts = filtered.kept()
+        kept = np.flatnonzero(filtered.codes == KEPT)
+        texts, counts = take(texts, kept), filtered.counts[kept]
         if self.pipeline.filters is None:
             for side, column in (("src", 0), ("tgt", 1)):
                 report.blank[side] += int((counts[:, column] == 0).sum())
@@ -207,7 +211,7 @@ class _Job:
         keys = self.pipeline.keys(texts)
         rows["key"], rows["counts"] = keys if keys is not None else 0, counts
         columns = [pa.array(lines, pa.string()) for lines in texts] if self.keep_text else []
-        return make_pairs(*tokens, *columns), rows
+        return make_pairs(*filtered.tokens, *columns), rows
 
 
 def _make(

@@ -61,7 +61,6 @@ class Store:
             contents = read_json(folder / STORE)
             require_format(folder / STORE, contents.get("format", FORMAT), DataError)
             self.report = DataReport.from_dict(contents["report"])
-            self.has_text: bool = contents["has_text"]
             self.longest: tuple[int, int] = tuple(contents["longest"])
             """Number of tokens of the longest source and of the longest target, excluding eos."""
             self._shards = [Shard(**shard) for shard in contents["shards"]]
@@ -81,23 +80,16 @@ class Store:
         ]
         self._row = np.concatenate([*first_rows, [rows.sum()]])
         """First row of each block, and number of rows."""
-        self._sizes = np.diff(self._row) - np.diff(np.searchsorted(self._duplicates, self._row))
-        self.num_blocks = len(self._sizes)
+        self.block_sizes = np.diff(self._row) - np.diff(np.searchsorted(self._duplicates, self._row))
+        """Number of pairs in each block."""
+        self.num_blocks = len(self.block_sizes)
 
     def __len__(self) -> int:
-        return int(self._sizes.sum())
-
-    def block_sizes(self, blocks: Ints) -> Ints:
-        """Return the number of pairs in each of these blocks."""
-        return self._sizes[blocks]
+        return int(self.block_sizes.sum())
 
     def read(self, numbers: Sequence[int]) -> Pairs:
         """Return the pairs of one or more blocks, in this order."""
         return join(self._read(block) for block in numbers)
-
-    def read_all(self) -> Pairs:
-        """Return all pairs; the corpus must fit in memory."""
-        return self.read(range(self.num_blocks))
 
     def _read(self, block: int) -> Pairs:
         shard = int(np.searchsorted(self._end_block, block, side="right"))
@@ -107,7 +99,7 @@ class Store:
             pairs, metadata = self._open(path).get_batch_with_custom_metadata(number)
             if metadata is None or int(metadata[CHECKSUM]) != checksum(pairs):
                 raise ValueError(f"the checksum of block {number} does not match")
-        if self._sizes[block] == len(pairs):
+        if self.block_sizes[block] == len(pairs):
             return pairs
         first, last = np.searchsorted(self._duplicates, self._row[block : block + 2])
         duplicates = self._duplicates[first:last] - self._row[block]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mtformer.data.workers import ITEMS_ALONE, Workers
 from mtformer.errors import DataError
+from mtformer.workers import ITEMS_ALONE, Workers
 
 
 def _add(offset: int, number: int, num_threads: int) -> int:
@@ -62,7 +62,7 @@ def _wait(number: int, num_threads: int) -> None:
 
 
 SCRIPT = """
-from tests.data.test_workers import Workers, _wait
+from tests.test_workers import Workers, _wait
 if __name__ == "__main__":
     with Workers(_wait, 1) as workers:
         workers._submit(1).result()
@@ -72,7 +72,7 @@ if __name__ == "__main__":
 @pytest.mark.process
 def test_processes_exit_if_the_main_process_is_killed(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen([sys.executable, tmp_path / "main.py"], stdout=subprocess.PIPE, env=environment) as main:
         assert main.stdout is not None
         assert main.stdout.readline() == b"started\n"

@@ -1,0 +1,151 @@
+"""Tasks on Ray (https://docs.ray.io): on the cores of this machine, or on a cluster of machines with shared folders.
+
+Each task first checks that its node has this version of mtformer. An error that the user can act on names the node.
+"""
+
+import io
+import logging
+import os
+import pickle
+import re
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, redirect_stdout, suppress
+from functools import lru_cache, partial
+from typing import Any
+
+from mtformer import __version__
+from mtformer.errors import ConfigError, DataError, MtformerError, require_extra
+
+CONNECT_SECONDS = 10
+LOCAL = "ray"
+"""Address of the cluster of RAY_ADDRESS, else of one that runs on this machine, else of one that is started."""
+RETRIES = 3
+_load = lru_cache(maxsize=1)(pickle.loads)
+log = logging.getLogger("mtformer")
+
+
+@contextmanager
+def connect(address: str) -> Iterator[None]:
+    """Connect to a Ray cluster inside the context; `address` is `ray`, or ray://HOST:PORT of a Ray client server.
+
+    Raises:
+        ConfigError: if Ray is not installed, the cluster does not answer within 10 seconds, or its versions of Python
+            or Ray differ from those of this process.
+    """
+    require_extra("--on ray", "ray", "ray", "grpc")
+    import grpc
+    import ray
+
+    if address != LOCAL and not address.startswith("ray://"):
+        raise ConfigError(f"--on {address}: not an address of Ray; use ray, or ray://HOST:PORT")
+    place = os.environ.get("RAY_ADDRESS", "auto") if address == LOCAL else address
+    if place != "auto":
+        with grpc.insecure_channel(place.removeprefix("ray://")) as channel:
+            try:
+                grpc.channel_ready_future(channel).result(CONNECT_SECONDS)
+            except grpc.FutureTimeoutError as error:
+                raise ConfigError(f"{place}: no Ray cluster answers within {CONNECT_SECONDS} seconds") from error
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here sends nothing
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    with redirect_stdout(_Messages()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            ray.init(None if address == LOCAL else address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError) as error:  # RuntimeError: other versions
+            hint = "a cluster with token authentication needs RAY_AUTH_MODE=token"
+            raise ConfigError(f"--on {address}: {_one_line(error)} ({hint})") from error
+        try:
+            signal.signal(signal.SIGTERM, on_sigterm)  # `ray.init` has replaced it
+            yield
+        finally:
+            ray.shutdown()
+
+
+class _Messages(io.StringIO):
+    """Logs what Ray prints to stdout, such as that a node ended and its tasks are repeated."""
+
+    def write(self, text: str) -> int:
+        for line in re.sub(r"\x1b\[\d*m", "", text).splitlines():
+            if line.strip() and "[state-dump]" not in line:
+                log.warning("Ray: %s", line.strip()[:200])
+        return len(text)
+
+
+class RayTasks:
+    """Ray tasks that apply a function to an item, on one CPU each, and one GPU if `device` requires it (see `Workers`).
+
+    With `jobs`, the cluster is shared by this number of tasks; 0: one per GPU, or per node. Ray repeats a task up to
+    three times if its process or its node ends.
+    """
+
+    def __init__(self, function: Callable[[Any, int], Any], device: str, jobs: int | None = None) -> None:
+        import ray
+
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        cpus, gpus = ([int(node.get(kind, 0)) for node in nodes] for kind in ("CPU", "GPU"))
+        num_gpus = int(device == "cuda" or (device == "auto" and sum(gpus) > 0))
+        self.jobs = jobs or max(1, sum(gpus) if num_gpus else sum(cpus) if jobs is None else len(nodes))
+        """Number of tasks at a time."""
+        num_cpus = 1 if jobs is None else max(1, min(sum(cpus) // self.jobs, max(cpus)))
+        self._function = ray.put(pickle.dumps(function))
+        # With the default of max_calls, a process with a GPU ends after each task, and the next one loads the model.
+        task = ray.remote(max_calls=0)(_make_task())
+        self._task = task.options(
+            num_cpus=num_cpus, num_gpus=num_gpus, max_retries=RETRIES, scheduling_strategy="SPREAD"
+        )
+
+    def submit(self, item: Any) -> "Future[Any]":
+        """Start a task and return a future of its result."""
+        done: Future[Any] = Future()
+        ref = self._task.remote(self._function, pickle.dumps(item), os.getcwd(), __version__)
+        ref.future().add_done_callback(partial(self._finish, done))
+        return done
+
+    def _finish(self, done: "Future[Any]", future: "Future[tuple[str, Any]]") -> None:
+        """Copy the result or the error of a task."""
+        if (error := future.exception()) is not None:
+            done.set_exception(DataError(f"a task failed on Ray: {_one_line(error)}"))
+            return
+        message, result = future.result()
+        if message:
+            done.set_exception((result or ConfigError)(message))
+        else:
+            done.set_result(pickle.loads(result))
+
+
+def _make_task() -> Callable[[bytes, bytes, str, str], tuple[str, Any]]:
+    """Return the function of a task. Ray sends the code of a nested function, so it runs without mtformer too."""
+
+    def task(function: bytes, item: bytes, folder: str, version: str) -> tuple[str, Any]:
+        """Return ("", result), or an error message and the class of the error (None: mtformer is missing)."""
+        import socket
+
+        node = f"node {socket.gethostname()}"
+        try:
+            import mtformer
+            from mtformer.ray_tasks import compute
+        except ImportError:
+            return f"{node}: mtformer {version} is not installed; install it on all nodes", None
+        if mtformer.__version__ != version:
+            return f"{node}: mtformer {mtformer.__version__} is installed; install {version} on all nodes", None
+        return compute(function, item, folder, node)
+
+    return task
+
+
+def compute(function: bytes, item: bytes, folder: str, node: str) -> tuple[str, Any]:
+    """Run a task on a node; see `_make_task`. `folder` is the working directory of the driver."""
+    with suppress(OSError):  # without this folder, relative paths are missing
+        os.chdir(folder)
+    try:
+        return "", pickle.dumps(_load(function)(pickle.loads(item), 1))
+    except (MtformerError, OSError) as error:
+        return f"{node}: {error}", type(error) if isinstance(error, MtformerError) else DataError
+
+
+def _one_line(error: BaseException) -> str:
+    """Return the message of an error, without the traceback that Ray adds."""
+    return " ".join(str(getattr(error, "cause", None) or error).split())[-300:]
