@@ -210,7 +210,7 @@ class TrainingConfig(Section):
         if self.consistency == "none" and (self.consistency_weight, self.consistency_start) != (3.0, 0):
             raise ValueError(
                 "consistency_weight and consistency_start are for R-Drop and SimCut; also set consistency: rdrop or "
-                "simcut"
+                "simcut, or set these keys to their defaults, 3.0 and 0"
             )
         if self.consistency != "simcut" and self.cutoff != 0.05:
             raise ValueError("cutoff is for SimCut; also set consistency: simcut")
