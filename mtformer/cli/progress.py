@@ -17,8 +17,8 @@ from mtformer.training.figures import bar_texts
 log = logging.getLogger("mtformer")
 SECONDS_PER_LINE = 30.0
 ELAPSED = "{desc}: {elapsed}"
-BAR = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
-BAR_WIDTH = len("train: 100%|") + 10 + len("| 100:00:00 left")  # without the postfix
+BAR = "{desc}: {percentage:3.0f}%|{bar}| {postfix[0]}"
+BAR_WIDTH = len("train: 100%|") + 10 + len("| ")  # without the postfix
 
 
 @contextmanager
@@ -79,22 +79,23 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
     def advance(self, step: int, num_steps: int, epoch: int, figures: dict[str, float] | None) -> None:
         """Show the progress of training; see `mtformer.training.metrics.Progress`."""
         self._end_preparing()
+        left = f"{format_duration(figures['seconds_left'])} left" if figures is not None else ""
         if sys.stderr.isatty():
             if self.bar is None:
-                self.bar = tqdm(initial=step - 1, desc="train", bar_format=BAR, dynamic_ncols=True)
+                self.bar = tqdm(initial=step - 1, desc="train", bar_format=BAR, postfix=[""], dynamic_ncols=True)
             self.bar.total = num_steps
             self.bar.update(step - self.bar.n)
             if figures is not None:
-                texts, postfix = bar_texts(figures), ""
+                texts, postfix = bar_texts(figures), left
                 first = (texts.pop("loss"), texts.pop("tokens_per_second"), f"step {step}/{num_steps}")
                 for text in (*first, *reversed(texts.values()), f"epoch {epoch + 1}"):
                     if BAR_WIDTH + len(f"{postfix}, {text}") < (self.bar.format_dict["ncols"] or 80):
                         postfix += f", {text}"
-                self.bar.set_postfix_str(postfix.removeprefix(", "))
+                self.bar.postfix = [postfix]
+                self.bar.refresh()
         elif figures is not None:
-            left = format_duration((num_steps - step) * figures["seconds_per_step"])
             shown = ", ".join(bar_texts(figures).values())
-            log.info("step %d/%d, epoch %d, %s, %s left", step, num_steps, epoch + 1, shown, left)
+            log.info("step %d/%d, epoch %d, %s, %s", step, num_steps, epoch + 1, shown, left)
 
     def _end_preparing(self) -> None:
         self._start.close()

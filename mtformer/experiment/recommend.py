@@ -92,6 +92,7 @@ def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
             "batch_tokens": "auto",
             "step_tokens": size.step_tokens,
             "consistency": size.consistency,
+            **({"consistency_weight": 3.0, "consistency_start": 0} if size.consistency == "none" else {}),
             "max_steps": int(max_steps),
             "optimizer": "muon",
             "sharded": False,  # Muon needs whole matrices, and these models fit on one device

@@ -208,6 +208,9 @@ class StopAt:
             os.kill(os.getpid(), signal.SIGTERM)
         elif self.inner is not None:
             shown_steps = num_steps if self.step is None else self.step - 1
+            if figures is not None and step < num_steps:
+                left = figures["seconds_left"] * (shown_steps - step) / (num_steps - step)
+                figures = {**figures, "seconds_left": left}
             self.inner.advance(step, shown_steps, epoch, figures)
 
 

@@ -44,6 +44,7 @@ FIGURES = (
     TrainingFigure("waiting_for_data", is_timing=True, summary=("waiting for data, mean", fmean, "{:.2%}")),
     TrainingFigure("padding", summary=("padding, mean", fmean, "{:.2%}")),
     TrainingFigure("seconds_per_step", is_timing=True),
+    TrainingFigure("seconds_left", is_timing=True),
     TrainingFigure("memory_gb", is_timing=True, chart="Memory in GB", summary=("peak memory", max, "{:.2f} GB")),
     TrainingFigure(
         "skipped_steps",

@@ -20,7 +20,7 @@ from mtformer.data.batching.mixture import START, SamplerState
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.files import read_meta
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir, lower_is_better
-from mtformer.training.budget import Budget, with_steps
+from mtformer.training.budget import Budget, relative_cost, with_steps
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
 from mtformer.training.history import append_record, cut_after
 from mtformer.training.metrics import CoreWatch, Metrics, Progress, Window
@@ -277,7 +277,12 @@ class Trainer:
         # Reading the count waits for the GPU, so it is only checked at log lines, which wait anyway.
         if is_logged or self.step.device.type == "cpu":
             self._check_gradients()
-        figures = self.window.figures(self.ranks) if is_logged else None
+        figures = None
+        if is_logged:
+            figures = self.window.figures(self.ranks)
+            steps_left = relative_cost(self.config, step, self.config.max_steps)  # of the length of this one
+            steps_left /= relative_cost(self.config, step - 1, step)
+            figures["seconds_left"] = steps_left * figures["seconds_per_step"]
         if self.ranks.is_main:
             self.progress.advance(step, self.config.max_steps, epoch, figures)
         if figures is not None:

@@ -5,8 +5,9 @@
     python scripts/bench/scale.py SRC TGT FOLDER memory --pairs 400000 20000000
 
 `nodes` compares the stores of two local processes, of two nodes, and of two nodes of which one is killed in the middle,
-and the translations of some lines by RUN. `memory` prepares, checks and trains 200 steps, and prints the time and the
-largest memory of a process (Linux). Results are printed as JSON lines.
+and translations of the first lines by RUN, in two local processes of one thread each and on two nodes. `memory`
+prepares, checks and trains 200 steps, and prints the time and the largest memory of a process (Linux). Results are
+printed as JSON lines.
 """
 
 import argparse
@@ -20,14 +21,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-NUM_LINES = 10_000
+NUM_LINES = 20_000
 """Number of lines to translate."""
+NUM_TRANSLATIONS = 3
 MTFORMER = [sys.executable, "-m", "mtformer"]
 SETTINGS = (
     "{{data: {{src_lang: en, tgt_lang: de, cache_dir: {folder}/cache, num_workers: 2, "
@@ -68,10 +70,16 @@ def report(**values: Any) -> None:
     print(json.dumps(values), flush=True)
 
 
-def run(*arguments: object) -> float:
-    """Run a command and return its time in seconds."""
+def run(*commands: Sequence[object], num_threads: int | None = None) -> float:
+    """Run commands at the same time and return the time in seconds until all have ended."""
+    threads = {} if num_threads is None else {"OMP_NUM_THREADS": str(num_threads)}
     start = time.monotonic()
-    subprocess.run([*MTFORMER, *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
+    started = [
+        subprocess.Popen([*MTFORMER, *map(str, command)], stdout=subprocess.DEVNULL, env={**os.environ, **threads})
+        for command in commands
+    ]
+    if sum(process.wait() for process in started):
+        sys.exit("a command failed")
     return time.monotonic() - start
 
 
@@ -94,27 +102,37 @@ def two_nodes() -> Iterator[Any]:
 def compare_nodes(folder: Path, num_pairs: int, model: Path | None) -> None:
     """Print the speed in two processes and on two nodes, and a checksum of the results."""
     config, cache = folder / f"{num_pairs}.yaml", folder / "cache"
-    seconds = run("data", "prepare", config)  # trains the tokenizer, which stays in the cache
+    seconds = run(["data", "prepare", config])  # trains the tokenizer, which stays in the cache
     with two_nodes() as cluster:
         for name, options in (("processes", ()), ("nodes", ("--on", "ray")), ("killed node", ("--on", "ray"))):
             for path in cache.glob("*/store.json"):
                 shutil.rmtree(path.parent)
             if name == "killed node":
                 threading.Timer(seconds / 2, kill, [cluster]).start()
-            seconds = run("data", "prepare", config, *options)
+            seconds = run(["data", "prepare", config, *options])
             (store,) = cache.glob("*/store.json")
             report(what="prepare", on=name, pairs_per_second=round(num_pairs / seconds), sha256=sha256(store.parent))
     if model is None:
         return
-    line_file = folder / "lines"
-    with (folder / f"{num_pairs}.src").open() as source, line_file.open("w") as file:
-        file.writelines(islice(source, NUM_LINES))
+    with (folder / f"{num_pairs}.src").open() as source:
+        lines = list(islice(source, NUM_LINES))
+    parts = {"half 1": lines[: NUM_LINES // 2], "half 2": lines[NUM_LINES // 2 :], "all": lines}
+    commands = {}
+    for name, part in parts.items():
+        (folder / name).write_text("".join(part))
+        files = ["--input", folder / name, "--output", folder / f"{name}.out"]
+        commands[name] = ["translate", model, *files, "--device", "cpu"]
     with two_nodes():
-        for name, options in (("processes", ()), ("nodes", ("--on", "ray"))):
-            output = folder / f"{name}.out"
-            seconds = run("translate", model, "--input", line_file, "--output", output, "--device", "cpu", *options)
-            text = hashlib.sha256(output.read_bytes()).hexdigest()
-            report(what="translate", on=name, lines_per_second=round(NUM_LINES / seconds), sha256=text)
+        for _ in range(NUM_TRANSLATIONS):
+            seconds = run(commands["half 1"], commands["half 2"], num_threads=1)
+            report_translation("processes", seconds, [folder / "half 1.out", folder / "half 2.out"])
+            seconds = run([*commands["all"], "--on", "ray"])
+            report_translation("nodes", seconds, [folder / "all.out"])
+
+
+def report_translation(where: str, seconds: float, outputs: list[Path]) -> None:
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in outputs)).hexdigest()
+    report(what="translate", on=where, lines_per_second=round(NUM_LINES / seconds), sha256=digest)
 
 
 def kill(cluster: Any) -> None:
