@@ -84,9 +84,12 @@ def test_training_ends_in_time_with_a_decayed_learning_rate(tmp_path: Path, monk
 
 def test_the_plan_includes_the_later_start_of_consistency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, lambda step: 1.0 if step <= 40 else 2.0)
-    trainer(toy_config(**SETTINGS, consistency="rdrop", consistency_start=40), tmp_path, Timed(clock)).train()
+    progress = Timed(clock)
+    trainer(toy_config(**SETTINGS, consistency="rdrop", consistency_start=40), tmp_path, progress).train()
     assert plans(tmp_path) == {10: 80}
     assert clock.now == 120.0
+    steps_left = [one["seconds_left"] / one["seconds_per_step"] for one in progress.figures]  # as long as this one
+    assert [steps_left[step // 5 - 1] for step in (20, 40, 50, 80)] == pytest.approx([100, 80, 30, 0])
 
 
 def test_the_plan_changes_if_the_machine_becomes_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
