@@ -44,8 +44,14 @@ from mtformer.weights import read_weights
 DEV_PAIRS = 500
 """Maximum number of new pairs that are held out as dev set, one in ten, if no dev file is given."""
 MIN_PAIRS = 50
-STEPS_PER_ROOT = 11.0
-"""Number of steps divided by the square root of the number of new pairs: 15 epochs of 500 pairs, 5 of 5,000."""
+MIN_STEPS, STEPS_PER_ROOT = 1000, 18.0
+"""Minimum number of steps, and number of steps divided by the square root of the number of new pairs.
+
+Fewer steps forget more, because the learning rate first rises: the old text needs time to recover
+(docs/benchmarks.md).
+"""
+MAX_BATCH = 4096
+"""Maximum number of tokens in a batch, most of which would be repetitions of a small new text."""
 RATE = 0.25
 """Peak learning rate divided by that of the model's own training."""
 SHARES = tuple(tenths / 10 for tenths in range(11))
@@ -121,9 +127,9 @@ def adaptation_config(
 
 def _schedule(config: Config, num_new: int) -> dict[str, Any]:
     """Return the training settings for this number of new pairs."""
-    training, steps = config.training, max(200, round(STEPS_PER_ROOT * math.sqrt(num_new)))
+    training, steps = config.training, max(MIN_STEPS, round(STEPS_PER_ROOT * math.sqrt(num_new)))
     peak = learning_rate(max(1, training.warmup_steps), training, config.model.d_model)
-    most = training.batch_tokens if isinstance(training.batch_tokens, int) else 4096
+    batch_tokens = training.step_tokens if training.batch_tokens == "auto" else training.batch_tokens
     return {
         "training.learning_rate": RATE * peak,
         "training.schedule": "linear",
@@ -131,7 +137,7 @@ def _schedule(config: Config, num_new: int) -> dict[str, Any]:
         "training.max_steps": steps,
         "training.max_epochs": None,
         "training.max_minutes": None,
-        "training.batch_tokens": min(most, max(1024, round(0.4 * num_new))),
+        "training.batch_tokens": min(batch_tokens or MAX_BATCH, MAX_BATCH),
         "training.step_tokens": None,
         "training.accumulation_steps": 1,
         "training.validate_every": math.ceil(steps / 5),

@@ -17,6 +17,7 @@ REASONS = (
     "needs the internet",
     "starts a server",
     "takes hours",
+    "takes minutes",
     "template",
 )
 """Allowed reasons not to run a block, in a comment before it: `<!-- not run: needs a GPU -->`."""
