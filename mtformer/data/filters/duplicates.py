@@ -19,7 +19,9 @@ BUCKET_KEYS = 1 << 20
 """Number of keys compared in memory at a time (40 MB); larger in corpora of more than 500 million pairs."""
 MOST_IN_MEMORY = 1 << 18
 """Maximum length of a sorted array of keys in memory."""
-KEYS_AT_ONCE = 1024
+MERGED_AT_ONCE = 1 << 13
+"""Number of keys per write to a file: Linux caches a larger write in larger parts, and then maps whole parts."""
+KEYS_AT_ONCE = 512
 """Number of keys that are looked up before memory is released; each may load 64 KB of a file."""
 MOST_BUCKETS = 512
 """Maximum number of open files."""
@@ -89,11 +91,15 @@ def _merge(first: Keys, second: Keys) -> Keys:
     if len(first) + len(second) <= MOST_IN_MEMORY:
         # Timsort merges sorted arrays; `np.union1d` hashes all keys in NumPy 2.3 and later, which is slower.
         return np.sort(np.concatenate([first, second]), kind="stable")
-    cuts = np.arange(MOST_IN_MEMORY, len(first), MOST_IN_MEMORY)
-    pieces = np.split(first, cuts), np.split(second, np.searchsorted(second, first[cuts]))
-    with tempfile.TemporaryFile() as file:
-        for some in zip(*pieces, strict=True):
-            np.sort(np.concatenate(some), kind="stable").tofile(file)
+    place = 0
+    with tempfile.TemporaryFile(buffering=0) as file:
+        for start in range(0, len(first), MERGED_AT_ONCE):
+            piece = first[start : start + MERGED_AT_ONCE]
+            end = len(second)
+            if start + MERGED_AT_ONCE < len(first):
+                end = place + int(np.searchsorted(second[place:], piece[-1]))
+            np.sort(np.concatenate([piece, second[place:end]]), kind="stable").tofile(file)
+            place = end
             _unload(first)
             _unload(second)
         return np.memmap(file, dtype=np.uint64, mode="r")
