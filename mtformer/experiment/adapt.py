@@ -50,8 +50,6 @@ MIN_STEPS, STEPS_PER_ROOT = 1000, 18.0
 Fewer steps forget more, because the learning rate first rises: the old text needs time to recover
 (docs/benchmarks.md).
 """
-REPLAY_PER_ROOT = 100.0
-"""Number of old pairs per epoch divided by the square root of the number of new pairs; at least as many as new ones."""
 MAX_BATCH = 4096
 """Maximum number of tokens in a batch, most of which would be repetitions of a small new text."""
 RATE = 0.25
@@ -277,7 +275,7 @@ def _write_replay(folder: Path, base: Path, device: str) -> None:
 
 
 def _replayed(base: RunDir, config: Config, num_new: int) -> dict[str, Any]:
-    """Return the training corpora of a run, with weights for the number of replayed pairs per epoch."""
+    """Return the training corpora of a run, with weights that give them as many pairs per epoch as the new text."""
     data = config.data
     corpora = {"train": CorpusConfig(sources=data.train)} if data.train else {}
     corpora |= {"old" if name == "new" else name: one for name, one in data.corpora.items()}
@@ -288,8 +286,7 @@ def _replayed(base: RunDir, config: Config, num_new: int) -> dict[str, Any]:
         raise CheckpointError(f"{base.data_report}: missing or damaged; restore it from a copy") from error
     # Names include the direction if a corpus has several, as in `train.en-de`.
     sizes = {n: sum(count for name, count in kept.items() if name.split(".")[0] in ("", n)) for n in corpora}
-    num_replayed = max(num_new, REPLAY_PER_ROOT * math.sqrt(num_new))
-    scale = num_replayed / sum(sizes[name] * one.weight for name, one in corpora.items())
+    scale = num_new / sum(sizes[name] * one.weight for name, one in corpora.items())
     return {
         name: {"sources": list(map(_plain, one.sources)), "weight": scale * one.weight, "tag": one.tag}
         for name, one in corpora.items()
