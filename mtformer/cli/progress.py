@@ -82,7 +82,8 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
         left = f"{format_duration(figures['seconds_left'])} left" if figures is not None else ""
         if sys.stderr.isatty():
             if self.bar is None:
-                self.bar = tqdm(initial=step - 1, desc="train", bar_format=BAR, postfix=[""], dynamic_ncols=True)
+                no_figures: Any = [""]  # tqdm formats any object, but its types allow only a mapping
+                self.bar = tqdm(initial=step - 1, desc="train", bar_format=BAR, postfix=no_figures, dynamic_ncols=True)
             self.bar.total = num_steps
             self.bar.update(step - self.bar.n)
             if figures is not None:
