@@ -49,6 +49,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
     def __init__(self) -> None:
         self.bar: tqdm[NoReturn] | None = None
         self.preparing: tqdm[NoReturn] | None = None
+        self._figures: Any = [""]  # tqdm formats any object, but its types allow only text and mappings
         self._start = ExitStack()
 
     def __enter__(self) -> "TrainingProgress":
@@ -82,8 +83,9 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
         left = f"{format_duration(figures['seconds_left'])} left" if figures is not None else ""
         if sys.stderr.isatty():
             if self.bar is None:
-                no_figures: Any = [""]  # tqdm formats any object, but its types allow only a mapping
-                self.bar = tqdm(initial=step - 1, desc="train", bar_format=BAR, postfix=no_figures, dynamic_ncols=True)
+                self.bar = tqdm(
+                    initial=step - 1, desc="train", bar_format=BAR, postfix=self._figures, dynamic_ncols=True
+                )
             self.bar.total = num_steps
             self.bar.update(step - self.bar.n)
             if figures is not None:
@@ -92,7 +94,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
                 for text in (*first, *reversed(texts.values()), f"epoch {epoch + 1}"):
                     if BAR_WIDTH + len(f"{postfix}, {text}") < (self.bar.format_dict["ncols"] or 80):
                         postfix += f", {text}"
-                self.bar.postfix = [postfix]
+                self._figures[0] = postfix
                 self.bar.refresh()
         elif figures is not None:
             shown = ", ".join(bar_texts(figures).values())
