@@ -17,6 +17,7 @@ from mtformer.training.figures import bar_texts
 log = logging.getLogger("mtformer")
 SECONDS_PER_LINE = 30.0
 ELAPSED = "{desc}: {elapsed}"
+FIRST_BAR = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left"  # until the first log line
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {postfix[0]}"
 BAR_WIDTH = len("train: 100%|") + 10 + len("| ")  # without the postfix
 
@@ -84,7 +85,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
         if sys.stderr.isatty():
             if self.bar is None:
                 self.bar = tqdm(
-                    initial=step - 1, desc="train", bar_format=BAR, postfix=self._figures, dynamic_ncols=True
+                    initial=step - 1, desc="train", bar_format=FIRST_BAR, postfix=self._figures, dynamic_ncols=True
                 )
             self.bar.total = num_steps
             self.bar.update(step - self.bar.n)
@@ -94,7 +95,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
                 for text in (*first, *reversed(texts.values()), f"epoch {epoch + 1}"):
                     if BAR_WIDTH + len(f"{postfix}, {text}") < (self.bar.format_dict["ncols"] or 80):
                         postfix += f", {text}"
-                self._figures[0] = postfix
+                self._figures[0], self.bar.bar_format = postfix, BAR
                 self.bar.refresh()
         elif figures is not None:
             shown = ", ".join(bar_texts(figures).values())

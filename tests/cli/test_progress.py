@@ -69,6 +69,7 @@ def test_bars_for_each_corpus_and_for_training(
             progress.preparing.refresh()
         progress.advance(1, 100, 0, None)
         assert progress.preparing is None
+        assert "? left" in terminal.getvalue()
         progress.advance(90, 100, 2, FIGURES)
     prepare = ("prepare:  25%", "500k/2.00M", "prepare: 1.00kpair", "pair/s")
     for part in (*prepare, "train:  90%", " left, loss 1.500, 12,345 tokens/s, "):

@@ -20,7 +20,7 @@ BUCKET_KEYS = 1 << 20
 MOST_IN_MEMORY = 1 << 18
 """Maximum length of a sorted array of keys in memory."""
 MERGED_AT_ONCE = 1 << 13
-"""Number of keys per write to a file: Linux caches a larger write in larger parts, and then maps whole parts."""
+"""Number of keys of the first array in a write: Linux caches larger writes in larger parts, and maps whole parts."""
 KEYS_AT_ONCE = 512
 """Number of keys that are looked up before memory is released; each may load 64 KB of a file."""
 MOST_BUCKETS = 512
@@ -108,7 +108,7 @@ def _merge(first: Keys, second: Keys) -> Keys:
 def _unload(array: Keys) -> None:
     """Release the memory of an array in a file."""
     if isinstance(array, np.memmap) and hasattr(mmap, "MADV_DONTNEED"):
-        array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+        array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]  # not public
 
 
 def repeated(shards: Iterable[Keys], num_keys: int) -> Iterator[Mask]:
