@@ -1,13 +1,14 @@
 """Apply a function to many items in several processes or on a Ray cluster; results keep the order of the items."""
 
+import logging
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
@@ -25,6 +26,7 @@ Result = TypeVar("Result")
 Function = Callable[[Any, int], Any]
 _make_tasks: "type[RayTasks] | None" = None
 """Set inside `use_ray`."""
+log = logging.getLogger("mtformer")
 
 
 class WorkerEndedError(DataError):
@@ -55,56 +57,105 @@ class Workers(Generic[Item, Result]):
     """Pool of processes, or of Ray tasks inside `use_ray`.
 
     Without Ray, the main process computes the first items itself, or all items if `num_processes` is 1. Processes are
-    started on demand with the "spawn" method, so scripts need `if __name__ == "__main__":`. If one is killed, `map`
-    raises WorkerEndedError. Ray repeats the tasks of processes and nodes that end.
+    started on demand with the "spawn" method, so scripts need `if __name__ == "__main__":`. If a process
+    is killed, its item is computed again once, because memory that ran out most likely runs out again; then `map`
+    raises WorkerEndedError. Ray repeats the tasks of processes and nodes that end, up to three times.
 
     Args:
         function: function of (item, number of threads) that returns the result; pickled once per process.
         num_processes: maximum number of processes; None: number of cores. With Ray, the cluster determines it.
         device: `cpu`, `cuda` or `auto`; Ray reserves a GPU for each task on `cuda`, and on `auto` if there are GPUs.
+        starts_programs: `function` starts a program and waits for it: without Ray, threads compute all items, and Ray
+            divides its cores among `num_processes` tasks (None: one task per GPU, or per node).
     """
 
-    def __init__(self, function: Callable[[Item, int], Result], num_processes: int | None, device: str = "cpu") -> None:
-        self._function, self._num_processes = function, num_processes or os.cpu_count() or 1
+    def __init__(
+        self,
+        function: Callable[[Item, int], Result],
+        num_processes: int | None,
+        device: str = "cpu",
+        starts_programs: bool = False,
+    ) -> None:
+        self._function, self.num_processes = function, num_processes or os.cpu_count() or 1
         self._pool: ProcessPoolExecutor | None = None
+        self._threads: ThreadPoolExecutor | None = None
         self._tasks: RayTasks | None = None
-        self._num_alone = ITEMS_ALONE if self._num_processes > 1 else sys.maxsize
+        self._num_alone = ITEMS_ALONE if self.num_processes > 1 else sys.maxsize
         if _make_tasks is not None:
-            self._tasks, self._num_alone = _make_tasks(function, device), 0
-            self._num_processes = 2 * self._tasks.jobs  # so that each process has its next item
+            self._tasks = _make_tasks(function, device, (num_processes or 0) if starts_programs else None)
+            # For short tasks, each process should have its next item.
+            self.num_processes, self._num_alone = self._tasks.jobs * (1 if starts_programs else 2), 0
+        elif starts_programs:
+            self._threads = ThreadPoolExecutor(self.num_processes)
 
     def __enter__(self) -> "Workers[Item, Result]":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        for pool in (self._pool, self._threads):
+            if pool is not None:
+                pool.shutdown(cancel_futures=True)
 
     def map(self, items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
         """Yield each item with its result, in order; at most as many items as there are processes are read ahead."""
         rest = iter(items)
         for item in islice(rest, self._num_alone):
             self._num_alone -= 1
-            yield item, self._function(item, self._num_processes)
+            yield item, self._function(item, self.num_processes)
         waiting = deque[tuple[Item, Future[Result]]]()
+        for item in rest:
+            waiting.append((item, self._submit(item)))
+            if len(waiting) == self.num_processes:
+                yield self._first(waiting)
+        while waiting:
+            yield self._first(waiting)
+
+    def as_completed(self, items: Iterable[Item]) -> Generator[tuple[Item, "Future[Result]"], None, None]:
+        """Yield each item with its result or error when it is computed; an item is read when a process is free for it.
+
+        When the iterator is closed, it waits for the items that are being computed.
+        """
+        rest = iter(items)
+        waiting = dict[Future[Result], Item]()
         try:
-            for item in rest:
-                if len(waiting) == self._num_processes:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-                waiting.append((item, self._submit(item)))
-            for item, future in waiting:
-                yield item, future.result()
-        except BrokenProcessPool as error:
-            raise WorkerEndedError from error
+            while True:
+                for item in islice(rest, self.num_processes - len(waiting)):
+                    waiting[self._submit(item)] = item
+                if not waiting:
+                    return
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    yield waiting.pop(future), future
+        finally:
+            wait(waiting)
 
     def _submit(self, item: Item) -> "Future[Result]":
         if self._tasks is not None:
             return self._tasks.submit(item)
+        if self._threads is not None:
+            return self._threads.submit(self._function, item, 1)
+        try:
+            return self._processes().submit(_compute, item)
+        except BrokenProcessPool:  # a process was killed
+            self._pool = None
+            return self._processes().submit(_compute, item)
+
+    def _processes(self) -> ProcessPoolExecutor:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._num_processes, context, _start, (self._function,))
-        return self._pool.submit(_compute, item)
+            self._pool = ProcessPoolExecutor(self.num_processes, context, _start, (self._function,))
+        return self._pool
+
+    def _first(self, waiting: "deque[tuple[Item, Future[Result]]]") -> tuple[Item, Result]:
+        """Remove the first item, and return it with its result."""
+        item, future = waiting.popleft()
+        try:
+            return item, future.result()
+        except BrokenProcessPool:
+            log.warning("a worker process was killed; its work is repeated")
+        try:
+            return item, self._submit(item).result()
+        except BrokenProcessPool as error:
+            raise WorkerEndedError from error
 
 
 _function: Function  # in a worker process

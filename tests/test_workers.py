@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +37,66 @@ def test_results_are_in_order(num_processes: int) -> None:
 def test_a_killed_process_raises_an_error() -> None:
     with Workers(partial(_add, 0), 2) as workers, pytest.raises(DataError, match="a worker process was killed"):
         list(workers.map([1, 1, 1, 1, 14, 2, 3, 4]))
+
+
+def _die_once(mark: Path, number: int, num_threads: int) -> int:
+    if number == 14 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return -number
+
+
+def test_the_items_of_a_killed_process_are_computed_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    numbers = [1, 1, 1, 1, 2, 14, 3, 4, 5, 6]
+    with Workers(partial(_die_once, tmp_path / "mark"), 2) as workers:
+        assert list(workers.map(numbers)) == [(number, -number) for number in numbers]
+    assert "a worker process was killed; its work is repeated" in caplog.text
+
+
+def _meet(events: dict[str, threading.Event], name: str, num_threads: int) -> str:
+    """Wait for the item that is named by the first letter; fail if it is `x`."""
+    if name == "x":
+        raise DataError("unlucky")
+    assert events[name].wait(30)
+    return name
+
+
+def test_programs_are_returned_when_they_end() -> None:
+    events = {name: threading.Event() for name in "abc"}
+    read = list[str]()
+
+    def items() -> Iterator[str]:
+        for name in "abxc":
+            read.append(name)
+            yield name
+
+    found = list[str]()
+    with Workers(partial(_meet, events), 2, starts_programs=True) as workers:
+        events["b"].set()
+        for item, future in workers.as_completed(items()):
+            found.append(item)
+            if item == "x":
+                assert str(future.exception()) == "unlucky"
+            else:
+                assert future.result() == item
+            if item == "b":
+                assert read == ["a", "b"]  # an item is read when a process is free
+            if item == "c":
+                events["a"].set()
+            events["c"].set()
+    assert found == ["b", "x", "c", "a"]
+
+
+def test_a_closed_iterator_waits_for_the_programs() -> None:
+    events = {name: threading.Event() for name in "ab"}
+    events["a"].set()
+    with Workers(partial(_meet, events), 2, starts_programs=True) as workers:
+        completed = workers.as_completed("ab")
+        assert next(completed)[0] == "a"
+        timer = threading.Timer(0.2, events["b"].set)
+        timer.start()
+        completed.close()
+        assert events["b"].is_set()
 
 
 def _who(folder: Path, number: int, num_threads: int) -> int:

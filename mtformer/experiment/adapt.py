@@ -167,7 +167,9 @@ def choose_weights(
     new = read_weights(run.checkpoint(run.steps()[-1]) / WEIGHTS)
     tokenizers, device = TokenizerPair.load(run.tokenizer), pick_device(config.training.device)
     model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size).to(device)
-    decoding, share_of_several = config.decoding.for_validation(), from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0
+    # Greedy scores can hide a loss: 0.2 BLEU instead of 0.6 on old text (docs/benchmarks.md).
+    decoding = config.decoding.for_validation().model_copy(update={"beam_size": config.decoding.beam_size})
+    share_of_several = from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0
     trained_tokens = config.data.filters.max_tokens
     translator = Translator([model], tokenizers, decoding, trained_tokens, share_of_several, data=config.data)
     assert isinstance(config.data.dev, dict)

@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mtformer.config.loading import config_diff, dump_config, load_config, resolve_paths
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
@@ -22,13 +24,12 @@ from mtformer.experiment.run_state import read_state
 from mtformer.experiment.runs import RunContents, summarize
 from mtformer.experiment.sweep import PlannedRun, Sweep
 from mtformer.files import locked, write_text
-from mtformer.run_dir import SCORES, SWEEP, SWEEP_LOCK
+from mtformer.run_dir import SCORES, SWEEP, SWEEP_LOCK, SWEEP_STOP
 from mtformer.training.signals import StopSignal
-from mtformer.workers import use_ray
+from mtformer.workers import Workers, use_ray
 
 if TYPE_CHECKING:
     from mtformer.experiment.preflight import MemoryCheck
-    from mtformer.ray_tasks import RayTasks
 
 PROGRAM = (sys.executable, "-m", "mtformer")
 POLL_SECONDS = 0.1
@@ -94,33 +95,33 @@ def threads_each(jobs: int) -> int:
     return max(1, (int(limit) if limit.isdecimal() and int(limit) else cores) // jobs)
 
 
-@dataclass
-class _Job:
-    """Process that trains a run."""
+class _Job(NamedTuple):
+    """Training process of a run."""
 
     run: PlannedRun
-    process: "subprocess.Popen[bytes] | _RayProcess"
-    slot: int
+    command: list[str]
+    log_file: Path
     start_of_log: int
+    stop_file: Path
+    """File that tells the process to save a checkpoint and stop; on Ray, it reaches all nodes."""
+    threads: int | None
+    """Number of threads; None: Ray determines it."""
+    cuda_device: str | None
+    """None: all devices, or those that Ray assigns."""
 
 
 class _Runner:
     """Runs the processes of a sweep and collects their results."""
 
     def __init__(self, sweep: Sweep, jobs: int | None, advance: Callable[[], object], on: str | None) -> None:
-        self.sweep, self.advance = sweep, advance
-        self.tasks, self.devices = None, list[str]()
-        if on is None:
-            self.devices = devices(sweep)
-            self.jobs = jobs or max(1, len(self.devices))
-        else:
-            from mtformer.ray_tasks import RayTasks
-
-            on_cpu = all(run.config.training.device == "cpu" for run in sweep.runs)
-            self.tasks = RayTasks(_train_on_node, "cpu" if on_cpu else "auto", jobs or 0)
-            self.jobs = self.tasks.jobs
+        self.sweep, self.jobs, self.advance = sweep, jobs, advance
+        self.is_local = on is None
+        self.devices = devices(sweep) if self.is_local else []
+        self.stop_file = sweep.folder / SWEEP_STOP
+        self.stop = StopSignal(self._stop)
+        self.running = Counter[str | None]()
+        """Number of running processes, by device."""
         self.outcome = SweepOutcome()
-        self.running: list[_Job] = []
         self.exit_codes: dict[str, int] = {}
 
     def run(self) -> SweepOutcome:
@@ -133,50 +134,52 @@ class _Runner:
                 waiting.append(run)
         if self.outcome.finished:
             log.info("already finished: %d of %d runs", len(self.outcome.finished), len(self.sweep.runs))
-        if waiting:
-            where = self.sweep.folder / "NAME.log"
-            log.info("training %d runs, %d at a time; logs: %s", len(waiting), self.jobs, where)
         self._write()
-        try:
-            with StopSignal() as stop:
-                self._run(waiting, stop)
-        except BaseException as error:  # leave no process running
-            self._pass_on(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
-            for job in self.running:
-                job.process.wait()
-            raise
+        on_cpu = all(run.config.training.device == "cpu" for run in self.sweep.runs)
+        jobs = self.jobs or (max(1, len(self.devices)) if self.is_local else None)
+        self.stop_file.unlink(missing_ok=True)  # of a sweep that was killed
+        with Workers(_train, jobs, "cpu" if on_cpu else "auto", starts_programs=True) as workers:
+            if waiting:
+                where = self.sweep.folder / "NAME.log"
+                log.info("training %d runs, %d at a time; logs: %s", len(waiting), workers.num_processes, where)
+            with self.stop, closing(workers.as_completed(self._jobs(waiting, workers.num_processes))) as completed:
+                try:
+                    for job, result in completed:
+                        self._end(job, result)
+                except BaseException:  # leave no process running
+                    self.stop_file.touch()
+                    raise
+        self.stop_file.unlink(missing_ok=True)
         return self.outcome
 
-    def _run(self, waiting: list[PlannedRun], stop: StopSignal) -> None:
-        while self.running or (waiting and stop.received is None):
-            while waiting and len(self.running) < self.jobs and stop.received is None:
-                self._start(waiting.pop(0))
-            time.sleep(POLL_SECONDS)
-            if stop.received is not None and self.outcome.stopped_by is None:
-                self.outcome.stopped_by = stop.received
-                log.info("stopping: waiting for %d runs to save checkpoints", len(self.running))
-                self._pass_on(stop.received)
-            for job in [job for job in self.running if job.process.poll() is not None]:
-                self.running.remove(job)
-                self._end(job)
+    def _stop(self) -> None:
+        self.outcome.stopped_by = self.stop.received
+        self.stop_file.touch()
+        log.info("stopping: waiting for %d runs to save checkpoints", self.running.total())
 
-    def _start(self, run: PlannedRun) -> None:
-        slot = min(set(range(self.jobs)) - {job.slot for job in self.running})
-        path, arguments = log_of(run), self.sweep.arguments(run)
-        start_of_log = path.stat().st_size if path.exists() else 0
-        process: subprocess.Popen[bytes] | _RayProcess
-        if self.tasks is not None:
-            process = _RayProcess(self.tasks, arguments, path)
-        else:
-            environment = {THREADS: str(threads_each(self.jobs))}
-            if self.devices:
-                environment[DEVICES] = self.devices[slot % len(self.devices)]
-            process = _start_training(arguments, path, environment)
-        self.running.append(_Job(run, process, slot, start_of_log))
-        log.info("%s: started", run.name)
+    def _jobs(self, waiting: Sequence[PlannedRun], num_jobs: int) -> Iterator[_Job]:
+        """Yield the jobs of runs until a signal; a job is taken when it can start."""
+        threads = threads_each(num_jobs) if self.is_local else None
+        for run in waiting:
+            if self.stop.received is not None:
+                return
+            log_file = log_of(run)
+            start_of_log = log_file.stat().st_size if log_file.exists() else 0
+            command = [*PROGRAM, *self.sweep.arguments(run)]
+            device = min(self.devices, key=self.running.__getitem__, default=None)
+            self.running[device] += 1
+            log.info("%s: started", run.name)
+            yield _Job(run, command, log_file, start_of_log, self.stop_file, threads, device)
 
-    def _end(self, job: _Job) -> None:
-        run, code = job.run, job.process.wait()
+    def _end(self, job: _Job, result: "Future[int]") -> None:
+        run = job.run
+        self.running[job.cuda_device] -= 1
+        try:
+            code = result.result()
+        except MtformerError as error:  # the process has not started, or Ray gave up
+            code = STOPPED[1] if self.outcome.stopped_by is not None else 2
+            with job.log_file.open("a", encoding="utf-8") as file:
+                file.write(f"error: {error}\n")
         self.exit_codes[run.name] = code
         if code == 0:
             self._count(run.name)
@@ -184,7 +187,7 @@ class _Runner:
         elif self.outcome.stopped_by is not None and (code in STOPPED or -code in (signal.SIGINT, signal.SIGTERM)):
             log.info("%s: stopped at step %d", run.name, RunContents(run.run.path).step)
         else:
-            self.outcome.failed[run.name] = _error(log_of(run), job.start_of_log, code)
+            self.outcome.failed[run.name] = _error(job.log_file, job.start_of_log, code)
             log.warning("%s: failed: %s", run.name, self.outcome.failed[run.name])
             self.advance()
         self._write()
@@ -192,10 +195,6 @@ class _Runner:
     def _count(self, name: str) -> None:
         self.outcome.finished.append(name)
         self.advance()
-
-    def _pass_on(self, number: signal.Signals) -> None:
-        for job in self.running:
-            job.process.send_signal(number)
 
     def _write(self) -> None:
         runs = [
@@ -212,63 +211,25 @@ class _Runner:
         write_text(self.sweep.folder / SWEEP, json.dumps(plan, indent=1, ensure_ascii=False) + "\n")
 
 
-def _start_training(arguments: list[str], log_file: Path, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-    with log_file.open("ab") as output:
-        # The new session ensures that the process gets Ctrl-C only once, from this process.
-        return subprocess.Popen(
-            [*PROGRAM, *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            env=os.environ | environment, start_new_session=True,
+def _train(job: _Job, num_threads: int) -> int:
+    """Train a run until the stop file exists, and return the exit code."""
+    if not job.log_file.parent.is_dir():
+        raise DataError(f"{job.log_file.parent}: no such folder; use a folder that all nodes share")
+    given = {THREADS: job.threads, DEVICES: job.cuda_device}
+    environment = {name: str(value) for name, value in given.items() if value is not None}
+    with job.log_file.open("ab") as output:
+        # The new session ensures that Ctrl-C in a terminal does not reach the process.
+        process = subprocess.Popen(
+            job.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=os.environ | environment,
+            start_new_session=True,
         )  # fmt: skip
-
-
-def _train_on_node(item: tuple[list[str], Path], num_threads: int) -> int:
-    """Train a run in a Ray task until its stop file exists, and return the exit code."""
-    arguments, log_file = item
-    if not log_file.parent.is_dir():
-        raise DataError(f"{log_file.parent}: no such folder; use a folder that all nodes share")
-    stop_file, process = _stop_file(log_file), _start_training(arguments, log_file, {})
     is_stopped = False
     while process.poll() is None:
         time.sleep(POLL_SECONDS)
-        if not is_stopped and stop_file.exists():
+        if not is_stopped and job.stop_file.exists():
             is_stopped = True
-            process.terminate()  # Ray's processes ignore SIGINT
+            process.terminate()
     return process.returncode
-
-
-def _stop_file(log_file: Path) -> Path:
-    """Return the file that tells the node of a run to stop it."""
-    return log_file.with_suffix(".stop")
-
-
-class _RayProcess:
-    """Training process on a node of a Ray cluster, with the methods of `Popen` that a sweep needs."""
-
-    def __init__(self, tasks: "RayTasks", arguments: list[str], log_file: Path) -> None:
-        self.returncode: int | None = None
-        self._log_file, self._stop_file = log_file, _stop_file(log_file)
-        self._stop_file.unlink(missing_ok=True)  # of a sweep that was killed
-        self._task: Future[int] = tasks.submit((arguments, log_file))
-
-    def poll(self) -> int | None:
-        """Return the exit code, or None if the process runs."""
-        return self.wait() if self._task.done() else None
-
-    def send_signal(self, number: signal.Signals) -> None:
-        """Stop the process, with a checkpoint, whatever the signal."""
-        self._stop_file.touch()
-
-    def wait(self) -> int:
-        """Wait for the process, and return its exit code."""
-        if self.returncode is None:
-            try:
-                self.returncode = self._task.result()
-            except MtformerError as error:  # the process has not started, or Ray gave up
-                self.returncode = 128 + signal.SIGTERM if self._stop_file.exists() else 2
-                with self._log_file.open("a", encoding="utf-8") as file:
-                    file.write(f"error: {error}\n")
-            self._stop_file.unlink(missing_ok=True)
-        return self.returncode
 
 
 def log_of(run: PlannedRun) -> Path:

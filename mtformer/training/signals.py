@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType
 
@@ -9,10 +10,13 @@ from types import FrameType
 class StopSignal(ExitStack):
     """Context that records the first SIGINT or SIGTERM in `received`; a second SIGINT interrupts immediately.
 
-    SIGHUP (a closed terminal) counts as SIGTERM, unless it is ignored (`nohup`).
+    SIGHUP (a closed terminal) counts as SIGTERM, unless it is ignored (`nohup`). `on_stop` is called after the first.
     """
 
-    received: signal.Signals | None = None
+    def __init__(self, on_stop: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self.received: signal.Signals | None = None
+        self._on_stop = on_stop
 
     def __enter__(self) -> "StopSignal":
         numbers = [signal.SIGINT, signal.SIGTERM]
@@ -25,4 +29,7 @@ class StopSignal(ExitStack):
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
+        is_first = self.received is None
         self.received = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+        if is_first:
+            self._on_stop()

@@ -45,7 +45,8 @@ def wait_for(happens: Callable[[], object], program: Program) -> None:
 
 
 def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Return the processes that any thread of a process has started."""
+    return [int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()]
 
 
 def test_a_resumed_sweep_finishes_a_failed_run(study: Callable[[str], Path], tmp_path: Path) -> None:

@@ -220,8 +220,10 @@ def test_two_training_processes_of_the_same_run(corpus: Path, attacks: Attacks, 
 
 
 def children(pid: int) -> list[int]:
+    """Return the processes that any thread of a process has started."""
     with contextlib.suppress(OSError):  # the process has ended
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        files = Path(f"/proc/{pid}/task").glob("*/children")
+        return [int(child) for file in files for child in file.read_text().split()]
     return []
 
 
