@@ -7,10 +7,10 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -57,9 +57,9 @@ class Workers(Generic[Item, Result]):
     """Pool of processes, or of Ray tasks inside `use_ray`.
 
     Without Ray, the main process computes the first items itself, or all items if `num_processes` is 1. Processes are
-    started on demand with the "spawn" method, so scripts need `if __name__ == "__main__":`. If a process
-    is killed, its item is computed again once, because memory that ran out most likely runs out again; then `map`
-    raises WorkerEndedError. Ray repeats the tasks of processes and nodes that end, up to three times.
+    started on demand with the "spawn" method, so scripts need `if __name__ == "__main__":`. If a process is
+    killed, `map` computes its item again once, because memory that ran out most likely runs out again, and then raises
+    WorkerEndedError. Ray repeats the tasks of processes and nodes that end, up to three times.
 
     Args:
         function: function of (item, number of threads) that returns the result; pickled once per process.
@@ -80,6 +80,8 @@ class Workers(Generic[Item, Result]):
         self._pool: ProcessPoolExecutor | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._tasks: RayTasks | None = None
+        self._running = dict[Future[Result], Item]()
+        """Items of `as_completed`, by future."""
         self._num_alone = ITEMS_ALONE if self.num_processes > 1 else sys.maxsize
         if _make_tasks is not None:
             self._tasks = _make_tasks(function, device, (num_processes or 0) if starts_programs else None)
@@ -92,6 +94,8 @@ class Workers(Generic[Item, Result]):
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Wait for the items that are being computed."""
+        wait(self._running)
         for pool in (self._pool, self._threads):
             if pool is not None:
                 pool.shutdown(cancel_futures=True)
@@ -110,23 +114,16 @@ class Workers(Generic[Item, Result]):
         while waiting:
             yield self._first(waiting)
 
-    def as_completed(self, items: Iterable[Item]) -> Generator[tuple[Item, "Future[Result]"], None, None]:
-        """Yield each item with its result or error when it is computed; an item is read when a process is free for it.
-
-        When the iterator is closed, it waits for the items that are being computed.
-        """
+    def as_completed(self, items: Iterable[Item]) -> Iterator[tuple[Item, "Future[Result]"]]:
+        """Yield each item with its result or error when it is computed; read an item when a process is free for it."""
         rest = iter(items)
-        waiting = dict[Future[Result], Item]()
-        try:
-            while True:
-                for item in islice(rest, self.num_processes - len(waiting)):
-                    waiting[self._submit(item)] = item
-                if not waiting:
-                    return
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    yield waiting.pop(future), future
-        finally:
-            wait(waiting)
+        while True:
+            for item in islice(rest, self.num_processes - len(self._running)):
+                self._running[self._submit(item)] = item
+            if not self._running:
+                return
+            for future in wait(self._running, return_when=FIRST_COMPLETED).done:
+                yield self._running.pop(future), future
 
     def _submit(self, item: Item) -> "Future[Result]":
         if self._tasks is not None:
@@ -135,7 +132,8 @@ class Workers(Generic[Item, Result]):
             return self._threads.submit(self._function, item, 1)
         try:
             return self._processes().submit(_compute, item)
-        except BrokenProcessPool:  # a process was killed
+        except BrokenProcessPool:
+            log.warning("a worker process was killed; its work is repeated")
             self._pool = None
             return self._processes().submit(_compute, item)
 
@@ -148,10 +146,8 @@ class Workers(Generic[Item, Result]):
     def _first(self, waiting: "deque[tuple[Item, Future[Result]]]") -> tuple[Item, Result]:
         """Remove the first item, and return it with its result."""
         item, future = waiting.popleft()
-        try:
+        with suppress(BrokenProcessPool):
             return item, future.result()
-        except BrokenProcessPool:
-            log.warning("a worker process was killed; its work is repeated")
         try:
             return item, self._submit(item).result()
         except BrokenProcessPool as error:

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -103,7 +102,7 @@ class _Job(NamedTuple):
     log_file: Path
     start_of_log: int
     stop_file: Path
-    """File that tells the process to save a checkpoint and stop; on Ray, it reaches all nodes."""
+    """File with the signal that the process receives when the file appears or changes; on Ray, all nodes see it."""
     threads: int | None
     """Number of threads; None: Ray determines it."""
     cuda_device: str | None
@@ -138,24 +137,27 @@ class _Runner:
         on_cpu = all(run.config.training.device == "cpu" for run in self.sweep.runs)
         jobs = self.jobs or (max(1, len(self.devices)) if self.is_local else None)
         self.stop_file.unlink(missing_ok=True)  # of a sweep that was killed
-        with Workers(_train, jobs, "cpu" if on_cpu else "auto", starts_programs=True) as workers:
+        with self.stop, Workers(_train, jobs, "cpu" if on_cpu else "auto", starts_programs=True) as workers:
             if waiting:
                 where = self.sweep.folder / "NAME.log"
                 log.info("training %d runs, %d at a time; logs: %s", len(waiting), workers.num_processes, where)
-            with self.stop, closing(workers.as_completed(self._jobs(waiting, workers.num_processes))) as completed:
-                try:
-                    for job, result in completed:
-                        self._end(job, result)
-                except BaseException:  # leave no process running
-                    self.stop_file.touch()
-                    raise
+            try:
+                for job, result in workers.as_completed(self._jobs(waiting, workers.num_processes)):
+                    self._end(job, result)
+            except BaseException as error:  # leave no process running
+                self._send(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+                raise
         self.stop_file.unlink(missing_ok=True)
         return self.outcome
 
     def _stop(self) -> None:
         self.outcome.stopped_by = self.stop.received
-        self.stop_file.touch()
+        self._send(signal.SIGTERM)  # Ray's processes ignore SIGINT until the training starts
         log.info("stopping: waiting for %d runs to save checkpoints", self.running.total())
+
+    def _send(self, number: signal.Signals) -> None:
+        """Send a signal to all processes; after another signal, SIGINT ends them without a checkpoint."""
+        write_text(self.stop_file, str(int(number)))
 
     def _jobs(self, waiting: Sequence[PlannedRun], num_jobs: int) -> Iterator[_Job]:
         """Yield the jobs of runs until a signal; a job is taken when it can start."""
@@ -212,7 +214,7 @@ class _Runner:
 
 
 def _train(job: _Job, num_threads: int) -> int:
-    """Train a run until the stop file exists, and return the exit code."""
+    """Train a run, send it the signals in the stop file, and return the exit code."""
     if not job.log_file.parent.is_dir():
         raise DataError(f"{job.log_file.parent}: no such folder; use a folder that all nodes share")
     given = {THREADS: job.threads, DEVICES: job.cuda_device}
@@ -223,12 +225,12 @@ def _train(job: _Job, num_threads: int) -> int:
             job.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=os.environ | environment,
             start_new_session=True,
         )  # fmt: skip
-    is_stopped = False
+    sent = ""
     while process.poll() is None:
         time.sleep(POLL_SECONDS)
-        if not is_stopped and job.stop_file.exists():
-            is_stopped = True
-            process.terminate()
+        if job.stop_file.exists() and (number := job.stop_file.read_text()) != sent:
+            process.send_signal(int(number))
+            sent = number
     return process.returncode
 
 

@@ -12,9 +12,12 @@ from program import invoke
 from typer.testing import Result
 
 from mtformer.config.loading import load_config
+from mtformer.config.schema import DecodingConfig
 from mtformer.data.corpus.tmx import read_tmx
 from mtformer.data.demo import write_demo
+from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
+from mtformer.experiment import adapt
 from mtformer.experiment.adapt import Point, choose
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.weights import read_weights
@@ -80,6 +83,25 @@ def test_the_chosen_weights_lie_between_old_and_new_and_are_the_default(
     default = invoke("translate", run, stdin=b"The man sleeps.\n")
     explicit = invoke("translate", run, "--checkpoint", "averaged", stdin=b"The man sleeps.\n")
     assert default.stdout == explicit.stdout
+
+
+def test_weights_are_chosen_with_the_beam_of_translation(
+    adapted: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Greedy search, the default of validation, can hide a loss on the old text."""
+    run = RunDir(shutil.copytree(adapted[0], tmp_path / "run"))
+    beams = list[int]()
+
+    class Recorded(Translator):
+        def __init__(self, models: Any, tokenizers: Any, decoding: DecodingConfig, *rest: Any, **options: Any) -> None:
+            beams.append(decoding.beam_size)
+            super().__init__(models, tokenizers, decoding, *rest, **options)
+
+    monkeypatch.setattr(adapt, "Translator", Recorded)
+    config = load_config(run.config).config
+    assert (config.decoding.beam_size, config.decoding.for_validation().beam_size) == (2, 1)
+    adapt.choose_weights(run, config, 0.3, lambda: None)
+    assert set(beams) == {2}
 
 
 def test_an_interrupted_adaptation_resumes(

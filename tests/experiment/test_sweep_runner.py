@@ -36,6 +36,8 @@ def note(what):
         file.write(json.dumps(seen) + "\\n")
 def save(number, frame):
     note("asked " + signal.Signals(number).name)
+    if role.get("is_busy") and number == signal.SIGTERM:
+        return
     time.sleep(0.3)
     note("saved")
     sys.exit(128 + number)
@@ -199,6 +201,31 @@ def test_a_signal_stops_all_runs_once_and_the_sweep_waits(stage: Stage, number: 
     assert len(stage.notes("saved")) == 2
     assert not outcome.finished
     assert not outcome.failed
+
+
+def test_a_second_interrupt_does_not_wait_for_checkpoints(stage: Stage) -> None:
+    """A run may need minutes until it can save a checkpoint, for example during validation."""
+    stage.roles(s1={"seconds": 60, "is_busy": True}, s2={"seconds": 60, "is_busy": True})
+    first = stage.signal_when(2, signal.SIGINT)
+
+    def interrupt_again() -> None:
+        while len(stage.notes("asked SIGTERM")) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    second = threading.Thread(target=interrupt_again)
+    second.start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(stage.sweep(2), 2)
+    first.join()
+    second.join()
+    assert len(stage.notes("asked SIGINT")) == 2
+    assert not stage.notes("end")
+    assert time.monotonic() - start < 50
+    for note in stage.notes("start"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(note["pid"], 0)
 
 
 def test_an_ignored_hangup_signal_remains_ignored(stage: Stage) -> None:
