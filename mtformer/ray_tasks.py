@@ -93,9 +93,8 @@ class RayTasks:
         self._function = ray.put(pickle.dumps(function))
         # With the default of max_calls, a process with a GPU ends after each task, and the next one loads the model.
         task = ray.remote(max_calls=0)(_make_task())
-        self._task = task.options(
-            num_cpus=num_cpus, num_gpus=num_gpus, max_retries=RETRIES, scheduling_strategy="SPREAD"
-        )
+        options = {"num_cpus": num_cpus, "num_gpus": num_gpus, "max_retries": RETRIES}
+        self._task = task.options(scheduling_strategy="SPREAD", **options)
 
     def submit(self, item: Any) -> "Future[Any]":
         """Start a task and return a future of its result."""

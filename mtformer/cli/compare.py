@@ -75,9 +75,7 @@ def compare(
         echo(_json(systems, different, comparisons))
         return
     echo(*_lines(systems, different, comparisons, shutil.get_terminal_size((100, 24)).columns))
-    echo(
-        *(f"differences on {one.name}: {line}" for one in comparisons for line in [*one.ignored, *one.notes]), err=True
-    )
+    echo(*(f"differences on {one.name}: {line}" for one in comparisons for line in one.ignored + one.notes), err=True)
 
 
 def _evaluation(bleu_tokenizer: str) -> EvaluationConfig:

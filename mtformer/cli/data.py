@@ -35,15 +35,11 @@ from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 from mtformer.workers import use_ray
 
 log = logging.getLogger("mtformer")
-app = typer.Typer(
-    cls=Group, help="Inspect, clean, prepare and generate corpora; manage the cache.", no_args_is_help=True
-)
+app = typer.Typer(cls=Group, help="Check, clean, prepare and generate corpora; manage the cache.", no_args_is_help=True)
 
 SrcLang = Annotated[str | None, optional("With files: source language code.", "--src-lang")]
 TgtLang = Annotated[str | None, optional("With files: target language code.", "--tgt-lang")]
-TokenizerFolder = Annotated[
-    Path | None, optional("Folder of tokenizers to count tokens with (default: those of the run or config).")
-]
+TokenizerFolder = Annotated[Path | None, optional("Folder of tokenizers (default: those of the run or config).")]
 
 
 @app.command(cls=Command)

@@ -10,18 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from tqdm import tqdm
 
+from mtformer.cli import options
 from mtformer.cli.decoding_options import Load
 from mtformer.cli.line_files import parallel_lines
-from mtformer.cli.options import (
-    CheckpointsOption,
-    DeviceOption,
-    EnsembleArgument,
-    PrecisionOption,
-    ToOption,
-    argument,
-    optional,
-    require_at_most_one,
-)
+from mtformer.cli.options import ToOption, argument, optional, require_at_most_one
 from mtformer.cli.output import echo, for_terminal, printable, table_lines
 from mtformer.config.data import TextFiles
 from mtformer.config.loading import load_config
@@ -39,7 +31,7 @@ log = logging.getLogger("mtformer")
 
 
 def evaluate(
-    runs: EnsembleArgument,
+    runs: options.EnsembleArgument,
     src: Annotated[Path | None, optional("Source file; requires --ref.")] = None,
     ref: Annotated[Path | None, optional("Reference file; requires --src.")] = None,
     testset: Annotated[str | None, optional("sacreBLEU test set, such as wmt14/full.")] = None,
@@ -132,9 +124,9 @@ def score(
     tokens: Annotated[bool, optional("Also print each token with its log-probability.", "--tokens")] = False,
     as_json: Annotated[bool, optional("Print one JSON object per line, with the tokens.", "--json")] = False,
     to: ToOption = None,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = None,
-    checkpoint: CheckpointsOption = None,
+    device: options.DeviceOption = "auto",
+    precision: options.PrecisionOption = None,
+    checkpoint: options.CheckpointsOption = None,
 ) -> None:
     """Print the log-probability (in nats) of given translations to stdout, and the perplexity to stderr."""
     from mtformer.decoding.translator import Translator
@@ -153,9 +145,7 @@ def score(
                 sys.stdout.flush()
         num_lines = lines.num_lines
     if num_long:
-        log.warning(
-            "%d of %d lines have more tokens than the model has positions; their score is nan", num_long, num_lines
-        )
+        log.warning("%d of %d lines have more tokens than the model has positions; score: nan", num_long, num_lines)
     if num_tokens:
         perplexity = math.exp(-total / num_tokens)
         log.info("%d lines, %d tokens, log-probability %.4f, perplexity %.4f", num_lines, num_tokens, total, perplexity)

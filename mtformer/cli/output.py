@@ -185,6 +185,4 @@ class _RunLogHandler(WatchedFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # name defined by logging
         """Report the first error in writing the log file, and continue without the file."""
         log.removeHandler(self)
-        log.warning(
-            "%s: cannot be written (%s); logging continues on stderr only", self.baseFilename, sys.exc_info()[1]
-        )
+        log.warning("%s: cannot be written (%s); only stderr has the log now", self.baseFilename, sys.exc_info()[1])

@@ -36,10 +36,7 @@ def serve(
 
     with listen(host, port) as sock:
         if not api_key and not is_local(sock):
-            raise ConfigError(
-                f"--host {host} is reachable from other machines; give --api-key or set MTFORMER_API_KEY, "
-                "or remove --host"
-            )
+            raise ConfigError(f"--host {host} is reachable from other machines; set MTFORMER_API_KEY or remove --host")
         from mtformer.serving.app import LOCAL_HOSTS, create_app
 
         names = LOCAL_HOSTS | {host.lower()} if is_local(sock) else None

@@ -13,16 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mtformer.cli import options
 from mtformer.cli.help import Command
-from mtformer.cli.options import (
-    ConfigArgument,
-    EnsembleArgument,
-    OnOption,
-    OverridesArgument,
-    argument,
-    optional,
-    require_at_most_one,
-)
+from mtformer.cli.options import argument, optional, require_at_most_one
 from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines, log_to_file, table_lines
 from mtformer.errors import ConfigError, DataError, InterruptedRunError
 from mtformer.files import CHECKSUMS
@@ -68,8 +61,8 @@ COMMAND_CLASSES = {"train": TrainCommand}
 
 
 def train(
-    config: ConfigArgument,
-    overrides: OverridesArgument = None,
+    config: options.ConfigArgument,
+    overrides: options.OverridesArgument = None,
     run_dir: Annotated[Path | None, optional("Run directory (default: runs/NAME for NAME.yaml).")] = None,
     resume: Annotated[
         str | None, optional("Resume from the latest checkpoint (auto: start a new run if none exists).")
@@ -178,10 +171,8 @@ def _verify_resume(config: "Config") -> None:
     with clean_up_on_sigterm():
         compared = verify_resume(config)
     header = ("compared", "tensors", "numbers", "equal")
-    rows = [
-        (part.what, f"{part.num_tensors:,}", f"{part.num_numbers:,}", "no" if part.difference else "yes")
-        for part in compared
-    ]
+    counts = [(f"{part.num_tensors:,}", f"{part.num_numbers:,}") for part in compared]
+    rows = [(one.what, *some, "no" if one.difference else "yes") for one, some in zip(compared, counts, strict=True)]
     echo(*table_lines([header, *rows]))
     different = [f"{part.what}: {part.difference.name}" for part in compared if part.difference]
     if different:
@@ -191,7 +182,7 @@ def _verify_resume(config: "Config") -> None:
 
 def adapt(
     run: Annotated[Path, argument("Run directory or bundle to adapt.")],
-    overrides: OverridesArgument = None,
+    overrides: options.OverridesArgument = None,
     *,
     train: Annotated[list[str], optional("New text: TSV, JSONL, TMX or SRC,TGT; repeat for more.", metavar="FILE")],
     run_dir: Annotated[Path, optional("Run directory of the adapted model.", metavar="NEW")],
@@ -232,12 +223,12 @@ def adapt(
 
 
 def distill(
-    runs: EnsembleArgument,
+    runs: options.EnsembleArgument,
     *,
     config: Annotated[Path, optional("Config of the student, with its training data.", "--config")],
     mono: Annotated[list[Path] | None, optional("More text to translate; repeat for more files.", "--mono")] = None,
     run_dir: Annotated[Path | None, optional("Run directory of the student (default: runs/NAME).")] = None,
-    on: OnOption = None,
+    on: options.OnOption = None,
 ) -> None:
     """Train a student on translations of its training data by a teacher, or by several as an ensemble.
 

@@ -268,7 +268,5 @@ class DataConfig(Section):
     def _fits(self) -> "DataConfig":
         targets = self.target_languages
         if len(targets) > 1 and self.language_tags == "none":
-            raise ValueError(
-                f"there are several target languages ({', '.join(targets)}); set language_tags to source or target"
-            )
+            raise ValueError(f"several target languages ({', '.join(targets)}) need language_tags: source or target")
         return self

@@ -124,9 +124,8 @@ def without_removed_keys(value: Any, annotation: Any, path: str) -> Any:
     for key in removed.keys() & value.keys():
         if value[key] != removed[key]:
             _warn_of_removed(path, key)
-    return {
-        key: without_removed_keys(one, child(annotation, key), path) for key, one in value.items() if key not in removed
-    }
+    kept = {key: one for key, one in value.items() if key not in removed}
+    return {key: without_removed_keys(one, child(annotation, key), path) for key, one in kept.items()}
 
 
 @cache
@@ -191,10 +190,8 @@ def _position(container: Any, key: str, path: KeyPath, origin: Origin) -> str | 
     if not isinstance(container, list):
         raise ConfigError(f"{origin}: {dotted(path)} is a single value and has no key '{key}'")
     if not key.isdecimal() or len(key) > len(str(len(container))) or int(key) > len(container):
-        raise ConfigError(
-            f"{origin}: {dotted(path)} is a list of {len(container)} items; '{key}' is neither the index of "
-            f"an item (from 0) nor the next index"
-        )
+        what = f"a list of {len(container)} items; '{key}' is neither the index of an item (from 0) nor the next index"
+        raise ConfigError(f"{origin}: {dotted(path)} is {what}")
     return int(key)
 
 

@@ -305,10 +305,9 @@ class DecodingConfig(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> "DecodingConfig":
-        if self.min_length_ratio > self.max_length_ratio:
-            raise ValueError(
-                f"min_length_ratio {self.min_length_ratio} is above max_length_ratio {self.max_length_ratio}"
-            )
+        low, high = self.min_length_ratio, self.max_length_ratio
+        if low > high:
+            raise ValueError(f"min_length_ratio {low} is above max_length_ratio {high}")
         if self.max_length is not None and self.min_length > self.max_length:
             raise ValueError(f"min_length {self.min_length} is above max_length {self.max_length}")
         if self.n_best > self.num_rows:

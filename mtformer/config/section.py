@@ -22,9 +22,7 @@ def _check_size(number: int) -> int:
 Count = Annotated[int, Field(ge=0), AfterValidator(_check_size)]
 Positive = Annotated[int, Field(ge=1), AfterValidator(_check_size)]
 # YAML has lists but no tuples.
-Pair = Annotated[
-    tuple[Fraction, Fraction], BeforeValidator(lambda items: tuple(items) if type(items) is list else items)
-]
+Pair = Annotated[tuple[Fraction, Fraction], BeforeValidator(lambda one: tuple(one) if type(one) is list else one)]
 
 
 def _check_tag(tag: str) -> str:

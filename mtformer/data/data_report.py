@@ -91,9 +91,8 @@ class DataReport:
         lines += [f"  removed      {count:>13,}  {reason}" for reason, count in self.left_out.items()]
         for side, title in (("src", "source"), ("tgt", "target")):
             tokens, mean = self.tokens[side], self.tokens[side] / max(1, self.kept)
-            lines.append(
-                f"{title} tokens  {tokens:>13,}  {mean:.1f} per line, {100 * self.unknown_rate(side):.3g} % unknown"
-            )
+            unknown = f"{100 * self.unknown_rate(side):.3g} % unknown"
+            lines.append(f"{title} tokens  {tokens:>13,}  {mean:.1f} per line, {unknown}")
             if self.blank[side]:
                 lines.append(f"  blank        {self.blank[side]:>13,}  {title} lines without tokens")
             lines += [f"  check        {n:>13,}  {title} lines with {name}" for name, n in self.unusual[side].items()]

@@ -19,13 +19,7 @@ from mtformer.decoding.beam import beam_search, best_candidates
 from mtformer.decoding.constraints import RequiredPhrases
 from mtformer.decoding.inference import InferenceModel, alignment_layer, mean_log_probs, pad
 from mtformer.decoding.inputs import Segment
-from mtformer.decoding.rules import (
-    LengthBounds,
-    Rule,
-    exclude_repeated_ngrams,
-    force_prefixes,
-    penalize_repetition,
-)
+from mtformer.decoding.rules import LengthBounds, Rule, exclude_repeated_ngrams, force_prefixes, penalize_repetition
 from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Hypothesis
 from mtformer.device import is_out_of_memory

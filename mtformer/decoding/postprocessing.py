@@ -15,21 +15,12 @@ from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
 from mtformer.data.filters.numbers import numbers_differ
+from mtformer.decoding import translation as flag
 from mtformer.decoding.engine import Engine, NBests
 from mtformer.decoding.inputs import Segment, one_line
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.sentences import UNSPACED, split_sentences
-from mtformer.decoding.translation import (
-    COPY,
-    FEWER_SENTENCES,
-    LENGTH_LIMIT,
-    LOST,
-    LOST_ADDRESS,
-    NUMBERS,
-    REPETITION,
-    Attention,
-    Translation,
-)
+from mtformer.decoding.translation import Attention, Translation
 from mtformer.text.tokenizer import SPACE, UNK, TokenizerPair
 
 END = "</s>"
@@ -67,18 +58,15 @@ class Postprocessor:
             found = [n_best[: self.decoding.n_best] for n_best in found]
         pairs = [(segment, one) for segment, n_best in zip(segments, found, strict=True) for one in n_best]
         if self.token_scores and not all(one.token_log_probabilities for _, one in pairs):
-            scores = self.engine.score(*_ids(pairs))
-            pairs = [
-                (segment, replace(one, token_log_probabilities=log_probs))
-                for (segment, one), log_probs in zip(pairs, scores, strict=True)
-            ]
+            scores = iter(self.engine.score(*_ids(pairs)))
+            pairs = [(segment, replace(one, token_log_probabilities=next(scores))) for segment, one in pairs]
         weights = self.engine.attention(*_ids(pairs)) if self.attention and pairs else [None] * len(pairs)
         texts = self.tokenizers.tgt.decode([one.tokens for _, one in pairs])
         each = zip(pairs, weights, texts, strict=True)
         translations = iter([self._translation(*pair, weights_TS, text) for pair, weights_TS, text in each])
         chosen = [[next(translations) for _ in n_best] for n_best in found]
         if self.decoding.keep:
-            chosen = [sorted(n_best, key=lambda one: not LOST.isdisjoint(one.flags)) for n_best in chosen]
+            chosen = [sorted(n_best, key=lambda one: not flag.LOST.isdisjoint(one.flags)) for n_best in chosen]
         return [n_best[: self.decoding.n_best] for n_best in chosen]
 
     def _rank_by_utility(self, samples: Sequence[Hypothesis]) -> list[Hypothesis]:
@@ -124,26 +112,26 @@ def _ids(pairs: Sequence[tuple[Segment, Hypothesis]]) -> tuple[list[Sequence[int
 def search_flags(src_tokens: Sequence[int], one: Hypothesis, min_length: int) -> Iterator[str]:
     """Yield the flags that depend on the tokens of a hypothesis; source ids and minimum length do not include eos."""
     if is_padded(one.tokens, min_length) or (is_looping(one.tokens) and not is_looping(src_tokens)):
-        yield REPETITION
+        yield flag.REPETITION
     if one.at_limit:
-        yield LENGTH_LIMIT
+        yield flag.LENGTH_LIMIT
 
 
 def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
     """Yield the flags that depend on text: a copied source, or missing sentences, numbers or addresses."""
     num_sentences = len(split_sentences(source))
     if LOOP.search(text) and not LOOP.search(source):
-        yield REPETITION
+        yield flag.REPETITION
     if not text or (num_sentences > 1 and len(split_sentences(text)) < num_sentences):
-        yield FEWER_SENTENCES
+        yield flag.FEWER_SENTENCES
     source, text = (unicodedata.normalize("NFKC", one).casefold() for one in (source, text))
     is_name = len(text.split()) <= 2 and len(UNSPACED.findall(text)) <= 8  # names are often the same
     if text.split() == source.split() and not is_name:
-        yield COPY
+        yield flag.COPY
     if numbers_differ(source, text, in_digits, is_strict=True):
-        yield NUMBERS
+        yield flag.NUMBERS
     if any(found not in text for found in addresses(source)):
-        yield LOST_ADDRESS
+        yield flag.LOST_ADDRESS
 
 
 def addresses(line: str, kind: re.Pattern[str] = ADDRESS) -> list[str]:
@@ -158,7 +146,7 @@ def is_looping(tokens: Sequence[int]) -> bool:
     for period in range(1, MAX_LOOP_LENGTH + 1):
         least = max(3 * period, 8 - period)
         is_same = list(map(eq, tokens[period:], tokens))
-        if sum(is_same) >= least and any(flag and len(list(run)) >= least for flag, run in groupby(is_same)):
+        if sum(is_same) >= least and any(same and len(list(run)) >= least for same, run in groupby(is_same)):
             return True
     return False
 

@@ -286,11 +286,9 @@ class Translator:
         """Raise MtformerError if a sentence has no score or a NaN score, which means that logits are not finite."""
         if not all(of_sentence and not any(map(math.isnan, of_sentence)) for of_sentence in scores):
             where = "".join(f"{path}: " for path in self.weights)
+            what = f"training diverged, or its weights are too large for {self.engine.dtype}; use another checkpoint"
             remedy = "" if "32" in self.engine.dtype else " or precision fp32"
-            raise MtformerError(
-                f"{where}the model's scores are not finite; training diverged, or its weights are too large for "
-                f"{self.engine.dtype}; use another checkpoint{remedy}"
-            )
+            raise MtformerError(f"{where}the model's scores are not finite; {what}{remedy}")
 
 
 def _fails(segment: Segment, n_best: Sequence[Translation]) -> bool:
@@ -313,10 +311,8 @@ def _load_own(
     for run, config, checkpoint in members:
         theirs = TokenizerPair.load(run.tokenizer)
         if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
-            raise CheckpointError(
-                f"{run.path}: its tokenizer differs from that of {members[0][0].path}; an ensemble needs identical "
-                "tokenizers"
-            )
+            what = f"its tokenizer differs from that of {members[0][0].path}"
+            raise CheckpointError(f"{run.path}: {what}; an ensemble needs identical tokenizers")
         paths = find_weights(run, checkpoint, config.training.best_metric)
         model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
         load_weights(model, *paths)

@@ -8,16 +8,9 @@ from typing import Any
 import numpy as np
 
 from mtformer.config.loading import config_diff
+from mtformer.evaluation import significance
 from mtformer.evaluation.scores import METRICS, MetricName
-from mtformer.evaluation.significance import (
-    Counts,
-    Estimate,
-    Measure,
-    PairedTests,
-    describe_tests,
-    estimate,
-    paired_tests,
-)
+from mtformer.evaluation.significance import Counts, Estimate, Measure, PairedTests, estimate
 from mtformer.evaluation.systems import Material, System, distinguishes
 
 LENGTHS = (10, 20, 30, 40, 50, 60)
@@ -153,11 +146,12 @@ def _table(systems: Sequence[System], measure: Measure, progress: Callable[[], o
         row = SystemScore(system.name, runs, statistics.fmean(scores), deviation, whole)
         if rows:
             num_pairs = min(len(rows[0].runs), len(runs))
-            tests = paired_tests(measure, *(_pooled(one, measure, num_pairs) for one in (systems[0], system)))
+            counts = (_pooled(one, measure, num_pairs) for one in (systems[0], system))
+            tests = significance.paired_tests(measure, *counts)
             row = replace(row, difference=row.mean - rows[0].mean, tests=tests)
         rows.append(row)
         progress()
-    return MetricTable(measure.name, measure.label, measure.signature, describe_tests(), rows)
+    return MetricTable(measure.name, measure.label, measure.signature, significance.describe_tests(), rows)
 
 
 def _pooled(system: System, measure: Measure, num_runs: int | None = None) -> Counts:

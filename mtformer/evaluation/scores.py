@@ -94,10 +94,8 @@ def _runnable(tokenizer: str) -> str:
     except ConfigError:
         log.warning(
             "BLEU is computed on characters (tok:char), because sacreBLEU's tokenizer %s is not available; "
-            "to install it: pip install 'mtformer[%s]'",
-            tokenizer,
-            tokenizer.removesuffix("-mecab"),
-        )
+            "to install it: pip install 'mtformer[%s]'", tokenizer, tokenizer.removesuffix("-mecab"),
+        )  # fmt: skip
         return "char"
     return tokenizer
 

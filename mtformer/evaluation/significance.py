@@ -106,9 +106,8 @@ def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> Pa
     )
     p_randomization = _p_value(np.abs(one - other), observed)
     num_different = int((baseline_NC != system_NC).any(1).sum())
-    return PairedTests(
-        _p_value(resampled - resampled.mean(), observed), min(1.0, p_randomization + 2.0 ** (1 - num_different))
-    )
+    p_randomization = min(1.0, p_randomization + 2.0 ** (1 - num_different))
+    return PairedTests(_p_value(resampled - resampled.mean(), observed), p_randomization)
 
 
 def _bootstrap(measure: Measure, counts_NC: Counts) -> NDArray[np.float64]:

@@ -103,9 +103,7 @@ def common_sets(runs: Sequence[Run], chosen: Sequence[str] = ()) -> list[str]:
             raise DataError(f"{path}: no scores yet; `mtformer eval {path}` computes them")
         missing = [name for name in chosen if name not in names]
         if missing:
-            raise DataError(
-                f"{path}: no scores on '{missing[0]}' (only on {', '.join(names)}); `mtformer eval` computes them"
-            )
+            raise DataError(f"{path}: no scores on '{missing[0]}', only on {', '.join(names)}; run `mtformer eval`")
     common = set.intersection(*map(set, scored.values()))
     if not common:
         has = "; ".join(f"{path} has {', '.join(names)}" for path, names in scored.items())

@@ -228,10 +228,8 @@ def _read(name: str, data: DataConfig) -> Iterator[Pair]:
             for path, language in ((source.src, data.src_lang), (source.tgt, data.tgt_lang)):
                 ending = Path(re.sub(r"\.(gz|xz|zst)$", "", path)).suffix[1:]
                 if is_language(ending) and len(ending) == 2 and base_code(ending) != base_code(language):
-                    raise DataError(
-                        f"{path}: its name ends with .{ending}, but the model translates "
-                        f"{data.src_lang}-{data.tgt_lang}; give the files as SRC,TGT, or rename the file"
-                    )
+                    what = f"its name ends with .{ending}, but the model translates {data.src_lang}-{data.tgt_lang}"
+                    raise DataError(f"{path}: {what}; give the files as SRC,TGT, or rename the file")
         pairs = read_pairs(source, data)
     for src, tgt in pairs:
         yield " ".join(src.split()), " ".join(tgt.split())
@@ -249,10 +247,8 @@ def _write_new(folder: Path, train: Sequence[str], dev: str | None, data: DataCo
                 file.write("\t".join(pair) + "\n")
                 num_train += 1
     if num_train < MIN_PAIRS or not held_out:
-        raise DataError(
-            f"{', '.join(train)}: {num_train} new pairs for training and {len(held_out)} for dev; give at least "
-            f"{MIN_PAIRS} and 1"
-        )
+        counts = f"{num_train} new pairs for training and {len(held_out)} for dev"
+        raise DataError(f"{', '.join(train)}: {counts}; give at least {MIN_PAIRS} and 1")
     _write_pairs(folder / "dev.tsv", held_out)
     log.info("new text: %s pairs for training, %s for dev", f"{num_train:,}", f"{len(held_out):,}")
 

@@ -56,9 +56,8 @@ def load_teachers(runs: Sequence[Path], student: Config) -> Translator:
     its = teacher.data
     assert its is not None
     if data.src_lang != its.src_lang or data.tgt_lang not in its.target_languages:
-        raise ConfigError(
-            f"{runs[0]}: translates {its.src_lang}-{its.tgt_lang}, but the student {data.src_lang}-{data.tgt_lang}"
-        )
+        own = f"{data.src_lang}-{data.tgt_lang}"
+        raise ConfigError(f"{runs[0]}: translates {its.src_lang}-{its.tgt_lang}, but the student {own}")
     return teacher.into(data.tgt_lang)
 
 
@@ -89,9 +88,7 @@ def distilled_config(
     }
     with lock_run(run):
         if folder.is_dir() and read_json(folder / "teacher.json") != made_with:
-            raise ConfigError(
-                f"{folder}: made with other teachers or corpora; delete {run.path}, or choose another folder"
-            )
+            raise ConfigError(f"{run.path}: made with other teachers or corpora; delete it, or choose another folder")
         write_text(folder / "teacher.json", json.dumps(made_with, indent=2) + "\n")
         if not path.exists():
             pairs = chain.from_iterable(read_pairs(source, data) for source in data.sources)

@@ -59,10 +59,7 @@ def open_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -> It
         write_config(run, dump_config(config))
         return
     if not is_free and not overwrite:
-        raise CheckpointError(
-            f"{run.path}: already exists; continue it with --resume, delete it and start over with --overwrite, or "
-            "choose another folder with --run-dir"
-        )
+        raise CheckpointError(f"{run.path}: already exists; add --resume or --overwrite, or choose another --run-dir")
     with _recreated(path):
         write_config(run, dump_config(config))
         yield False
@@ -141,10 +138,8 @@ def compare_configs(run: RunDir, old: Config, new: Config) -> None:
     for key, before, after in config_diff(old, new):
         on_resume = key_metadata(key).on_resume
         if on_resume == "refuse":
-            raise CheckpointError(
-                f"{run.path}: cannot resume with {key} {before!r} -> {after!r}, since the saved weights depend on it; "
-                "restore the old value, or start over with --overwrite"
-            )
+            what = f"cannot resume with {key} {before!r} -> {after!r}, since the saved weights depend on it"
+            raise CheckpointError(f"{run.path}: {what}; restore the old value, or start over with --overwrite")
         changes_schedule = key == "training.max_steps" and new.training.schedule in TO_THE_END
         is_harmless = on_resume == "same" and not changes_schedule
         log.warning("resuming with %s %r -> %r%s", key, before, after, "" if is_harmless else INEXACT)
@@ -186,10 +181,8 @@ def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any], 
         if before == after:
             continue
         if name == "tokenizer":
-            raise CheckpointError(
-                f"{run.tokenizer}: differs from the tokenizer of the saved weights (SHA-256 {before} -> {after}); "
-                "restore that tokenizer, or start over with --overwrite"
-            )
+            what = f"differs from the tokenizer of the saved weights (SHA-256 {before} -> {after})"
+            raise CheckpointError(f"{run.tokenizer}: {what}; restore that one, or start over with --overwrite")
         if name == DEV_TOKENIZERS and best_metric.startswith("bleu"):
             _require_same_tokenizers(run, before if isinstance(before, dict) else {}, after)
         log.warning("resuming with %s %s -> %s%s", name, before, after, INEXACT)

@@ -83,9 +83,7 @@ def make_step(
     Raise DeviceError if the model is to be compiled for a CPU.
     """
     if config.training.compile == "always" and device.type == "cpu":
-        raise DeviceError(
-            "training.compile: on a CPU, torch.compile takes minutes and makes training no faster; use auto or never"
-        )
+        raise DeviceError("training.compile: on a CPU, torch.compile makes training no faster; use auto or never")
     torch.manual_seed(config.training.seed)
     sizes = prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size
     step = TrainingStep(Transformer(config.model, *sizes).to(device), config.training, precision, ranks)
@@ -253,10 +251,8 @@ def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
     existing = sum(file.stat().st_size for file in run.checkpoints.rglob("*") if file.is_file())
     free = shutil.disk_usage(place).free + existing
     if free < 2 * one:
-        raise DeviceError(
-            f"{place}: {format_bytes(free)} free, but two checkpoints need {format_bytes(2 * one)}; "
-            "free some space, or choose another folder with --run-dir"
-        )
+        what = f"{format_bytes(free)} free, but two checkpoints need {format_bytes(2 * one)}"
+        raise DeviceError(f"{place}: {what}; free some space, or choose another folder with --run-dir")
     if free < needed:
         log.warning(
             "%s: the checkpoints will take up to %s, but only %s are free; "

@@ -279,10 +279,7 @@ def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingSte
     base, its = _pretrained_run(config)
     theirs = TokenizerPair.load(base.tokenizer)
     if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
-        raise ConfigError(
-            f"training.init_from: the tokenizer of {base.path} differs from the tokenizer of this run; start over with "
-            "--overwrite"
-        )
+        raise ConfigError(f"training.init_from: {base.path} has another tokenizer; start over with --overwrite")
     [path] = find_weights(base, None, its.training.best_metric)
     step.load_weights(path)
     log.info("initializing the weights from %s", path)

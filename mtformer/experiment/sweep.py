@@ -184,10 +184,8 @@ def _axes(file: SweepFile) -> Iterator[list[_Option]]:
     """Yield the alternatives of each axis, in the order of their labels in run names."""
     short = short_keys([*file.grid, *([SEED] if file.seeds else [])])
     if file.variants:
-        yield [
-            _Option("list", one[NAME], {key: value for key, value in one.items() if key != NAME})
-            for one in file.variants
-        ]
+        unnamed = [{key: value for key, value in one.items() if key != NAME} for one in file.variants]
+        yield [_Option("list", one[NAME], own) for one, own in zip(file.variants, unnamed, strict=True)]
     for key, values in file.grid.items():
         yield [_Option("grid", _label(short[key], value), {key: value}) for value in values]
     if file.seeds:

@@ -69,9 +69,7 @@ def run_sweep(
         begun = [run.name for run in sweep.runs if run.run.path.exists()]
         if (begun or (sweep.folder / SWEEP).exists()) and not resume:
             what = f"{len(begun)} of the {len(sweep.runs)} runs already exist" if begun else "a sweep already exists"
-            raise CheckpointError(
-                f"{sweep.folder}: {what}; continue with --resume, or set another run_dir in {sweep.path}"
-            )
+            raise CheckpointError(f"{sweep.folder}: {what}; add --resume, or set another run_dir in {sweep.path}")
         with use_ray(on):
             return _Runner(sweep, jobs, advance, on).run()
 
@@ -165,7 +163,7 @@ class _Runner:
         for run in waiting:
             if self.stop.received is not None:
                 return
-            log_file = log_of(run)
+            log_file = run.run.path.with_name(f"{run.name}.log")
             start_of_log = log_file.stat().st_size if log_file.exists() else 0
             command = [*PROGRAM, *self.sweep.arguments(run)]
             device = min(self.devices, key=self.running.__getitem__, default=None)
@@ -232,11 +230,6 @@ def _train(job: _Job, num_threads: int) -> int:
             process.send_signal(int(number))
             sent = number
     return process.returncode
-
-
-def log_of(run: PlannedRun) -> Path:
-    """Return the log file of a run's processes, next to the run directory."""
-    return run.run.path.with_name(f"{run.name}.log")
 
 
 def is_done(run: PlannedRun) -> bool:

@@ -87,10 +87,8 @@ def _prepare(
     checkpoint = newest_good(run) if is_resumed else None
     with ranks.main_first():
         if not ranks.is_main and not run.tokenizer.is_dir():
-            raise CheckpointError(
-                f"{run.path}: process {ranks.rank} cannot read the files that process 0 wrote; "
-                "use a folder that all machines share for --run-dir"
-            )
+            what = f"process {ranks.rank} cannot read the files that process 0 wrote"
+            raise CheckpointError(f"{run.path}: {what}; set --run-dir to a folder that all machines share")
         prepared = prepare_experiment(config, run.tokenizer, progress.prepared)
     is_resumed, checkpoint = ranks.gather((is_resumed, checkpoint))[0]
     earlier = read_meta(checkpoint)["made_with"] if checkpoint is not None else {}
@@ -163,13 +161,9 @@ def make_trainer(
     config: Config, run: RunDir, step: TrainingStep, prepared: Prepared, progress: Progress, made_with: dict[str, Any]
 ) -> Trainer:
     """Return the training loop, with the training data, the dev data and a function that decodes the dev data."""
-    batches_from = partial(
-        prepared.batches.start,
-        max_epochs=config.training.max_epochs,
-        rank=step.ranks.rank,
-        num_ranks=step.ranks.size,
-        pin=step.device.type == "cuda",
-    )
+    ranks, pin = step.ranks, step.device.type == "cuda"
+    start = partial(prepared.batches.start, max_epochs=config.training.max_epochs, pin=pin)
+    batches_from = partial(start, rank=ranks.rank, num_ranks=ranks.size)
     decode = decode_dev(config, step, prepared) if prepared.dev else None
     dev_batches = partial(prepared.dev_batches, config) if prepared.dev else None
     return Trainer(config, run, step, batches_from, dev_batches, decode, progress, made_with)

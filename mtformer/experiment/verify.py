@@ -110,14 +110,9 @@ def steps_to_reproduce(run: RunDir, requested: int | None) -> int:
     """
     steps = [step for step, kind in _records(run) if kind == "train"]
     if not steps:
-        raise CheckpointError(
-            f"{run.path}: nothing to compare ({run.metrics.name} has no training metrics); give a run that has reached "
-            "its first log line"
-        )
+        raise CheckpointError(f"{run.path}: nothing to compare; give a run that has reached its first log line")
     if requested is not None and requested < steps[0]:
-        raise ConfigError(
-            f"--steps {requested}: the first metrics of {run.path} are at step {steps[0]}; give at least {steps[0]}"
-        )
+        raise ConfigError(f"--steps {requested}: {run.path} has no metrics before step {steps[0]}; give at least that")
     return min(max(requested or REPRODUCED_STEPS, steps[0]), steps[-1])
 
 
@@ -130,10 +125,8 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     """
     _refuse_torchrun("`mtformer reproduce` trains in one process")
     made_with = _made_with(run)
-    if made_with.get("processes", 1) != 1:
-        raise ConfigError(
-            f"{run.path}: was trained by {made_with['processes']} processes; only single-process runs can be reproduced"
-        )
+    if (count := made_with.get("processes", 1)) != 1:
+        raise ConfigError(f"{run.path}: was trained by {count} processes; only single-process runs can be reproduced")
     config = load_config(run.config).config
     device = pick_device(config.training.device)
     precision: dict[str, str] = {}
@@ -153,9 +146,7 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
         old, new = _records(run), _records(again)
     common = [key for key in old if key in new and key[0] <= num_steps]
     if not common:
-        raise MtformerError(
-            f"{run.path}: metrics were not logged at the steps its config specifies; training.log_every was changed"
-        )
+        raise MtformerError(f"{run.path}: no metrics at the steps of its config; training.log_every was changed")
     names = [(key, name) for key in common for name in old[key] if name in new[key]]
     sides = [{f"step {key[0]}: {key[1]} {name}": side[key][name] for key, name in names} for side in (old, new)]
     return Reproduced(
@@ -270,11 +261,8 @@ def _results(run: RunDir) -> dict[str, Any]:
 
 def _records(run: RunDir) -> dict[tuple[int, str], dict[str, Any]]:
     """Return the values in metrics.jsonl by step and kind (train, dev or plan), without timings."""
-    return {
-        (record.pop("step"), kind): _without_timings(record)
-        for record in read_records(run.metrics)
-        if (kind := record.pop("kind")) != "resume"
-    }
+    records = [record for record in read_records(run.metrics) if record["kind"] != "resume"]
+    return {(record.pop("step"), record.pop("kind")): _without_timings(record) for record in records}
 
 
 def _without_timings(values: dict[str, Any]) -> dict[str, Any]:

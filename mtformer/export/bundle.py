@@ -12,15 +12,8 @@ from tempfile import TemporaryDirectory
 
 from safetensors.torch import save
 
+from mtformer.config import loading
 from mtformer.config.languages import language_name
-from mtformer.config.loading import (
-    config_diff,
-    dump_config,
-    load_config,
-    load_defaults,
-    without_files,
-    without_side_outputs,
-)
 from mtformer.config.schema import Config
 from mtformer.data.corpus.sources import files_of
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
@@ -71,7 +64,7 @@ def export(
         kinds = import_ctranslate2().specs.model_spec.ACCEPTED_MODEL_TYPES
         if quantization not in (None, *kinds):
             raise ConfigError(f"quantization '{quantization}': not supported by CTranslate2; use {', '.join(kinds)}")
-    config = load_config(run.config).config
+    config = loading.load_config(run.config).config
     tags = config.data.language_tags
     if tags in {"bundle": (), "argos": ("source", "target")}.get(form, ("target",)):
         usable = "none" if form == "argos" else "source"
@@ -124,11 +117,11 @@ def _atomic_archive(target: Path, name: str) -> Iterator[Path]:
 def write_companions(run: RunDir, config: Config, tokenizers: TokenizerPair, inside: RunDir) -> None:
     """Write everything but the weights: tokenizer, config without file names, confidence, number of sentences."""
     languages = {"tgt_langs": config.data.target_languages[1:], "both_directions": False}
-    data = without_files(config.data).model_copy(update=languages)
+    data = loading.without_files(config.data).model_copy(update=languages)
     tokenizers.save(inside.tokenizer)
     if run.confidence.exists():
         shutil.copyfile(run.confidence, inside.confidence)
-    text = dump_config(without_files(config).model_copy(update={"data": data}))
+    text = loading.dump_config(loading.without_files(config).model_copy(update={"data": data}))
     inside.config.write_text(text, encoding="utf-8")
     if (share := from_data_report(run, MULTI_SENTENCE_SHARE)) is not None:
         inside.data_report.write_text(json.dumps({MULTI_SENTENCE_SHARE: share}) + "\n", encoding="utf-8")
@@ -142,7 +135,7 @@ def model_card(run: RunDir, config: Config, weights: Sequence[Path], **export: o
     Raises:
         DataError: if a score card, or the table in exam.json, is damaged.
     """
-    data, hashes = config.data, [file_sha256(path) for path in weights]
+    data, own, hashes = config.data, loading.without_files(config), [file_sha256(path) for path in weights]
     cards = [read_card(path.parent) for path in sorted(run.evaluations.glob(f"*/{SCORES}"))]
     names = [path for source in data.sources for path in files_of(source) or [getattr(source, "dataset", "")]]
     try:
@@ -163,5 +156,5 @@ def model_card(run: RunDir, config: Config, weights: Sequence[Path], **export: o
         # The mean of several checkpoints, and their ensemble, have the same files.
         cards=[card for card in cards if len(hashes) == 1 and [one.sha256 for one in card.checkpoints] == hashes],
         exam=exam,
-        settings=config_diff(load_defaults().config, without_side_outputs(without_files(config))),
+        settings=loading.config_diff(loading.load_defaults().config, loading.without_side_outputs(own)),
     )

@@ -116,9 +116,8 @@ def _check_model(config: ModelConfig) -> None:
     }
     for key, is_unsupported in cannot.items():
         if is_unsupported:
-            raise ConfigError(
-                f"model.{key} {getattr(config, key)!r} cannot be exported to Hugging Face: {name} does not support it"
-            )
+            value = getattr(config, key)
+            raise ConfigError(f"model.{key} {value!r} cannot be exported to Hugging Face: {name} does not support it")
 
 
 def _vocabulary(tokenizers: TokenizerPair, side: str) -> dict[str, int]:
@@ -163,10 +162,7 @@ def _model_config(config: ModelConfig, src_vocab: int, tgt_vocab: int) -> dict[s
         **IDS,
     }
     if model_type == "marian":
-        values |= {
-            "decoder_vocab_size": tgt_vocab,
-            "share_encoder_decoder_embeddings": config.tie_embeddings == "all",
-        }
+        values |= {"decoder_vocab_size": tgt_vocab, "share_encoder_decoder_embeddings": config.tie_embeddings == "all"}
     return values
 
 

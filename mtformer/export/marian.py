@@ -24,9 +24,7 @@ from mtformer.templating import render
 from mtformer.text.tokenizer import BOS, PAD, SRC, TGT
 from mtformer.weights import read_weights, require_finite
 
-FOLDER = (
-    "a Marian folder has config.json, vocab.json, source.spm, target.spm, and model.safetensors or pytorch_model.bin"
-)
+FOLDER = "the model needs config.json, vocab.json, source.spm, target.spm, and model.safetensors or pytorch_model.bin"
 DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("encoder_layers", "decoder_layers"), 12),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 16),
@@ -140,14 +138,10 @@ def _read_settings(path: Path) -> dict[str, Any]:
     for what in ("attention_heads", "ffn_dim"):
         pair = settings[f"encoder_{what}"], settings[f"decoder_{what}"]
         if pair[0] != pair[1]:
-            raise CheckpointError(
-                f"{path}: {what} is {pair[0]} in the encoder but {pair[1]} in the decoder; the numbers must be equal"
-            )
+            raise CheckpointError(f"{path}: {what} is {pair[0]} in the encoder but {pair[1]} in the decoder")
     if settings["activation_function"] not in ACTIVATIONS:
-        raise CheckpointError(
-            f"{path}: activation_function {settings['activation_function']!r} cannot be imported; it must be one of "
-            f"{', '.join(ACTIVATIONS)}"
-        )
+        what = f"activation_function {settings['activation_function']!r} cannot be imported"
+        raise CheckpointError(f"{path}: {what}; it must be one of {', '.join(ACTIVATIONS)}")
     return settings
 
 

@@ -114,9 +114,7 @@ def _pieces(path: Path, spm: bytes) -> list[Piece]:
         if number == PIECES:
             pieces.append(Piece(entry[1].decode("utf-8"), struct.unpack("<f", entry[2])[0], kind))
         elif number == TRAINER and kind != UNIGRAM:
-            raise CheckpointError(
-                f"{path}: not a unigram model; other types of SentencePiece models cannot be imported"
-            )
+            raise CheckpointError(f"{path}: not a unigram model; other SentencePiece models cannot be imported")
     return [piece for piece in pieces if piece.kind in (NORMAL, USER_DEFINED, BYTE)]
 
 

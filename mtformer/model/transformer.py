@@ -8,6 +8,7 @@ V vocabulary.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -119,12 +120,10 @@ class DecoderLayer(nn.Module):
         """
         states_BSD, source_mask = encoder_output
         kv = self.cross_attention.keys_values(states_BSD) if cache is None else cache.source
-        x_BTD = self.self_attention_residual(
-            x_BTD,
-            lambda x: self.self_attention(
-                x, mask=history_mask, is_causal=cache is None, rotation=rotation, cache=cache
-            ),
+        attend = partial(
+            self.self_attention, mask=history_mask, is_causal=cache is None, rotation=rotation, cache=cache
         )
+        x_BTD = self.self_attention_residual(x_BTD, attend)
         x_BTD = self.cross_attention_residual(x_BTD, lambda x: self.cross_attention(x, kv, source_mask))
         return self.feed_forward_residual(x_BTD, self.feed_forward)
 

@@ -95,10 +95,8 @@ class AttentionFile:
         if not source.strip():
             return
         if len(self.maps) == MAX_LINES[self.path.suffix]:
-            raise ConfigError(
-                f"--attention {self.path}: more than {len(self.maps):,} non-blank lines; "
-                "translate fewer lines, or write .json"
-            )
+            what = f"more than {len(self.maps):,} non-blank lines"
+            raise ConfigError(f"--attention {self.path}: {what}; translate fewer lines, or write .json")
         self.maps.append((number, attention_maps(translator, source, translation)))
 
     def write(self) -> None:

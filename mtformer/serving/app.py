@@ -23,18 +23,10 @@ from mtformer.decoding.inputs import one_line
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import MtformerError
+from mtformer.serving import requests
 from mtformer.serving.batcher import Batcher, ClosedError, Job
 from mtformer.serving.page import line_values, make_page, respond_with
-from mtformer.serving.requests import (
-    Settings,
-    Text,
-    TextRequest,
-    TranslationRequest,
-    all_directions,
-    describe_body,
-    detect,
-    read_request,
-)
+from mtformer.serving.requests import Settings, Text, TextRequest, TranslationRequest, describe_body, read_request
 from mtformer.serving.server import explain_loop_error
 from mtformer.templating import render
 
@@ -60,7 +52,7 @@ def create_app(
     all texts of a request. Requests to names other than `hosts`, which have no ports, are refused; None: accept all.
     """
     assert translator.data is not None, "a loaded translator has a data config"
-    directions, decoding = all_directions(translator.data), translator.decoding
+    directions, decoding = requests.all_directions(translator.data), translator.decoding
     settings = Settings(directions, max_characters, decoding.num_rows - 1, decoding.n_best - 1, api_key)
     targets = {target for _, target in directions}
     batcher = Batcher({target: translator.into(target) for target in targets}, queue_size)
@@ -127,9 +119,7 @@ class _Service:
         except ValueError:  # such as an unclosed bracket
             name = None
         if self.hosts is not None and name not in self.hosts:
-            raise HTTPException(
-                403, "the Host header does not name this server; open the address printed by the server"
-            )
+            raise HTTPException(403, "the Host header does not name this server; open the address that it prints")
         if origin is not None and origin.partition("://")[2] != host:
             raise HTTPException(403, "requests from pages of other sites are refused; use the page of this server")
 
@@ -149,7 +139,7 @@ class _Service:
             fields["alternatives"] = [n_best[1:] for n_best in n_bests]
         if query.source == "auto":
             sources = self.settings.sources_of(query.target)
-            fields["detectedLanguage"] = [detect(text.text, sources) for text in query.texts]
+            fields["detectedLanguage"] = [requests.detect(text.text, sources) for text in query.texts]
         is_list = isinstance(query.q, list)
         return JSONResponse(fields if is_list else {key: values[0] for key, values in fields.items()})
 
@@ -164,7 +154,7 @@ class _Service:
     async def detect(self, request: Request) -> JSONResponse:
         """Return the language of a text, or of each text in a list, with the confidence in percent."""
         query = await read_request(TextRequest, request, self.settings)
-        found = [[detect(text.text, self.settings.sources)] for text in query.texts]
+        found = [[requests.detect(text.text, self.settings.sources)] for text in query.texts]
         return JSONResponse(found if isinstance(query.q, list) else found[0])
 
     async def _answer(self, query: TranslationRequest, request: Request, attention: bool) -> list[Translation]:

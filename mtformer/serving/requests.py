@@ -12,18 +12,9 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar, cast
 from urllib.parse import parse_qs
 
+import pydantic
 from fastapi import HTTPException, Request
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    Field,
-    InstanceOf,
-    ValidationError,
-    ValidationInfo,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Scope
 
@@ -48,7 +39,7 @@ PROBLEMS = {
     "alternatives": "alternatives must be an integer of at least 0",
 }
 # pydantic's `str` rejects lone surrogates, which JSON can contain; the translator replaces them.
-Str = InstanceOf[str]
+Str = pydantic.InstanceOf[str]
 
 
 def all_directions(data: DataConfig) -> list[tuple[str, str]]:
@@ -135,12 +126,12 @@ class TextRequest(BaseModel):
     q: Annotated[Str | list[Str], Field(description="The text, or a list of texts.")]
     api_key: Annotated[Any, WithJsonSchema({"type": "string", "description": "Key, if the server needs one."})] = None
 
-    @model_validator(mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
     def _drop_empty(cls, fields: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in fields.items() if value is not None and (key == "q" or value != "")}
 
-    @field_validator("q")
+    @pydantic.field_validator("q")
     @classmethod
     def _check_size(cls, q: str | list[str], info: ValidationInfo) -> str | list[str]:
         max_characters = cast(Settings, info.context).max_characters
@@ -171,7 +162,7 @@ class TranslationRequest(TextRequest):
     format: Annotated[Literal["text", "html"], Field(description="Format of q: text or html.")] = "text"
     alternatives: Annotated[Number, Field(ge=0, strict=True, description="Number of other translations.")] = 0
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _check_values(self, info: ValidationInfo) -> "TranslationRequest":
         settings = cast(Settings, info.context)
         asked = self.alternatives if "alternatives" in self.model_fields_set else settings.default_alternatives
@@ -209,7 +200,7 @@ async def read_request(kind: type[Kind], request: Request, settings: Settings) -
             raise HTTPException(403, "api_key is wrong")
     try:
         return kind.model_validate(fields, context=settings)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         is_explained = first["type"] == "value_error"
         what = str(first["ctx"]["error"]) if is_explained else PROBLEMS[str(first["loc"][0])]

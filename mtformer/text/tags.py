@@ -31,10 +31,9 @@ def require_tags(tags: Sequence[str], tokenizer: Tokenizer) -> None:
     """Raise ConfigError if a tag is not a piece of the tokenizer."""
     missing = [tag for tag in tags if tokenizer.piece_id(tag) == UNK]
     if missing:
-        raise ConfigError(
-            f"{tokenizer.name}: the tokenizer has no piece {', '.join(map(repr, missing))}; train it with "
-            f"tokenizer.user_symbols: {missing}, or let `mtformer train` train one"
-        )
+        what = f"the tokenizer has no piece {', '.join(map(repr, missing))}"
+        remedy = f"train it with tokenizer.user_symbols: {missing}, or let `mtformer train` train one"
+        raise ConfigError(f"{tokenizer.name}: {what}; {remedy}")
 
 
 @dataclass(frozen=True)

@@ -97,16 +97,12 @@ def newest_good(run: RunDir) -> Path | None:
                 log.warning("%s: %s; kept as %s, resuming from %s", other, what, aside.name, folder.name)
             return folder
     except OSError as error:
-        raise CheckpointError(
-            f"{error.filename or run.checkpoints}: {error.strerror or error}; resuming needs read and write access "
-            f"to {run.path}"
-        ) from error
+        what = f"{error.filename or run.checkpoints}: {error.strerror or error}"
+        raise CheckpointError(f"{what}; resuming needs read and write access to {run.path}") from error
     if damaged:
         newest, what = damaged[0]
-        raise CheckpointError(
-            f"{run.checkpoints}: no intact checkpoint; damaged: {len(damaged)} ({newest.name}: {what}); restore one "
-            "from a copy, or start over with --overwrite"
-        )
+        what = f"no intact checkpoint; damaged: {len(damaged)} ({newest.name}: {what})"
+        raise CheckpointError(f"{run.checkpoints}: {what}; restore one from a copy, or start over with --overwrite")
     return None
 
 
@@ -133,11 +129,8 @@ def prune(run: RunDir, config: TrainingConfig) -> None:
     If a checkpoint cannot be deleted, a warning is logged.
     """
     steps = run.steps()
-    keep = {
-        *steps[-1:],
-        *run.regular_steps()[-config.keep_last :],
-        *run.best_steps(config.best_metric)[: config.keep_best],
-    }
+    best, latest = run.best_steps(config.best_metric)[: config.keep_best], run.regular_steps()[-config.keep_last :]
+    keep = {*steps[-1:], *latest, *best}
     for step in steps:
         if step not in keep:
             try:

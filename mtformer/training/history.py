@@ -44,10 +44,8 @@ def append_record(path: Path, kind: str, step: int, **values: Any) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "step": step, **finite}, ensure_ascii=False) + "\n")
     except OSError as error:
-        raise CheckpointError(
-            f"{path}: cannot be written ({error.strerror}); checkpoints are not affected. Free some space, or fix "
-            "the cause, and continue with --resume"
-        ) from error
+        what = f"cannot be written ({error.strerror}); checkpoints are not affected"
+        raise CheckpointError(f"{path}: {what}. Free some space, or fix the cause, and add --resume") from error
 
 
 def log_checksum(path: Path) -> dict[str, Any]:

@@ -104,11 +104,8 @@ class Trainer:
             try:
                 self._restore(state, meta["made_with"])
             except Exception as error:  # any of these calls may fail on values of wrong types
-                what = " ".join(f"{type(error).__name__}: {error}".split())
-                raise CheckpointError(
-                    f"{checkpoint / TRAINER_STATE}: not a trainer state of this run ({what:.200}); "
-                    f"move {checkpoint} away"
-                ) from error
+                what = f"not a trainer state of this run ({' '.join(f'{type(error).__name__}: {error}'.split()):.200})"
+                raise CheckpointError(f"{checkpoint / TRAINER_STATE}: {what}; move {checkpoint} away") from error
         self.saved_step = self.ranks.gather(max(self.run.regular_steps(), default=0))[0]
         if not self.ranks.is_main:
             return
@@ -300,10 +297,8 @@ class Trainer:
             raise self._diverged(f"the gradient was not finite {count} times in a row")
 
     def _diverged(self, what: str) -> MtformerError:
-        return MtformerError(
-            f"step {self.position.step}: {what}; {last_good(self.run)}. Lower training.learning_rate, raise "
-            "training.warmup_steps, or set training.precision to fp32"
-        )
+        remedy = "Lower training.learning_rate, raise training.warmup_steps, or set training.precision to fp32"
+        return MtformerError(f"step {self.position.step}: {what}; {last_good(self.run)}. {remedy}")
 
     def validate_average(self) -> dict[str, float]:
         """Load the averaged weights of the run into the model and return their dev metrics.

@@ -63,9 +63,8 @@ class TrainingStep:
         self._local_objective = Objective(model, config)
         if config.compile == "always":
             self.compile()
-        self.objective = parallelize(
-            self._local_objective, [*model.encoder, *model.decoder], ranks, config.sharded, dtype
-        )
+        layers = [*model.encoder, *model.decoder]
+        self.objective = parallelize(self._local_objective, layers, ranks, config.sharded, dtype)
         self.optimizer = make_optimizer(model, config)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self.ema = Ema(model, config.ema_decay) if config.ema_decay else None

@@ -175,6 +175,8 @@ def main() -> None:
     parser.add_argument("--joeynmt", default=sys.executable)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
+    # A shell ignores SIGINT in background processes, and the systems would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     pythons = {"mtformer": sys.executable, "huggingface": options.huggingface, "joeynmt": options.joeynmt}
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "results.json"

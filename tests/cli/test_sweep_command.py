@@ -65,7 +65,7 @@ def test_a_resumed_sweep_finishes_a_failed_run(study: Callable[[str], Path], tmp
 
     refused = invoke("sweep", study(axes))
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert refused.stderr.startswith(f"error: {tmp_path}/runs: 1 of the 2 runs already exist; continue with --resume")
+    assert refused.stderr.startswith(f"error: {tmp_path}/runs: 1 of the 2 runs already exist; add --resume")
     written = run_of(tmp_path, "a").log.stat().st_mtime_ns
     again = invoke("sweep", study(axes.replace("9999", "200")), "--resume")
     assert again.exit_code == 0, again.stderr

@@ -117,7 +117,7 @@ def test_cached_corpora_are_found_without_reading_sources(
 ) -> None:
     data = corpus(pairs)
     first = made(data, tokenizers)
-    monkeypatch.setattr(preparing, "open_reader", None)
+    monkeypatch.setattr(preparing.corpus, "open_reader", None)
     again = made(data, tokenizers)
     assert again.fingerprint == first.fingerprint
     assert again.report == first.report
@@ -241,7 +241,7 @@ def test_a_file_that_changes_while_it_is_read_raises_an_error(
         return open_reader(source, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparing, "open_reader", open_after_the_change)
+        patch.setattr(preparing.corpus, "open_reader", open_after_the_change)
         with pytest.raises(DataError) as error:
             prepare([source], data, tokenizers, is_training=False, advance=advance)
     what = f"{path} train" if kind in ("parquet", "stream") else path

@@ -8,18 +8,8 @@ import pytest
 from sacrebleu.metrics.chrf import CHRF
 from toy import random_lines
 
-from mtformer.decoding.postprocessing import (
-    COPY,
-    FEWER_SENTENCES,
-    LENGTH_LIMIT,
-    LOST_ADDRESS,
-    NUMBERS,
-    REPETITION,
-    expected_utilities,
-    is_looping,
-    search_flags,
-    text_flags,
-)
+from mtformer.decoding import translation as flag
+from mtformer.decoding.postprocessing import expected_utilities, is_looping, search_flags, text_flags
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translation import MEANINGS
 
@@ -49,18 +39,18 @@ def test_loops_are_detected(tokens: list[int], expected: bool) -> None:
     ("given", "expected"),
     [
         ({}, ()),
-        ({"tokens": [7] * 9}, (REPETITION,)),
+        ({"tokens": [7] * 9}, (flag.REPETITION,)),
         ({"tokens": [7] * 9, "src_tokens": [4] * 9}, ()),
-        ({"tokens": [7, 8, 9, 7, 8, 9], "min_length": 6}, (REPETITION,)),
-        ({"tokens": [7, 8, 9, 7, 8, 9], "min_length": 4}, (REPETITION,)),
+        ({"tokens": [7, 8, 9, 7, 8, 9], "min_length": 6}, (flag.REPETITION,)),
+        ({"tokens": [7, 8, 9, 7, 8, 9], "min_length": 4}, (flag.REPETITION,)),
         ({"tokens": [7, 8, 9, 7, 8, 9], "min_length": 3}, ()),
         ({"tokens": [7, 8, 9, 7, 8, 9, 4], "min_length": 7}, ()),
-        ({"tokens": [7, 8, 9, 9], "min_length": 4}, (REPETITION,)),
+        ({"tokens": [7, 8, 9, 9], "min_length": 4}, (flag.REPETITION,)),
         ({"tokens": [], "min_length": 4}, ()),
-        ({"at_limit": True}, (LENGTH_LIMIT,)),
+        ({"at_limit": True}, (flag.LENGTH_LIMIT,)),
         (
             {"tokens": [7] * 9, "log_probability": -100.0, "at_limit": True},
-            (REPETITION, LENGTH_LIMIT),
+            (flag.REPETITION, flag.LENGTH_LIMIT),
         ),
     ],
 )
@@ -76,24 +66,24 @@ def test_flags_that_depend_on_tokens(given: dict[str, Any], expected: tuple[str,
 @pytest.mark.parametrize(
     ("source", "text", "expected"),
     [
-        ("a dog  runs ", "A dog runs", [COPY]),
+        ("a dog  runs ", "A dog runs", [flag.COPY]),
         ("John Smith", "John Smith", []),
         ("a dog runs", "a dog", []),
-        ("犬が公園を走っています。", "犬が公園を走っています。", [COPY]),
+        ("犬が公園を走っています。", "犬が公園を走っています。", [flag.COPY]),
         ("自由民主党", "自由民主党", []),
-        ("Who? Where? Why?", "Wer? Warum?", [FEWER_SENTENCES]),
-        ("Mr. Lee came. He ate.", "Herr Lee kam, dann aß er.", [FEWER_SENTENCES]),
-        ("No. 3", "Nr. 5", [NUMBERS]),
+        ("Who? Where? Why?", "Wer? Warum?", [flag.FEWER_SENTENCES]),
+        ("Mr. Lee came. He ate.", "Herr Lee kam, dann aß er.", [flag.FEWER_SENTENCES]),
+        ("No. 3", "Nr. 5", [flag.NUMBERS]),
         ("Mr. Lee came.", "Er kam. Er aß.", []),
-        ("A dog", "", [FEWER_SENTENCES]),
+        ("A dog", "", [flag.FEWER_SENTENCES]),
         ("It cost 1,350.50 in 1998.", "Es kostete 1.350,50 im Jahr 1998.", []),
-        ("It cost 1,350 in 1998.", "Es kostete viel im Jahr 1998.", [NUMBERS]),
-        ("It cost 137.", "Es kostete 189.", [NUMBERS]),
-        ("Call 5347812.", "Ruf an.", [NUMBERS]),
+        ("It cost 1,350 in 1998.", "Es kostete viel im Jahr 1998.", [flag.NUMBERS]),
+        ("It cost 137.", "Es kostete 189.", [flag.NUMBERS]),
+        ("Call 5347812.", "Ruf an.", [flag.NUMBERS]),
         ("See https://a.org/b, or WWW.b.de.", "Siehe https://a.org/b oder www.b.de!", []),
-        ("See https://a.org/b.", "Siehe https://a.org/.", [LOST_ADDRESS]),
+        ("See https://a.org/b.", "Siehe https://a.org/.", [flag.LOST_ADDRESS]),
         ("Write to a.b@c-d.org.", "Schreib an a.b@c-d.org", []),
-        ("Write to a.b@c-d.org and me.", "Schreib mir.", [LOST_ADDRESS]),
+        ("Write to a.b@c-d.org and me.", "Schreib mir.", [flag.LOST_ADDRESS]),
     ],
 )
 def test_flags_that_depend_on_text(source: str, text: str, expected: list[str]) -> None:

@@ -189,7 +189,7 @@ def test_only_test_sets_scored_by_all_runs_are_compared(tmp_path: Path, caplog: 
         assert common_sets(runs) == ["small"]
     assert "ignored test sets on which some runs have no scores: more" in caplog.text
     assert common_sets(runs, ["small"]) == ["small"]
-    with pytest.raises(DataError, match=r"b: no scores on 'more' \(only on small\)"):
+    with pytest.raises(DataError, match=r"b: no scores on 'more', only on small; run `mtformer eval`"):
         common_sets(runs, ["more"])
     c = make_run(tmp_path / "c", REFERENCES, name="other")
     with pytest.raises(DataError, match=r"no test set on which all runs have scores: .*b has small; .*c has other"):

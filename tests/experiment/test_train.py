@@ -170,7 +170,7 @@ def test_a_different_tokenizer_is_rejected_without_changes(folder: Path, tmp_pat
     shutil.copytree(other.tokenizer, run.tokenizer)
     write_config(run, run.config.read_text(encoding="utf-8"))
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    with pytest.raises(CheckpointError, match="restore that tokenizer"):
+    with pytest.raises(CheckpointError, match="restore that one, or start over with --overwrite"):
         train(config(folder, max_steps=6), run, resume=True)
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 

@@ -310,9 +310,10 @@ def test_quantized_exports_are_small_and_accurate(bundle: RunDir, tmp_path: Path
         assert sorted(path.name for path in target.iterdir()) == EXPORTED
         sizes[kind] = (target / "model.bin").stat().st_size
         other = load_exported(target, "cpu")
-        assert [one.log_probability for one in other.score(LINES, LINES) if one] == pytest.approx(
-            expected, rel=0.1, abs=0.3
-        )
+        # Without VNNI instructions, int8 products saturate, which affects random weights more than trained ones.
+        rel = 0.3 if other.engine.dtype.startswith("int8") else 0.1
+        found = [one.log_probability for one in other.score(LINES, LINES) if one]
+        assert found == pytest.approx(expected, rel=rel, abs=0.3)
     assert sizes["float32"] == sizes[None]
     assert sizes["float16"] == sizes["bfloat16"] < 0.6 * sizes[None]
     assert sizes["int8"] < 0.5 * sizes[None]

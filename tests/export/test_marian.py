@@ -398,10 +398,10 @@ def _bpe(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (_drop("config.json"), r"config.json: no such file; a Marian folder has"),
-        (_drop("vocab.json"), r"vocab.json: no such file; a Marian folder has"),
-        (_drop("source.spm"), r"source.spm: no such file; a Marian folder has"),
-        (_drop(WEIGHTS), r"neither model.safetensors nor pytorch_model.bin exists; a Marian folder has"),
+        (_drop("config.json"), r"config.json: no such file; the model needs"),
+        (_drop("vocab.json"), r"vocab.json: no such file; the model needs"),
+        (_drop("source.spm"), r"source.spm: no such file; the model needs"),
+        (_drop(WEIGHTS), r"neither model.safetensors nor pytorch_model.bin exists; the model needs"),
         (_write("config.json", b"{"), r"config.json: not JSON"),
         (_write("vocab.json", b"[]"), r"vocab.json: not a JSON object"),
         (_write("source.spm", b""), r"source.spm: not a SentencePiece model"),

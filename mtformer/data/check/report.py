@@ -74,10 +74,8 @@ def report_lines(check: CorpusCheck) -> list[str]:
     lines = [line for one in check.sets for line in _set_lines(one)]
     for overlap in check.overlaps:
         counts = [overlap.found[side].count for side in ("pair", *SIDES)]
-        lines.append(
-            f"{counts[0]:,} of {overlap.size:,} {overlap.of} pairs also occur in {overlap.within} "
-            f"({counts[1]:,} sources, {counts[2]:,} targets)"
-        )
+        sides = f"{counts[1]:,} sources, {counts[2]:,} targets"
+        lines.append(f"{counts[0]:,} of {overlap.size:,} {overlap.of} pairs also occur in {overlap.within} ({sides})")
         lines += [line for finding in overlap.found.values() for line in _example_lines(finding)]
     if not check.has_tokenizer:
         lines.append("no tokenizer given: tokens are not counted, and length filters are not applied")

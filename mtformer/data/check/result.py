@@ -198,9 +198,8 @@ class SetCheck:
             forms = [self.findings.pop((form, side), Finding(form, side)) for form in (DECOMPOSED, COMPOSED)]
             rarer = min(forms, key=lambda finding: finding.count)
             if rarer.count:
-                self.findings[MIXED, side] = Finding(
-                    MIXED, side, rarer.count, f"the less frequent form: {rarer.kind}", rarer.examples
-                )
+                rule = f"the less frequent form: {rarer.kind}"
+                self.findings[MIXED, side] = Finding(MIXED, side, rarer.count, rule, rarer.examples)
         logs = {key * RATIO_STEP: count for key, count in self.log_ratios.items()}
         low, high = outlier_limits(logs)
         inverse = {-value: count for value, count in logs.items()}

@@ -90,13 +90,10 @@ def _loading(where: str) -> Iterator[Any]:
     try:
         yield datasets
     except ConnectionError as error:
-        raise DataError(
-            f"{where}: the Hugging Face Hub cannot be reached; check the connection, or {OFFLINE}"
-        ) from error
+        what = "the Hugging Face Hub cannot be reached; check the connection"
+        raise DataError(f"{where}: {what}, or {OFFLINE}") from error
     except datasets.exceptions.DatasetNotFoundError as error:
-        raise DataError(
-            f"{where}: no such dataset on the Hub, and no such folder; check the name, or {OFFLINE}"
-        ) from error
+        raise DataError(f"{where}: neither a dataset on the Hub nor a folder; check the name, or {OFFLINE}") from error
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(f"{error} {error.__cause__ or ''}".split())
         raise DataError(f"{where}: cannot be loaded: {reason:.300}") from error

@@ -12,18 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
-from mtformer.data.corpus import hub
-from mtformer.data.corpus.readers import (
-    LINES_AT_ONCE,
-    FileReader,
-    Lines,
-    RawRecords,
-    open_bytes,
-    parse_jsonl,
-    parse_text,
-    parse_tsv,
-    reading,
-)
+from mtformer.data.corpus import hub, readers
 from mtformer.data.data_report import Pair
 from mtformer.errors import DataError
 from mtformer.files import file_sha256, json_sha256, require_file
@@ -36,11 +25,11 @@ def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
 
     Raises DataError if the source is missing or damaged, a line is faulty, or files have different numbers of lines.
     """
-    for records in read_records(source, data, LINES_AT_ONCE):
+    for records in read_records(source, data, readers.LINES_AT_ONCE):
         yield from zip(*records.texts(), strict=True)
 
 
-def read_records(source: Source, data: DataConfig, size: int) -> Iterator[RawRecords]:
+def read_records(source: Source, data: DataConfig, size: int) -> Iterator[readers.RawRecords]:
     """Yield up to `size` records at a time; raise DataError like `read_pairs`, but not for faults inside lines."""
     with open_reader(source, data) as reader:
         while (records := reader.take(size)).size:
@@ -48,16 +37,16 @@ def read_records(source: Source, data: DataConfig, size: int) -> Iterator[RawRec
 
 
 @contextmanager
-def open_reader(source: Source, data: DataConfig) -> Iterator[FileReader | hub.HubReader]:
+def open_reader(source: Source, data: DataConfig) -> Iterator[readers.FileReader | hub.HubReader]:
     """Open a reader for a source; raise DataError if a file is missing or damaged, or the Hub cannot be reached."""
     with ExitStack() as stack:
-        files = [stack.enter_context(Lines(path)) for path in files_of(source)]
+        files = [stack.enter_context(readers.Lines(path)) for path in files_of(source)]
         if isinstance(source, TextFiles):
-            yield FileReader(partial(parse_text, source), *files)
+            yield readers.FileReader(partial(readers.parse_text, source), *files)
         elif isinstance(source, TsvFile):
-            yield FileReader(partial(parse_tsv, source), *files)
+            yield readers.FileReader(partial(readers.parse_tsv, source), *files)
         elif isinstance(source, JsonlFile):
-            yield FileReader(partial(parse_jsonl, source, languages(source, data)), *files)
+            yield readers.FileReader(partial(readers.parse_jsonl, source, languages(source, data)), *files)
         else:
             yield hub.HubReader(source, languages(source, data))
 
@@ -89,7 +78,7 @@ def require_files(sources: Iterable[Source]) -> None:
     """
     for path in (path for source in sources for path in files_of(source)):
         if not Path(path).is_fifo():
-            with reading(path), open_bytes(path):
+            with readers.reading(path), readers.open_bytes(path):
                 pass
 
 
@@ -111,7 +100,7 @@ def source_fingerprint(source: Source, data: DataConfig) -> str:
     """Return a hash of the contents and settings of a source; raise DataError if it is missing or cannot be loaded."""
     content: list[Any] = []
     for path in files_of(source):
-        with reading(path):
+        with readers.reading(path):
             content.append(file_sha256(path))
     if isinstance(source, TsvFile):
         content += [source.src_column, source.tgt_column]
@@ -126,7 +115,7 @@ def file_states(sources: Iterable[Source]) -> dict[str, tuple[int, int, int]]:
     """Return the size, modification time and inode number of each file; raise DataError if it is missing or a pipe."""
     states = {}
     for path in (path for source in sources for path in files_of(source)):
-        with reading(path):
+        with readers.reading(path):
             require_file(path)
             status = os.stat(path)
         states[path] = (status.st_size, status.st_mtime_ns, status.st_ino)

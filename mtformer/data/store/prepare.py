@@ -24,17 +24,8 @@ from filelock import Timeout
 
 from mtformer.config.data import DataConfig, FilterConfig, HubDataset, Source
 from mtformer.config.section import key_of
+from mtformer.data.corpus import sources as corpus
 from mtformer.data.corpus.readers import RawRecords
-from mtformer.data.corpus.sources import (
-    bytes_on_disk,
-    describe,
-    file_states,
-    languages,
-    open_reader,
-    require_same_version,
-    require_unchanged,
-    source_fingerprint,
-)
 from mtformer.data.data_report import DataReport
 from mtformer.data.filters.duplicates import Mask, repeated
 from mtformer.data.filters.filters import DUPLICATE, KEPT, count_reasons, in_order
@@ -84,12 +75,12 @@ def prepare(
     filters.max_filtered_share, or the cache cannot be written.
     """
     filters = data.filters if is_training else None
-    pipeline = Pipeline(filters, languages(sources[0], data), tokenizers)
+    pipeline = Pipeline(filters, corpus.languages(sources[0], data), tokenizers)
     pipeline.load()  # report a missing package early
-    states = file_states(sources)
-    fingerprints = [source_fingerprint(source, data) for source in sources]
+    states = corpus.file_states(sources)
+    fingerprints = [corpus.source_fingerprint(source, data) for source in sources]
     folder = cache_folder(data.cache_dir) / _fingerprint(fingerprints, pipeline, tokenizers, keep_text)
-    where = ", ".join(describe(source) for source in sources)
+    where = ", ".join(corpus.describe(source) for source in sources)
     if folder.is_dir():
         log.info("%s: already tokenized, found in %s", where, folder)
     else:
@@ -105,7 +96,7 @@ def prepare(
                 try:
                     _make(folder, where, shards, job, data.num_workers, advance)
                 except DataError:
-                    require_unchanged(sources, states)  # a change may be the cause of this error
+                    corpus.require_unchanged(sources, states)  # a change may be the cause of this error
                     raise
     store = Store(folder)
     if filters is not None:
@@ -178,9 +169,7 @@ class _Job:
     def make_shard(self, shard: _RawShard, num_threads: int) -> None:
         """Filter, tokenize and write the records of a shard."""
         if not self.folder.is_dir():  # on another machine
-            raise DataError(
-                f"{self.folder.parent}: not the folder of the main process; set data.cache_dir to a shared one"
-            )
+            raise DataError(f"{self.folder.parent}: not that of the main process; set data.cache_dir to a shared one")
         gc.disable()  # searching a million small lists for cycles would take a tenth of the time
         try:
             report = DataReport()
@@ -251,23 +240,23 @@ def _raw_shards(
     Raises DataError if a source changes, before the first shard that may differ from the fingerprinted contents.
     """
     records, end = list[RawRecords](), 0
-    before, num_bytes = 0, sum(map(bytes_on_disk, sources))
+    before, num_bytes = 0, sum(map(corpus.bytes_on_disk, sources))
     for source, fingerprint in zip(sources, fingerprints, strict=True):
-        with open_reader(source, data) as reader:
+        with corpus.open_reader(source, data) as reader:
             # `datasets` has now resolved the commit, or downloaded Arrow files, which do not change.
-            require_same_version(source, data, fingerprint)
+            corpus.require_same_version(source, data, fingerprint)
             while (some := reader.take(min(PAIRS_AT_ONCE, SHARD_PAIRS - end % SHARD_PAIRS))).size:
                 records.append(some)
                 end += some.size
                 if end % SHARD_PAIRS == 0:
-                    require_unchanged(sources, states)
+                    corpus.require_unchanged(sources, states)
                     share = (before + reader.position) / max(1, num_bytes)
                     yield _RawShard(end // SHARD_PAIRS - 1, records, end, share)
                     records = []
         if isinstance(source, HubDataset) and source.stream:
-            require_same_version(source, data, fingerprint)
-        before += bytes_on_disk(source)
-    require_unchanged(sources, states)
+            corpus.require_same_version(source, data, fingerprint)
+        before += corpus.bytes_on_disk(source)
+    corpus.require_unchanged(sources, states)
     if records:
         yield _RawShard(end // SHARD_PAIRS, records, end, 1.0)
 

@@ -75,9 +75,8 @@ class Store:
         self._open = lru_cache(OPEN_FILES)(lambda path: pa.ipc.open_file(pa.OSFile(str(path))))
         rows = np.array([shard.rows for shard in self._shards], dtype=np.int64)
         self._end_block = np.cumsum(-(-rows // BLOCK_PAIRS))
-        first_rows = [
-            end - size + np.arange(0, size, BLOCK_PAIRS) for size, end in zip(rows, np.cumsum(rows), strict=True)
-        ]
+        ends = np.cumsum(rows)
+        first_rows = [np.arange(end - size, end, BLOCK_PAIRS) for size, end in zip(rows, ends, strict=True)]
         self._row = np.concatenate([*first_rows, [rows.sum()]])
         """First row of each block, and number of rows."""
         self.block_sizes = np.diff(self._row) - np.diff(np.searchsorted(self._duplicates, self._row))
@@ -111,10 +110,9 @@ class Store:
         try:
             yield
         except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"{path}: damaged or changed ({' '.join(str(error).split()):.200}); delete the folder "
-                f"{self.folder} to prepare the corpus again"
-            ) from error
+            reason = " ".join(str(error).split())
+            remedy = f"delete the folder {self.folder} to prepare the corpus again"
+            raise DataError(f"{path}: damaged or changed ({reason:.200}); {remedy}") from error
 
 
 def checksum(pairs: Pairs) -> int:
