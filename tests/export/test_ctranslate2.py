@@ -310,7 +310,7 @@ def test_quantized_exports_are_small_and_accurate(bundle: RunDir, tmp_path: Path
         assert sorted(path.name for path in target.iterdir()) == EXPORTED
         sizes[kind] = (target / "model.bin").stat().st_size
         other = load_exported(target, "cpu")
-        # Without VNNI instructions, int8 products saturate, which affects random weights more than trained ones.
+        # On processors without VNNI instructions, int8 is less exact, which random weights show more than trained ones.
         rel = 0.3 if other.engine.dtype.startswith("int8") else 0.1
         found = [one.log_probability for one in other.score(LINES, LINES) if one]
         assert found == pytest.approx(expected, rel=rel, abs=0.3)
