@@ -53,7 +53,7 @@ COMMANDS = {
     "export": ("export:export", "Export a run: bundle, CTranslate2, Hugging Face, Argos Translate."),
     "import": ("export:import_model", "Convert a Marian model from Hugging Face to a bundle."),
     "tokenizer": ("tokenizer:app", "Train and use tokenizers."),
-    "data": ("data:app", "Inspect, clean and generate corpora; manage the cache."),
+    "data": ("data:app", "Check, clean, prepare and generate corpora; manage the cache."),
     "config": ("config:app", "Show configs and their JSON Schema."),
 }
 """Commands by name, in the order of the help screen: `module:attribute` in `mtformer.cli`, and a summary."""

@@ -59,7 +59,8 @@ def open_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -> It
         write_config(run, dump_config(config))
         return
     if not is_free and not overwrite:
-        raise CheckpointError(f"{run.path}: already exists; add --resume or --overwrite, or choose another --run-dir")
+        what = "already exists; continue it with --resume, delete it and start over with --overwrite"
+        raise CheckpointError(f"{run.path}: {what}, or choose another folder with --run-dir")
     with _recreated(path):
         write_config(run, dump_config(config))
         yield False

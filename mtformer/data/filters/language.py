@@ -83,7 +83,8 @@ def confidences(language: str) -> Callable[[Sequence[str]], NDArray[np.float64]]
     """
     identifier = _identifier()
     if identifier is None:
-        raise ConfigError("data.filters.min_language_confidence needs py3langid: pip install 'mtformer[langid]'")
+        remedy = "pip install 'mtformer[langid]', or set it to 0"
+        raise ConfigError(f"data.filters.min_language_confidence needs py3langid: {remedy}")
     code = _identifier_code(language)
     close = {code}.union(*(group.split() for group in CLOSE if code in group.split()))
     if code not in identifier.labels:
