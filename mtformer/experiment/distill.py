@@ -87,9 +87,9 @@ def distilled_config(
         "monolingual": [_hash(path) for path in monolingual],
     }
     with lock_run(run):
-        if folder.is_dir() and read_json(folder / "teacher.json") != made_with:
+        if (record := folder / "teacher.json").exists() and read_json(record) != made_with:
             raise ConfigError(f"{run.path}: made with other teachers or corpora; delete it, or choose another folder")
-        write_text(folder / "teacher.json", json.dumps(made_with, indent=2) + "\n")
+        write_text(record, json.dumps(made_with, indent=2) + "\n")
         if not path.exists():
             pairs = chain.from_iterable(read_pairs(source, data) for source in data.sources)
             lines = chain(pairs, ((line, None) for path in monolingual for line in read_lines(path)))
