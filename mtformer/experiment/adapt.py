@@ -83,46 +83,54 @@ def adaptation_config(
         dev: dev set of the new text; None: hold out pairs of `train`.
         old_dev: dev set of the old text; None: the dev sets of `base`, if they can be read.
         run: run directory of the adaptation, which does not exist or was interrupted.
-        overrides: changes to the config, `section.key=value`.
+        overrides: changes to the config, `section.key=value`; those of old corpora say where their files are now.
 
     Raises:
         ConfigError, CheckpointError, DataError: if `base` or a file cannot be used, or there are too few pairs.
     """
     opened = RunDir.open(base)
-    config, data = load_config(opened.config).config, load_config(opened.config, overrides).config.data
+    # Files of RUN may have moved; all other overrides change the new config.
+    moved = [one for one in overrides if re.match(r"data\.(train|dev|corpora\.[^.=]+\.sources)=", one)]
+    given = [one for one in overrides if one not in moved]
+    config = load_config(opened.config, moved).config
+    data = config.data
     find_weights(opened, None, config.training.best_metric)
     old_sources = [_source(old_dev)] if old_dev is not None else _readable(data.dev_sources, data)
     if not old_sources:
         log.warning("no old dev set: it is not measured how much the model forgets; name one with --old-dev")
+    dev_sets = {f"old{number or ''}": _plain(source) for number, source in enumerate(old_sources)}
+    train_tsv, dev_tsv, replay_tsv = (run.corpus.resolve() / f"{name}.tsv" for name in ("train", "dev", "replay"))
+    is_first = not run.corpus.is_dir()
+    has_old = len(_readable(data.sources, data)) >= max(1, len(data.sources)) if is_first else not replay_tsv.exists()
+    replay = {"replay": {"sources": [{"tsv": str(replay_tsv)}]}}
+
+    def adapted(num_new: int) -> Config:
+        old = _replayed(opened, config, num_new) if has_old else replay
+        values: dict[str, Any] = {
+            "training.init_from": str(base.resolve()),
+            "data.train": [],
+            "data.test": None,
+            "data.temperature": 1.0,
+            "data.corpora": {**old, "new": {"sources": [{"tsv": str(train_tsv)}]}},
+            "data.dev": {"new": {"tsv": str(dev_tsv)}, **dev_sets},
+            **_schedule(config, num_new),
+        }
+        own = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+        return load_config(opened.config, [*own, *given]).config
+
+    adapted(MIN_PAIRS)  # refuses wrong overrides before anything is written
     with lock_run(run):
-        if not run.corpus.is_dir():
+        if is_first:
             try:
                 with atomic_folder(run.corpus) as folder:
                     _write_new(folder, train, dev, data)
-                    if len(_readable(data.sources, data)) < max(1, len(data.sources)):
+                    if not has_old:
                         _write_replay(folder, base, config.training.device)
             finally:
                 with contextlib.suppress(OSError):
                     run.path.rmdir()  # if it is empty, because the corpora could not be written
-    train_tsv, dev_tsv, replay_tsv = (run.corpus.resolve() / f"{name}.tsv" for name in ("train", "dev", "replay"))
     with train_tsv.open("rb") as file:
-        num_new = sum(1 for _ in file)
-    if replay_tsv.exists():
-        old: dict[str, Any] = {"replay": {"sources": [{"tsv": str(replay_tsv)}]}}
-    else:
-        old = _replayed(opened, config, num_new)
-    dev_sets = {f"old{number or ''}": _plain(source) for number, source in enumerate(old_sources)}
-    values: dict[str, Any] = {
-        "training.init_from": str(base.resolve()),
-        "data.train": [],
-        "data.test": None,
-        "data.temperature": 1.0,
-        "data.corpora": {**old, "new": {"sources": [{"tsv": str(train_tsv)}]}},
-        "data.dev": {"new": {"tsv": str(dev_tsv)}, **dev_sets},
-        **_schedule(config, num_new),
-    }
-    given = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
-    return load_config(opened.config, [*given, *overrides]).config
+        return adapted(sum(1 for _ in file))
 
 
 def _schedule(config: Config, num_new: int) -> dict[str, Any]:

@@ -173,13 +173,31 @@ def test_unusable_text_is_refused_and_nothing_is_left(
     assert not Path("run").exists()
 
 
+def test_overrides_change_the_share_of_old_text_and_say_where_it_is_now(
+    trained: tuple[Path, Result], new_text: Path, tmp_path: Path
+) -> None:
+    """`data.train=...` must replace the corpora of the run, and not train on them twice."""
+    [given] = load_config(RunDir(trained[0]).config).config.data.train
+    here = [shutil.copy(name, tmp_path) for name in (given.src, given.tgt)]  # type: ignore[union-attr]
+    moved = f"data.train=[{{src: {here[0]}, tgt: {here[1]}}}]"
+    words = [str(new_text)], None, None
+    config = adapt.adaptation_config(
+        trained[0], *words, RunDir(tmp_path / "new"), [moved, "data.corpora.train.weight=0.5"]
+    )
+    assert (config.data.train, list(config.data.corpora)) == ([], ["train", "new"])
+    [source], weight = config.data.corpora["train"].sources, config.data.corpora["train"].weight
+    assert ([source.src, source.tgt], weight) == (here, 0.5)  # type: ignore[union-attr]
+
+
 def test_runs_that_cannot_be_adapted(trained: tuple[Path, Result], run: Path, new_text: Path, tmp_path: Path) -> None:
     for base, new, message in (
         (tmp_path / "none", tmp_path / "new", "not a run directory"),
         (trained[0], tmp_path, "already exists"),
         (trained[0], tmp_path / "new", "did you mean 'training'?"),
+        (trained[0], tmp_path / "new", "data.corpora.other.sources"),
     ):
         words = ["trainign.max_steps=3"] if "did you" in message else []
+        words += ["data.corpora.other.weight=2"] if "other" in message else []
         result = invoke("adapt", base, "--train", new_text, "--run-dir", new, *words)
         assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
     shutil.rmtree(run / "tokenizer")
