@@ -23,6 +23,7 @@ from mtformer.config.data import CorpusConfig, DataConfig, JsonlFile, Source, Te
 from mtformer.config.languages import base_code, is_language
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config
+from mtformer.data.corpus.readers import read_lines
 from mtformer.data.corpus.sources import describe, open_reader, read_pairs
 from mtformer.data.corpus.tmx import read_tmx
 from mtformer.data.data_report import Pair
@@ -50,6 +51,8 @@ MIN_STEPS, STEPS_PER_ROOT = 1000, 18.0
 Fewer steps forget more, because the learning rate first rises: the old text needs time to recover
 (docs/benchmarks.md).
 """
+OLD_TOKENS = 2.0
+"""Number of old target tokens for each new one; with fewer, the model forgets more (docs/benchmarks.md)."""
 MAX_BATCH = 4096
 """Maximum number of tokens in a batch, most of which would be repetitions of a small new text."""
 RATE = 0.25
@@ -104,8 +107,8 @@ def adaptation_config(
     has_old = len(_readable(data.sources, data)) >= max(1, len(data.sources)) if is_first else not replay_tsv.exists()
     replay = {"replay": {"sources": [{"tsv": str(replay_tsv)}]}}
 
-    def adapted(num_new: int) -> Config:
-        old = _replayed(opened, config, num_new) if has_old else replay
+    def adapted(num_new: int, new_tokens: int) -> Config:
+        old = _replayed(opened, data, OLD_TOKENS * new_tokens) if has_old else replay
         values: dict[str, Any] = {
             "training.init_from": str(base.resolve()),
             "data.train": [],
@@ -118,7 +121,7 @@ def adaptation_config(
         own = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
         return load_config(opened.config, [*own, *given]).config
 
-    adapted(MIN_PAIRS)  # refuses wrong overrides before anything is written
+    adapted(MIN_PAIRS, MIN_PAIRS)  # refuses wrong overrides before anything is written
     with lock_run(run):
         if is_first:
             try:
@@ -129,8 +132,8 @@ def adaptation_config(
             finally:
                 with contextlib.suppress(OSError):
                     run.path.rmdir()  # if it is empty, because the corpora could not be written
-    with train_tsv.open("rb") as file:
-        return adapted(sum(1 for _ in file))
+    targets = [line.split("\t")[1] for line in read_lines(train_tsv)]
+    return adapted(len(targets), sum(map(len, TokenizerPair.load(opened.tokenizer).tgt.encode(targets))))
 
 
 def _schedule(config: Config, num_new: int) -> dict[str, Any]:
@@ -280,19 +283,18 @@ def _write_replay(folder: Path, base: Path, device: str) -> None:
         _write_pairs(folder / "replay.tsv", replayed())
 
 
-def _replayed(base: RunDir, config: Config, num_new: int) -> dict[str, Any]:
-    """Return the training corpora of a run, with weights that give them as many pairs per epoch as the new text."""
-    data = config.data
+def _replayed(base: RunDir, data: DataConfig, num_tokens: float) -> dict[str, Any]:
+    """Return the training corpora of a run, with weights that give them this number of target tokens per epoch."""
     corpora = {"train": CorpusConfig(sources=data.train)} if data.train else {}
     corpora |= {"old" if name == "new" else name: one for name, one in data.corpora.items()}
     try:
         report = read_json(base.data_report)
-        kept = {name: one["kept"] for name, one in report.get("corpora", {"": report}).items()}
+        tokens = {name: one["tokens"]["tgt"] for name, one in report.get("corpora", {"": report}).items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{base.data_report}: missing or damaged; restore it from a copy") from error
     # Names include the direction if a corpus has several, as in `train.en-de`.
-    sizes = {n: sum(count for name, count in kept.items() if name.split(".")[0] in ("", n)) for n in corpora}
-    scale = num_new / sum(sizes[name] * one.weight for name, one in corpora.items())
+    sizes = {n: sum(count for name, count in tokens.items() if name.split(".")[0] in ("", n)) for n in corpora}
+    scale = num_tokens / sum(sizes[name] * one.weight for name, one in corpora.items())
     return {
         name: {"sources": list(map(_plain, one.sources)), "weight": scale * one.weight, "tag": one.tag}
         for name, one in corpora.items()

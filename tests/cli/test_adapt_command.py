@@ -1,6 +1,7 @@
 """`adapt` and the reading of translation memories."""
 
 import gzip
+import json
 import re
 import shutil
 from pathlib import Path
@@ -20,6 +21,7 @@ from mtformer.errors import DataError
 from mtformer.experiment import adapt
 from mtformer.experiment.adapt import Point, choose
 from mtformer.run_dir import WEIGHTS, RunDir
+from mtformer.text.tokenizer import TokenizerPair
 from mtformer.weights import read_weights
 
 FAST = ("training.max_steps=6", "training.validate_every=3", "training.warmup_steps=1")
@@ -54,14 +56,19 @@ def pairs(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
-def test_half_of_an_epoch_is_new_text_and_no_pair_is_in_both_sets(adapted: tuple[Path, Result], trained: Any) -> None:
+def test_an_epoch_has_twice_as_many_old_tokens_as_new_and_no_pair_is_in_both_sets(
+    adapted: tuple[Path, Result], trained: tuple[Path, Result]
+) -> None:
     run = RunDir(adapted[0])
     train, dev = pairs(run.corpus / "train.tsv"), pairs(run.corpus / "dev.tsv")
     assert not {*train} & {*dev}
     assert len({*train} | {*dev}) == 150
     assert not any("  " in line or line != line.strip() for line in [*train, *dev])
     config = load_config(run.config).config
-    assert config.data.corpora["train"].weight * 600 == pytest.approx(len(train), rel=0.05)  # some are filtered
+    tokenizer = TokenizerPair.load(run.tokenizer).tgt
+    new_tokens = sum(len(ids) for ids in tokenizer.encode([line.split("\t")[1] for line in train]))
+    old_tokens = json.loads(RunDir(trained[0]).data_report.read_text())["tokens"]["tgt"]
+    assert config.data.corpora["train"].weight * old_tokens == pytest.approx(2 * new_tokens)
     assert config.data.corpora["new"].weight == 1
     assert config.training.init_from == str(trained[0])
     assert list(config.data.dev) == ["new", "old"]
