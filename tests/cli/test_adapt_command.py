@@ -12,6 +12,7 @@ import torch
 from program import invoke
 from typer.testing import Result
 
+from mtformer.config.data import TextFiles
 from mtformer.config.loading import load_config
 from mtformer.config.schema import DecodingConfig
 from mtformer.data.corpus.tmx import read_tmx
@@ -185,7 +186,8 @@ def test_overrides_change_the_share_of_old_text_and_say_where_it_is_now(
 ) -> None:
     """`data.train=...` must replace the corpora of the run, and not train on them twice."""
     [given] = load_config(RunDir(trained[0]).config).config.data.train
-    here = [shutil.copy(name, tmp_path) for name in (given.src, given.tgt)]  # type: ignore[union-attr]
+    assert isinstance(given, TextFiles)
+    here = [shutil.copy(name, tmp_path) for name in (given.src, given.tgt)]
     moved = f"data.train=[{{src: {here[0]}, tgt: {here[1]}}}]"
     words = [str(new_text)], None, None
     config = adapt.adaptation_config(
@@ -193,7 +195,8 @@ def test_overrides_change_the_share_of_old_text_and_say_where_it_is_now(
     )
     assert (config.data.train, list(config.data.corpora)) == ([], ["train", "new"])
     [source], weight = config.data.corpora["train"].sources, config.data.corpora["train"].weight
-    assert ([source.src, source.tgt], weight) == (here, 0.5)  # type: ignore[union-attr]
+    assert isinstance(source, TextFiles)
+    assert ([source.src, source.tgt], weight) == (here, 0.5)
 
 
 def test_runs_that_cannot_be_adapted(trained: tuple[Path, Result], run: Path, new_text: Path, tmp_path: Path) -> None:
