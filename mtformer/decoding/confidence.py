@@ -3,17 +3,21 @@
 N translations, F features.
 """
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import pstdev
 
 import torch
 from pydantic import BaseModel, ValidationError
 
 from mtformer.decoding.translation import LOW_CONFIDENCE, Translation
-from mtformer.errors import CheckpointError, DataError
+from mtformer.errors import DataError
 from mtformer.files import read_bytes
+
+log = logging.getLogger("mtformer")
 
 GOOD_CHRF = 50.0
 """A translation is good if its sentence chrF2++ is at least this."""
@@ -21,86 +25,81 @@ MIN_PAIRS = 500
 LOW = 0.2
 """Confidence below which a translation has the flag `low confidence`."""
 RIDGE = 1.0
-NUM_TOKEN_FEATURES = 2
 
 
 class Logistic(BaseModel, frozen=True, extra="forbid", strict=True):
     """Logistic regression on standardized features."""
 
-    means: list[float]
-    scales: list[float]
-    weights: list[float]
     bias: float
+    terms: dict[str, tuple[float, float, float]]
+    """Mean, standard deviation and weight of each feature."""
 
-    def probability(self, features: Sequence[float]) -> float:
-        """Return the probability of a good translation."""
-        rows = zip(features, self.means, self.scales, self.weights, strict=True)
-        logit = self.bias + sum(weight * (value - mean) / scale for value, mean, scale, weight in rows)
-        return 1 / (1 + math.exp(-max(-30.0, min(30.0, logit))))
+    def probability(self, features: Mapping[str, float]) -> float:
+        """Return the probability of a good translation; features without a term are ignored."""
+        terms = (weight * (features[name] - mean) / scale for name, (mean, scale, weight) in self.terms.items())
+        return 1 / (1 + math.exp(-max(-30.0, min(30.0, self.bias + sum(terms)))))
 
 
 class Calibration(BaseModel, frozen=True, extra="forbid", strict=True):
-    """Fitted confidence of a model; two regressions, because some searches return no scores of single tokens."""
+    """Fitted confidence of a model; several regressions, because some searches do not provide all features."""
 
     good_chrf: float
     num_pairs: int
-    with_tokens: Logistic
-    without_tokens: Logistic
+    regressions: list[Logistic]
+    """The regression with the most features is first; the last one has those that every search provides."""
 
     def rate(self, source: str, one: Translation) -> Translation:
         """Return a translation with its confidence, and with a flag if it is low; a blank line has confidence 1."""
         found = features(source, one)
-        if not source.strip():
-            confidence = 1.0
-        elif one.token_log_probabilities:
-            confidence = self.with_tokens.probability(found)
-        else:
-            confidence = self.without_tokens.probability(found[NUM_TOKEN_FEATURES:])
+        fitting = next(each for each in self.regressions if each.terms.keys() <= found.keys())
+        confidence = fitting.probability(found) if source.strip() else 1.0
         flags = (*one.flags, *[LOW_CONFIDENCE] * (confidence < LOW))
         return replace(one, confidence=round(confidence, 4), flags=flags)
 
 
-def features(source: str, one: Translation) -> list[float]:
-    """Return the features of a translation; the first two need scores of single tokens.
+def features(source: str, one: Translation) -> dict[str, float]:
+    """Return those features of a translation that its search provides.
 
-    They are the least log-probability of a token, the share of tokens with probability below 0.5, the mean
-    log-probability of a token, the logarithms of the length and of the ratio of the lengths, the absolute value of the
-    latter, and the number of flags.
+    They are the geometric mean of the token probabilities, the logarithm of the ratio of the lengths in characters, its
+    absolute value, and the number of flags; with scores of single tokens, the standard deviation of their
+    log-probabilities; with several beams, `Translation.agreement`.
     """
-    tokens = one.token_log_probabilities or [0.0]
     ratio = math.log((len(one.text) + 1) / (len(source) + 1))
-    return [
-        max(-20.0, min(tokens)),
-        sum(value < math.log(0.5) for value in tokens) / len(tokens),
-        max(-20.0, one.log_probability / max(1, one.length)),
-        math.log(1 + one.length),
-        ratio,
-        abs(ratio),
-        sum(flag != LOW_CONFIDENCE for flag in one.flags),
-    ]
+    mean = math.exp(min(0.0, one.log_probability / max(1, one.length)))
+    num_flags = sum(flag != LOW_CONFIDENCE for flag in one.flags)
+    found = {"probability": mean, "length_ratio": ratio, "length_difference": abs(ratio), "flags": float(num_flags)}
+    if one.token_log_probabilities:
+        found["deviation"] = min(20.0, pstdev(one.token_log_probabilities))
+    if one.agreement is not None:
+        found["agreement"] = one.agreement
+    return found
 
 
 def fit(sources: Sequence[str], translations: Sequence[Translation], chrf: Sequence[float]) -> Calibration:
-    """Fit the confidence to translations with their sentence chrF2++.
+    """Fit the confidence to translations with their sentence chrF2++; blank lines are left out.
 
-    Raises:
-        DataError: if there are fewer than 500 translations, or all of them are good, or none is.
+    Raise DataError if there are fewer than 500 translations, or all of them are good, or none is.
     """
-    if len(sources) < MIN_PAIRS:
-        raise DataError(f"confidence needs at least {MIN_PAIRS} dev pairs, not {len(sources)}")
-    is_good = torch.tensor([score >= GOOD_CHRF for score in chrf], dtype=torch.float64)
+    rows = [row for row in zip(sources, translations, chrf, strict=True) if row[0].strip()]
+    if len(rows) < MIN_PAIRS:
+        raise DataError(f"confidence needs at least {MIN_PAIRS} dev pairs, not {len(rows)}")
+    is_good = torch.tensor([score >= GOOD_CHRF for _, _, score in rows], dtype=torch.float64)
     if is_good.mean() in (0, 1):
-        raise DataError(
-            f"all translations have a chrF2++ {'above' if is_good[0] else 'below'} {GOOD_CHRF:g}; it needs both kinds"
-        )
-    rows = zip(sources, translations, strict=True)
-    features_NF = torch.tensor([features(source, one) for source, one in rows], dtype=torch.float64)
-    both = _fit(features_NF, is_good), _fit(features_NF[:, NUM_TOKEN_FEATURES:], is_good)
-    return Calibration(good_chrf=GOOD_CHRF, num_pairs=len(sources), with_tokens=both[0], without_tokens=both[1])
+        side = "above" if is_good[0] else "below"
+        raise DataError(f"all translations have a chrF2++ {side} {GOOD_CHRF:g}; it needs both kinds")
+    found = [features(source, one) for source, one, _ in rows]
+    common = [name for name in found[0] if all(name in each for each in found)]
+    regressions: list[Logistic] = []
+    for missing in ((), ("agreement",), ("deviation",), ("agreement", "deviation")):
+        names = [name for name in common if name not in missing]
+        if all(names != list(one.terms) for one in regressions):
+            regressions.append(_fit([{name: each[name] for name in names} for each in found], is_good))
+    return Calibration(good_chrf=GOOD_CHRF, num_pairs=len(rows), regressions=regressions)
 
 
-def _fit(features_NF: torch.Tensor, is_good_N: torch.Tensor) -> Logistic:
+def _fit(rows: Sequence[Mapping[str, float]], is_good_N: torch.Tensor) -> Logistic:
     """Return the regression with the highest likelihood, with a small penalty on the squared weights."""
+    features_NF = torch.tensor([list(row.values()) for row in rows], dtype=torch.float64)
     means, scales = features_NF.mean(dim=0), features_NF.std(dim=0).clamp(min=1e-6)
     x_NF = (features_NF - means) / scales
     weights = torch.zeros(x_NF.size(1) + 1, dtype=torch.float64, requires_grad=True)
@@ -116,14 +115,17 @@ def _fit(features_NF: torch.Tensor, is_good_N: torch.Tensor) -> Logistic:
 
     optimizer.step(loss)
     *found, bias = weights.tolist()
-    return Logistic(means=means.tolist(), scales=scales.tolist(), weights=found, bias=bias)
+    terms = zip(means.tolist(), scales.tolist(), found, strict=True)
+    return Logistic(bias=bias, terms=dict(zip(rows[0], terms, strict=True)))
 
 
 def load_calibration(path: Path) -> Calibration | None:
-    """Return the calibration, or None if the model has none; raise CheckpointError if the file is damaged."""
+    """Return the calibration, or None if the model has none, or, with a warning, if the file cannot be used."""
     try:
         return Calibration.model_validate_json(read_bytes(path))
     except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
-        raise CheckpointError(f"{path}: damaged; run `mtformer eval RUN --calibrate` to write it again") from error
+        pass
+    except (OSError, ValidationError):
+        what = "damaged, or of another version, so translations have no confidence"
+        log.warning("%s: %s; `mtformer eval RUN --calibrate` writes it again", path, what)
+    return None

@@ -75,10 +75,8 @@ def write_model(
 ) -> None:
     """Write the mean of the weight files in CTranslate2 format to an existing folder.
 
-    The type of the stored weights is float32, or `quantization`, such as `int8` or `float16`.
-
-    Raises:
-        ConfigError: if CTranslate2 is not installed or does not support a setting of the model.
+    The type of the stored weights is float32, or `quantization`, such as `int8` or `float16`. Raise ConfigError if
+    CTranslate2 is not installed or does not support a setting of the model.
     """
     model = Transformer(config, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     load_weights(model, *weights)

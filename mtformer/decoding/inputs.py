@@ -77,10 +77,8 @@ def check_inputs(
 ) -> list[Line]:
     """Check the arguments of `Translator.translate`; for `glossary` see `required_terms`.
 
-    A prefix, and all phrases of a line together, have at most `max_tokens` tokens of the target `tokenizer`.
-
-    Raises:
-        DataError: if the number of prefixes or phrase lists is wrong, a phrase is blank, or text exceeds the limit.
+    A prefix, and all phrases of a line together, have at most `max_tokens` tokens of the target `tokenizer`. Raise
+    DataError if the number of prefixes or phrase lists is wrong, a phrase is blank, or text exceeds the limit.
     """
     texts = check_lines(lines)
     prefixes = [""] * len(texts) if prefixes is None else check_lines(prefixes, "prefixes")

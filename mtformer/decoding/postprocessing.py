@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import eq
+from statistics import fmean
 
 from torch import Tensor
 
@@ -39,8 +40,8 @@ MAX_LOOP_LENGTH = 8
 class Postprocessor:
     """Conversion of hypotheses to translations.
 
-    With `token_scores`, it computes `Translation.token_log_probabilities` if the search has not done so. For
-    `in_digits` see `numbers_differ`.
+    With `token_scores`, it computes `Translation.token_log_probabilities` if the search has not done so, and with
+    `agreement`, `Translation.agreement` of the best translation. For `in_digits` see `numbers_differ`.
     """
 
     engine: Engine
@@ -48,12 +49,15 @@ class Postprocessor:
     decoding: DecodingConfig
     attention: bool
     token_scores: bool
+    agreement: bool
     in_digits: bool
 
     def __call__(self, segments: Sequence[Segment], found: NBests) -> list[list[Translation]]:
         """Return the n best translations of each segment; with `decoding.keep`, the faithful ones first."""
         if self.decoding.mbr_samples:
             found = [self._rank_by_utility(samples) for samples in found]
+        elif self.agreement and self.decoding.beam_size > 1 and not self.decoding.sampling:
+            found = [[self._compared(beams), *beams[1:]] for beams in found]
         if not self.decoding.keep:
             found = [n_best[: self.decoding.n_best] for n_best in found]
         pairs = [(segment, one) for segment, n_best in zip(segments, found, strict=True) for one in n_best]
@@ -75,6 +79,11 @@ class Postprocessor:
         utilities = expected_utilities(texts)
         first = dict(zip(reversed(texts), reversed(samples), strict=True))
         return [first[text] for text in sorted(utilities, key=lambda text: -utilities[text])]
+
+    def _compared(self, beams: Sequence[Hypothesis]) -> Hypothesis:
+        """Return the best hypothesis with its agreement."""
+        texts = self.tokenizers.tgt.decode([one.tokens for one in beams[: self.decoding.beam_size]])
+        return replace(beams[0], agreement=agreement(texts))
 
     def _translation(self, segment: Segment, one: Hypothesis, weights_TS: Tensor | None, text: str) -> Translation:
         pieces = self.tokenizers.tgt.id_pieces(one.tokens)
@@ -101,6 +110,7 @@ class Postprocessor:
             pieces=[*pieces, END],
             flags=tuple(dict.fromkeys((*search_flags(src_tokens, one, min_length), *of_text))),
             attention=attention,
+            agreement=one.agreement,
         )
 
 
@@ -155,6 +165,14 @@ def is_padded(tokens: Sequence[int], min_length: int) -> bool:
     """Return True if the tokens end with a repetition, without which they would be fewer than `min_length`."""
     periods = range(max(1, len(tokens) - min_length + 1), len(tokens) // 2 + 1)
     return any(tokens[-period:] == tokens[-2 * period : -period] for period in periods)
+
+
+def agreement(texts: Sequence[str]) -> float:
+    """Return the mean F1 score of the distinct character 4-grams of the first text and each other; 1 without others."""
+    # For the confidence, this is as useful as chrF, and faster.
+    joined = [one.replace(" ", "") for one in texts]
+    own, *others = ({text[i : i + 4] for i in range(max(1, len(text) - 3))} for text in joined)
+    return fmean([2 * len(own & other) / (len(own) + len(other)) for other in others] or [1.0])
 
 
 def expected_utilities(texts: Sequence[str]) -> dict[str, float]:

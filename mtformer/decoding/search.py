@@ -45,6 +45,8 @@ class Hypothesis:
     log_probability: float
     token_log_probabilities: list[float]
     at_limit: bool = False
+    agreement: float | None = None
+    """See `Translation.agreement`."""
 
 
 def to_hypothesis(tokens: list[int], log_probs: list[float], alpha: float) -> Hypothesis:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -89,6 +90,8 @@ class Translation:
     """Other translations if `n_best` is above 1, best first."""
     confidence: float | None = None
     """Probability that the translation is good; None if the model has no calibration."""
+    agreement: float | None = None
+    """Mean similarity to the other beams, from 0 to 1, for the confidence; None if it was not computed."""
 
     @property
     def length(self) -> int:
@@ -123,6 +126,7 @@ def join(segments: Sequence[Translation], alpha: float) -> Translation:
         return segments[0]
     num_tokens = sum(len(one.tokens) + 1 for one in segments)
     log_probability = sum(one.log_probability for one in segments)
+    agreements = [one.agreement for one in segments if one.agreement is not None]
     return Translation(
         text=join_lines(one.text for one in segments),
         score=log_probability / num_tokens**alpha,
@@ -133,6 +137,7 @@ def join(segments: Sequence[Translation], alpha: float) -> Translation:
         flags=tuple(dict.fromkeys(flag for one in segments for flag in one.flags)),
         attention=_join_attention(segments),
         confidence=min((one.confidence for one in segments if one.confidence is not None), default=None),
+        agreement=fmean(agreements) if agreements else None,
     )
 
 

@@ -181,8 +181,8 @@ class Translator:
             required: phrases that each translation must contain; `Translation.flags` names missing ones.
             glossary: source terms and their required translations; see `mtformer.decoding.inputs.required_terms`.
             attention: compute `Translation.attention`.
-            token_scores: compute `Translation.token_log_probabilities`. CTranslate2 needs a second pass for them; our
-                own search always returns them.
+            token_scores: compute `Translation.token_log_probabilities` and `Translation.agreement`. CTranslate2 needs a
+                second pass for the former; our own search always returns them.
             first_line: number of the first line in the user's input, which determines the seeds of samples.
             progress: function called with the number of lines finished since the last call.
             **settings: values that override keys of the `decoding` section.
@@ -205,7 +205,8 @@ class Translator:
         segments = make_segments(inputs, self.tokenizers, *limits, first_line, splits, terms)
         report = progress or (lambda count: None)
         report(len(lines) - len({segment.line for segment in segments}))
-        postprocess = Postprocessor(self.engine, self.tokenizers, decoding, attention, token_scores, self.in_digits)
+        wants = attention, token_scores, token_scores or self.calibration is not None
+        postprocess = Postprocessor(self.engine, self.tokenizers, decoding, *wants, self.in_digits)
         with evaluating(self.models):
             found = self._search(segments, postprocess, report)
             again = []  # without one of the required phrases, or without all
@@ -258,10 +259,8 @@ class Translator:
         """Return the log-probability of each token of given translations; an ensemble averages probabilities.
 
         The result of a line is None if its source or target exceeds the maximum length. For a blank translation only
-        eos is scored. `progress` is called with the number of lines finished since the last call.
-
-        Raises:
-            DataError: if the numbers of sources and targets differ.
+        eos is scored. `progress` is called with the number of lines finished since the last call. Raise DataError if
+        the numbers of sources and targets differ.
         """
         if len(sources) != len(targets):
             raise DataError(f"{len(sources)} sources and {len(targets)} targets; give the same number of both")

@@ -18,10 +18,8 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[
 
     Names are `averaged`, `best` by a dev metric, `last`, `last:N`, a step, and the path of a checkpoint folder or
     safetensors file; None: the weights of the bundle, or `default_weights`. Files listed in meta.json or checksums.json
-    are verified.
-
-    Raises:
-        CheckpointError: if the checkpoint does not exist (the message lists those that do) or is damaged.
+    are verified. Raise CheckpointError if the checkpoint does not exist (the message lists those that do) or is
+    damaged.
     """
     paths = _find(run, checkpoint, best_metric)
     for path in paths:
@@ -46,10 +44,7 @@ def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
     """Return the averaged weights, or the best checkpoint if its dev score is clearly better; None without checkpoints.
 
     Without dev scores, return the averaged weights, or else the last checkpoint; if only checkpoints have dev scores,
-    return the best checkpoint.
-
-    Raises:
-        CheckpointError: if meta.json of the averaged weights is damaged.
+    return the best checkpoint. Raise CheckpointError if meta.json of the averaged weights is damaged.
     """
     steps = run.best_steps(best_metric)[:1]
     if not run.averaged.is_dir():

@@ -100,11 +100,8 @@ def compare(
 ) -> Comparison:
     """Compare systems on a test set; the first system is the baseline.
 
-    The result includes the `num_sentences` sentences with the largest differences. `progress` is called after
-    each metric of a system.
-
-    Raises:
-        ConfigError: if the BLEU tokenizer is not available, or sacreBLEU's seed is invalid.
+    The result includes the `num_sentences` sentences with the largest differences. `progress` is called after each
+    metric of a system. Raise ConfigError if the BLEU tokenizer is not available, or sacreBLEU's seed is invalid.
     """
     outputs = {run.path: material.outputs[run.path] for system in systems for run in system.runs}
     measures = [Measure(name, material.evaluation, outputs, material.references) for name in METRICS]

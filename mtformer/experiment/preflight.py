@@ -159,10 +159,8 @@ def check_memory(
     """Try the largest training and dev batches without changing the model; all processes must call it together.
 
     With `training.compile: auto` on CUDA, the model is compiled if training takes long enough; `compiled` is the
-    decision made when a resumed run started (None: decide now).
-
-    Raises:
-        DeviceError: if a single pair does not fit in memory, or two checkpoints do not fit on the disk.
+    decision made when a resumed run started (None: decide now). Raise DeviceError if a single pair does not fit in
+    memory, or two checkpoints do not fit on the disk.
     """
     training, sizes = config.training, prepared.batches.sizes()
     disk_bytes, free_bytes = _disk(config, step, run)

@@ -72,9 +72,7 @@ def import_marian(source: Path, target: Path) -> None:
 
     Source and target get separate vocabularies, so their embeddings are no longer tied. The decoder starts with bos,
     which has the embedding of Marian's start token (its pad). Marian never generates this token, so its bias is -inf.
-
-    Raises:
-        CheckpointError: if the target exists, or a file is missing, damaged, or has an unsupported setting.
+    Raise CheckpointError if the target exists, or a file is missing, damaged, or has an unsupported setting.
     """
     if target.exists():
         raise CheckpointError(f"{target}: already exists; choose another folder")

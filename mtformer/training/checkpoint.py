@@ -77,10 +77,8 @@ def newest_good(run: RunDir) -> Path | None:
     """Return the latest intact checkpoint; None if there is no checkpoint.
 
     Leftovers of killed processes are deleted. Damaged checkpoints after the latest intact one are renamed to
-    `damaged-...`, with a warning for each.
-
-    Raises:
-        CheckpointError: if all checkpoints are damaged (then none is renamed), or one cannot be read or renamed.
+    `damaged-...`, with a warning for each. Raise CheckpointError if all checkpoints are damaged (then none is renamed),
+    or one cannot be read or renamed.
     """
     damaged: list[tuple[Path, str]] = []
     try:

@@ -26,10 +26,7 @@ log = logging.getLogger("mtformer")
 class Metrics(ExitStack):
     """Context manager that logs to metrics.jsonl (one JSON object per line), and to TensorBoard if enabled.
 
-    In processes other than the main one, nothing is written.
-
-    Raises:
-        ConfigError: if TensorBoard is not installed.
+    In processes other than the main one, nothing is written. Raise ConfigError if TensorBoard is not installed.
     """
 
     def __init__(self, run: RunDir, config: Config, is_main: bool) -> None:

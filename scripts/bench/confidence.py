@@ -1,30 +1,47 @@
-"""Measure how well the confidence of translations is calibrated on a test set, and what it adds to log-probabilities.
+"""Measure how well the confidence of translations is calibrated, and what it adds to log-probabilities.
 
-    python scripts/bench/confidence.py RUN test.en test.de
+    python scripts/bench/confidence.py RUN dev.en dev.de test.en test.de
 
-Prints the expected calibration error (10 bins of equal width; Guo et al. 2017), and the area under the ROC curve for
-finding the quarter of the translations with the lowest chrF2++, for the confidence and for the mean log-probability of
-a token, with a 95 % interval of the difference (paired bootstrap).
+The confidence is fitted to the translations of the dev set and measured on the test set, and then on random halves of
+both sets together, fitted to the other half. Prints the expected calibration error (10 bins of equal width; Guo et al.
+2017), and the area under the ROC curve for finding the quarter of the translations with the lowest chrF2++, for the
+confidence and for the mean log-probability of a token, with a 95 % interval of the difference on the test set (paired
+bootstrap).
 """
 
 import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from mtformer.data.corpus.readers import read_lines
+from mtformer.decoding.confidence import GOOD_CHRF, fit
+from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.evaluation.scores import sentence_chrf
 
 SAMPLES = 1_000
+HALVES = 20
+
+Row = tuple[str, Translation, float]
+"""Source, translation, and its chrF2++."""
+Judged = tuple[float, float, bool, bool]
+"""Confidence and mean log-probability of a translation, and whether it is good, and in the worst quarter."""
 
 
-def calibration_error(confidences: Sequence[float], is_good: Sequence[bool]) -> float:
+def calibration_error(rows: Sequence[Judged]) -> float:
     """Return the mean gap between confidence and share of good translations, weighted by the size of each bin."""
     gaps = [0.0] * 10
-    for confidence, good in zip(confidences, is_good, strict=True):
-        gaps[min(9, int(10 * confidence))] += confidence - good
-    return sum(map(abs, gaps)) / len(confidences)
+    for confidence, _, is_good, _ in rows:
+        gaps[min(9, int(10 * confidence))] += confidence - is_good
+    return sum(map(abs, gaps)) / len(rows)
+
+
+def areas(rows: Sequence[Judged]) -> tuple[float, float]:
+    """Return the areas for the confidence and for the mean log-probability."""
+    is_bad = [one[3] for one in rows]
+    return area([one[0] for one in rows], is_bad), area([one[1] for one in rows], is_bad)
 
 
 def area(scores: Sequence[float], is_bad: Sequence[bool]) -> float:
@@ -41,31 +58,54 @@ def area(scores: Sequence[float], is_bad: Sequence[bool]) -> float:
     return total / (num_bad * (len(is_bad) - num_bad))
 
 
-def main() -> None:
-    run, src, ref = sys.argv[1:]
-    translator = Translator.load(run)
-    if translator.calibration is None:
-        sys.exit(f"{run}: has no fitted confidence; run `mtformer eval {run} --calibrate`")
-    sources, references = read_lines(Path(src)), read_lines(Path(ref))
+def translated(translator: Translator, src: str, ref: str) -> list[Row]:
+    """Translate and score the lines of a file that are not blank."""
+    pairs = zip(read_lines(Path(src)), read_lines(Path(ref)), strict=True)
+    sources, references = zip(*(pair for pair in pairs if pair[0].strip()), strict=True)
     found = translator.translate(sources, token_scores=True)
-    chrf = sentence_chrf([one.text for one in found], references)
-    confidences = [one.confidence or 0.0 for one in found]
-    log_probs = [one.log_probability / max(1, one.length) for one in found]
-    is_good = [score >= translator.calibration.good_chrf for score in chrf]
-    worst = sorted(chrf)[len(chrf) // 4]
-    is_bad = [score <= worst for score in chrf]
-    print(f"{len(chrf)} lines, {100 * sum(is_good) / len(is_good):.1f} % good")
-    print(f"expected calibration error {calibration_error(confidences, is_good):.4f}")
-    both = area(confidences, is_bad), area(log_probs, is_bad)
+    return list(zip(sources, found, sentence_chrf([one.text for one in found], references), strict=True))
+
+
+def judged(fitted: Sequence[Row], measured: Sequence[Row]) -> list[Judged]:
+    """Fit the confidence to some translations and rate others."""
+    calibration = fit(*zip(*fitted, strict=True))
+    worst = sorted(chrf for _, _, chrf in measured)[len(measured) // 4]
+    return [
+        (
+            calibration.rate(source, one).confidence or 0.0,
+            one.log_probability / max(1, one.length),
+            chrf >= GOOD_CHRF,
+            chrf <= worst,
+        )
+        for source, one, chrf in measured
+    ]
+
+
+def main() -> None:
+    run, *files = sys.argv[1:]
+    translator = Translator.load(run)
+    dev, test = translated(translator, *files[:2]), translated(translator, *files[2:])
+    rows = judged(dev, test)
+    print(f"{len(dev)} dev lines, {sum(chrf >= GOOD_CHRF for _, _, chrf in dev) / len(dev):.1%} good")
+    print(f"{len(test)} test lines, {fmean(one[2] for one in rows):.1%} good")
+    print(f"expected calibration error {calibration_error(rows):.4f}")
+    own, theirs = areas(rows)
+    print(f"worst quarter: area {own:.4f} with the confidence, {theirs:.4f} with the mean log-probability")
     chance, gains = random.Random(1), []
     for _ in range(SAMPLES):
-        rows = chance.choices(range(len(chrf)), k=len(chrf))
-        bad = [is_bad[row] for row in rows]
-        gains.append(area([confidences[row] for row in rows], bad) - area([log_probs[row] for row in rows], bad))
+        a, b = areas(chance.choices(rows, k=len(rows)))
+        gains.append(a - b)
     gains.sort()
-    print(f"worst quarter: area {both[0]:.4f} with the confidence, {both[1]:.4f} with the mean log-probability")
     low, high = gains[round(0.025 * SAMPLES)], gains[round(0.975 * SAMPLES) - 1]
-    print(f"difference {both[0] - both[1]:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}")
+    print(f"difference {own - theirs:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}")
+    both, errors, differences = [*dev, *test], [], []
+    for _ in range(HALVES):
+        chance.shuffle(both)
+        rows = judged(both[: len(both) // 2], both[len(both) // 2 :])
+        own, theirs = areas(rows)
+        errors.append(calibration_error(rows))
+        differences.append(own - theirs)
+    print(f"random halves: calibration error {fmean(errors):.4f}, difference of the areas {fmean(differences):+.4f}")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,12 @@ def test_scores_and_tokens_are_joined() -> None:
     assert whole.score == pytest.approx(-6.75 / 5**0.6)
 
 
+def test_the_agreement_of_parts_is_averaged() -> None:
+    parts = [Translation("a", 0.0, [4], agreement=value) for value in (0.5, None, 0.7)]
+    assert join(parts, 1.0).agreement == pytest.approx(0.6)
+    assert join(parts[1:2] * 2, 1.0).agreement is None
+
+
 def test_joined_flags_contain_no_duplicates() -> None:
     one = Translation("a", 0.0, [4], flags=("repetition", "length limit"))
     other = Translation("b", 0.0, [4], flags=("length limit", "low confidence"))

@@ -15,7 +15,7 @@ from toy import random_lines
 
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.engine import Batches, Engine, NBests
-from mtformer.decoding.postprocessing import expected_utilities
+from mtformer.decoding.postprocessing import agreement, expected_utilities
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translator import Translation, Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
@@ -175,6 +175,34 @@ def test_score_of_unusual_lines(translator: Translator) -> None:
     with pytest.raises(DataError, match="2 sources and 1 targets"):
         translator.score(["a", "b"], ["c"])
     assert translator.score([], []) == []
+
+
+def test_agreement_compares_the_best_beam_with_the_others(translator: Translator) -> None:
+    lines = random_lines(10, seed=14)
+    n_bests = translator.translate(lines, beam_size=4, n_best=4)
+    for one, several in zip(translator.translate(lines, beam_size=4, token_scores=True), n_bests, strict=True):
+        assert one.agreement == pytest.approx(agreement([each.text for each in all_of(several)]))
+        assert several.agreement is None
+    for settings in ({"beam_size": 1}, {"sampling": True, "n_best": 3}, {"mbr_samples": 4}):
+        found = translator.translate(lines, token_scores=True, **settings)
+        assert all(one.agreement is None for one in found)
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["Ja."], 1.0),
+        (["Ja.", "Ja."], 1.0),
+        (["Ja.", "Nein."], 0.0),
+        (["ein Hund", "einHund"], 1.0),
+        (["abcdef", "abcdxf"], 1 / 3),
+        (["abcdef", "abcdxf", "abcdef", "uvwxyz"], (1 / 3 + 1 + 0) / 3),
+        (["abcdef", "ab cd"], 2 / 4),
+        (["", "abcdef"], 0.0),
+    ],
+)
+def test_agreement(texts: list[str], expected: float) -> None:
+    assert agreement(texts) == pytest.approx(expected)
 
 
 def test_n_best_lists_are_sorted_and_distinct(translator: Translator) -> None:
