@@ -45,7 +45,7 @@ from mtformer.weights import read_weights
 DEV_PAIRS = 500
 """Maximum number of new pairs that are held out as dev set, one in ten, if no dev file is given."""
 MIN_PAIRS = 50
-MIN_STEPS, STEPS_PER_ROOT = 1000, 18.0
+MIN_STEPS, STEPS_PER_ROOT = 1000, 35.0
 """Minimum number of steps, and number of steps divided by the square root of the number of new pairs.
 
 Fewer steps forget more, because the learning rate first rises: the old text needs time to recover
