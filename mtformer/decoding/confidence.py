@@ -124,8 +124,8 @@ def load_calibration(path: Path) -> Calibration | None:
     try:
         return Calibration.model_validate_json(read_bytes(path))
     except FileNotFoundError:
-        pass
+        pass  # the model has none
     except (OSError, ValidationError):
         what = "damaged, or of another version, so translations have no confidence"
-        log.warning("%s: %s; `mtformer eval RUN --calibrate` writes it again", path, what)
+        log.warning("%s: %s; delete it, or write it again with `mtformer eval RUN --calibrate`", path, what)
     return None

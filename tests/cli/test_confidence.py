@@ -110,7 +110,7 @@ def test_saving_and_loading(calibration: Calibration, tmp_path: Path, caplog: py
     for text in ("{", "[]", '{"good_chrf": 50}'):
         path.write_text(text)
         assert load_calibration(path) is None
-        assert "have no confidence; `mtformer eval RUN --calibrate` writes it again" in caplog.messages[-1]
+        assert "have no confidence; delete it, or write it again with `mtformer eval" in caplog.messages[-1]
     assert len(caplog.messages) == 3
 
 
