@@ -47,7 +47,7 @@ def translate(
     only_above: Annotated[
         float | None, optional("Leave translations with a lower confidence blank.", "--only-above", min=0.0, max=1.0)
     ] = None,
-    html: Annotated[bool, optional("Lines are HTML; keep the tags.", "--html")] = False,
+    html: Annotated[bool, optional("Lines, or the whole page, are HTML; keep the tags.", "--html")] = False,
     as_json: Annotated[bool, optional("Write a JSON object per line: text, score, flags.", "--json")] = False,
     json_attention: Annotated[bool, optional("With --json: add cross-attention weights.", "--json-attention")] = False,
     attention: Annotated[Path | None, optional("Write attention as .json or .html.")] = None,
@@ -234,8 +234,9 @@ class _Work:
                 save(block.end)
 
     def _blocks(self) -> Iterator[Block]:
-        """Yield the remaining lines."""
-        for block in self.lines.blocks():
+        """Yield the remaining lines; those of an HTML page as one."""
+        blocks = self.lines.blocks()
+        for block in _joined_page(blocks) if self.translate_block.html else blocks:
             options: dict[str, Any] = dict(zip(self.given, block[1:], strict=True))
             targets = options.pop("targets", None)
             if "required" in options:
@@ -270,6 +271,16 @@ class _Work:
                 lines += " ||| " + " ".join(f"{src}-{tgt}" for src, tgt in pairs)
             lines += "\n"
         return lines
+
+
+def _joined_page(blocks: Iterator[list[list[str]]]) -> Iterator[list[list[str]]]:
+    """Yield blocks; if the first line with text starts an HTML page and does not end it, all lines become one."""
+    for [lines] in blocks:
+        start = next(filter(str.strip, lines), "").lower().lstrip("\ufeff \t")
+        if start.startswith(("<!doctype", "<?xml", "<html")) and "</html" not in start:
+            lines = ["\n".join([*lines, *(line for [more] in blocks for line in more)])]
+        yield [lines]
+        yield from blocks
 
 
 def _terms(path: Path) -> dict[str, str]:

@@ -112,8 +112,7 @@ def read_yaml(text: str, origin: Callable[[int | None], Origin], top: KeyPath = 
         origin: function from a line number (starting at 1) to the origin of a value on that line.
         top: path of the top-level value.
 
-    Raises:
-        ConfigError: if the text is not valid YAML, or a key occurs twice in a mapping.
+    Raise ConfigError if the text is not valid YAML, or a key occurs twice in a mapping.
     """
     reader = _Reader(origin)
     try:

@@ -15,7 +15,7 @@ from typing import Any
 from bs4 import BeautifulSoup, Tag, UnusualUsageWarning
 from bs4.builder import HTMLTreeBuilder
 from bs4.dammit import EntitySubstitution
-from bs4.element import NavigableString, PageElement, PreformattedString
+from bs4.element import Doctype, NavigableString, PageElement, PreformattedString
 from bs4.exceptions import ParserRejectedMarkup
 from bs4.formatter import HTMLFormatter
 
@@ -42,9 +42,10 @@ warnings.filterwarnings("ignore", category=UnusualUsageWarning)  # about text th
 def translate_html(translator: Translator, fragments: Sequence[str], **arguments: Any) -> list[Translation]:
     """Translate HTML fragments, such as lines of a file, with other arguments of `Translator.translate`.
 
-    Arguments that have a value for each line, and `n_best`, are not supported.
+    Line ends are kept. Arguments that have a value for each line, and `n_best`, are not supported.
     """
-    parsed = [Fragment(one) for one in check_lines(fragments)]
+    lines = check_lines(fragments)
+    parsed = [Fragment(one if "\n" in one else line) for one, line in zip(fragments, lines, strict=True)]
     texts = [line for one in parsed for line in one.lines]
     found, translations = iter(translator.translate(texts, **{**arguments, "attention": True})), []
     for one in parsed:
@@ -60,7 +61,7 @@ class Fragment:
 
     def __init__(self, html: str) -> None:
         self.text = html.encode("utf-8", "replace").decode("utf-8")
-        parse = partial(_Soup, features="html.parser", on_duplicate_attribute="ignore", element_classes={Tag: _Tag})
+        parse = partial(_Soup, features="html.parser", on_duplicate_attribute="ignore", element_classes=CLASSES)
         try:
             soup = parse(self.text, multi_valued_attributes=None)
         except ParserRejectedMarkup:  # a declaration such as <![x
@@ -106,6 +107,12 @@ class _Tag(Tag):
     # Tag compares contents, recursively.
     __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
+
+class _Doctype(Doctype):
+    SUFFIX = ">"  # without the line end that Doctype adds
+
+
+CLASSES = {Tag: _Tag, Doctype: _Doctype}
 
 FORMATTER = HTMLFormatter(EntitySubstitution.substitute_xml, "")
 FORMATTER.attributes = lambda tag: tag.attrs.items()  # type: ignore[method-assign]  # in order

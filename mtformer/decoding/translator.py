@@ -134,8 +134,7 @@ class Translator:
     def with_decoding(self, **settings: Any) -> "Translator":
         """Return a translator with other default settings; None keeps the current value.
 
-        Raises:
-            ConfigError: if a setting is out of range or not supported by the engine.
+        Raise ConfigError if a setting is out of range or not supported by the engine.
         """
         other = copy.copy(self)
         other.decoding = override(self.decoding, **settings)
@@ -143,11 +142,7 @@ class Translator:
         return other
 
     def into(self, language: str | None) -> "Translator":
-        """Return a translator for another target language of the model; None returns the translator itself.
-
-        Raises:
-            ConfigError: if the model was not trained on this language.
-        """
+        """Return a translator for another target language, or for None itself; raise ConfigError for an unknown one."""
         if language is None:
             return self
         if self.data is None:

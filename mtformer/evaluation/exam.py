@@ -139,8 +139,7 @@ def take_exam(translator: Translator, test: EvalSet, num_lines: int) -> Iterator
     - unaligned: percentage of output words that pay little attention to every source word.
     - equal: percentage of plain lines with the same translation in other, smaller batches.
 
-    Raises:
-        DataError: if each line is blank in the source or the reference.
+    Raise DataError if each line is blank in the source or the reference.
     """
     stripped = ([line.strip() for line in lines] for lines in (test.sources, test.references[0]))
     pairs = [pair for pair in dict.fromkeys(zip(*stripped, strict=True)) if all(pair)][:num_lines]

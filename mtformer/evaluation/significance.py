@@ -30,8 +30,7 @@ SEED = "SACREBLEU_SEED"
 class Measure:
     """A sacreBLEU metric that scores any subset of sentences from `counts`, which are keyed by the path of the output.
 
-    Raises:
-        ConfigError: if the BLEU tokenizer is not available.
+    Raise ConfigError if the BLEU tokenizer is not available.
     """
 
     def __init__(

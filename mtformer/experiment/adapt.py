@@ -88,8 +88,7 @@ def adaptation_config(
         run: run directory of the adaptation, which does not exist or was interrupted.
         overrides: changes to the config, `section.key=value`; those of old corpora say where their files are now.
 
-    Raises:
-        ConfigError, CheckpointError, DataError: if `base` or a file cannot be used, or there are too few pairs.
+    Raise ConfigError, CheckpointError or DataError if `base` or a file cannot be used, or there are too few pairs.
     """
     opened = RunDir.open(base)
     # Files of RUN may have moved; all other overrides change the new config.

@@ -43,8 +43,7 @@ ATTENTIONS = {
 def write_huggingface(folder: Path, config: Config, tokenizers: TokenizerPair, weights: Sequence[Path]) -> None:
     """Write the files of a folder for `AutoModelForSeq2SeqLM` and `AutoTokenizer`.
 
-    Raises:
-        ConfigError: if `transformers` has no class that supports a setting of the model or tokenizer.
+    Raise ConfigError if `transformers` has no class that supports a setting of the model or tokenizer.
     """
     _check_model(config.model)
     vocabularies = [_vocabulary(tokenizers, side) for side in ("src", "tgt")]

@@ -67,8 +67,7 @@ class Side(NamedTuple):
 def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
     """Return the SentencePiece model of the source, given source.spm and the rows by piece from vocab.json.
 
-    Raises:
-        CheckpointError: if source.spm is not a SentencePiece model of type unigram.
+    Raise CheckpointError if source.spm is not a SentencePiece model of type unigram.
     """
     entries = _pieces(path, spm)
     taken = {entry.text for entry in entries}

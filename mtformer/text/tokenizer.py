@@ -23,8 +23,7 @@ SPACE = "▁"
 class Tokenizer:
     """One SentencePiece model, given as the bytes of a `.model` file; `name` is used in error messages.
 
-    Raises:
-        DataError: if `model` is not a SentencePiece model, or its special ids are not pad 0, unk 1, bos 2, eos 3.
+    Raise DataError if `model` is not a SentencePiece model, or its special ids are not pad 0, unk 1, bos 2, eos 3.
     """
 
     def __init__(self, model: bytes, name: str = "tokenizer") -> None:

@@ -94,8 +94,7 @@ class Trainer:
     def resume(self, checkpoint: Path | None, config_changes: Mapping[str, Any] = {}) -> None:
         """Load a checkpoint (see `newest_good`), or start at step 0 if it is None; record changed config keys.
 
-        Raises:
-            CheckpointError: if its weights do not fit the model, or its state cannot be loaded.
+        Raise CheckpointError if its weights do not fit the model, or its state cannot be loaded.
         """
         meta: dict[str, Any] = {"made_with": self.made_with, "is_temporary": True, "logs": {}}
         if checkpoint is not None:
@@ -303,8 +302,7 @@ class Trainer:
     def validate_average(self) -> dict[str, float]:
         """Load the averaged weights of the run into the model and return their dev metrics.
 
-        Raises:
-            InterruptedRunError: after SIGINT or SIGTERM; the resumed run repeats the validation.
+        Raise InterruptedRunError after SIGINT or SIGTERM; the resumed run repeats the validation.
         """
         self.step.load_weights(self.run.averaged / WEIGHTS)
         with self.stop:

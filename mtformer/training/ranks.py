@@ -88,8 +88,7 @@ if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).paramete
 def join_ranks(device: torch.device) -> Iterator[Ranks]:
     """Connect the processes of `torchrun` inside the context; without `torchrun`, yield `ALONE`.
 
-    Raises:
-        LostProcessError: if another process ended.
+    Raise LostProcessError if another process ended.
     """
     if not dist.is_torchelastic_launched():
         yield ALONE
@@ -112,8 +111,7 @@ def join_ranks(device: torch.device) -> Iterator[Ranks]:
 def own_device(device: torch.device) -> torch.device:
     """Return the CUDA device of this process, by local rank; other devices are returned unchanged.
 
-    Raises:
-        DeviceError: if there are more processes than devices.
+    Raise DeviceError if there are more processes than devices.
     """
     if device.type != "cuda":
         return device

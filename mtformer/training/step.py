@@ -88,8 +88,7 @@ class TrainingStep:
     def run(self, batches: Sequence[Batch], step: int) -> StepResult:
         """Run optimizer step `step` (the first is 1) on the mean loss over the target tokens of all micro-batches.
 
-        Raises:
-            DeviceError: if a single pair does not fit in memory.
+        Raise DeviceError if a single pair does not fit in memory.
         """
         rate = learning_rate(step, self.config, self.model.config.d_model)
         self._set_learning_rate(rate)

@@ -186,6 +186,21 @@ def test_html_has_one_line_per_fragment(run: Path, lines: list[str], translator:
     assert (shown["text"], shown["flags"][-1]) == (expected[-1], "repaired tags")
 
 
+def test_a_page_of_several_lines_is_translated_as_a_whole(
+    run: Path, lines: list[str], translator: Translator, tmp_path: Path
+) -> None:
+    first, second = (one.text for one in translator.translate(lines[:2]))
+    page = ["", "<!DOCTYPE html>", "<html><body>", "<p>{}", "</p>", "<p>{}</p>", "</body></html>", ""]
+    result = translate(run, "--html", stdin=text_of(page).format(*lines[:2]))
+    assert (result.stdout, "repaired" in result.stderr) == (text_of(page).format(first, second), False)
+    whole = "<!DOCTYPE html><html><p>{}</p></html>"  # on one line each, so they are separate
+    result = translate(run, "--html", stdin=text_of([whole, whole]).format(*lines[:2]))
+    assert result.stdout == text_of([whole, whole]).format(first, second)
+    (tmp_path / "page").write_text(text_of(page).format(*lines[:2]), encoding="utf-8")
+    translate(run, "--html", "--input", tmp_path / "page", "--output", tmp_path / "out")
+    assert (tmp_path / "out").read_text(encoding="utf-8") == text_of(page).format(first, second)
+
+
 def test_a_glossary_is_read_from_a_file(run: Path, lines: list[str], tmp_path: Path) -> None:
     word = next(word for word in lines[0].split() if word.isalpha())
     (tmp_path / "terms").write_text(f"{word} \t Katze\nnichts\tNichts\r\n", encoding="utf-8")

@@ -141,7 +141,8 @@ def test_tags_and_words_are_neither_lost_nor_invented(seed: int, changes: bool) 
          "<a title='&#10;\"&lt;' z=\"1\" b=\"2\">&lt;A&gt; B</a>"),
         ("a <b>猫犬</b> c", ["A0 C2 B1"], "A C <b>B</b>"),
         ("<!DOCTYPE html>\n<html><title>a</title><body><p>b\n c</body></html>", ["B0 C1", "A0"],
-         "<!DOCTYPE html>\n\n<html><title>A</title><body><p>B C</p></body></html>"),
+         "<!DOCTYPE html>\n<html><title>A</title><body><p>B C</p></body></html>"),
+        ("<!doctype html><p>b</p>", ["B0"], "<!DOCTYPE html><p>B</p>"),
         ("", [], ""), ("<br>", [], "<br>"), ("http://a.b", ["X0"], "X"),
     ],
 )  # fmt: skip
