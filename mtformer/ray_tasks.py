@@ -31,9 +31,8 @@ log = logging.getLogger("mtformer")
 def connect(address: str) -> Iterator[None]:
     """Connect to a Ray cluster inside the context; `address` is `ray`, or ray://HOST:PORT of a Ray client server.
 
-    Raises:
-        ConfigError: if Ray is not installed, the cluster does not answer within 10 seconds, or its versions of Python
-            or Ray differ from those of this process.
+    Raise ConfigError if Ray is not installed, the cluster does not answer within 10 seconds, or its versions of Python
+    or Ray differ from those of this process.
     """
     require_extra("--on ray", "ray", "ray", "grpc")
     import grpc

@@ -69,7 +69,8 @@ class RunDir:
             raise CheckpointError(f"{path}: not a run directory or bundle (it has no config.yaml)")
         if verified:
             listed = read_meta(run.path, CHECKSUMS)["sha256"]
-            left = [name for name in (WEIGHTS, CT2_WEIGHTS) if (run.path / name).exists()]
+            # The confidence may be fitted again, and is checked when it is loaded.
+            left = ["confidence.json", *(name for name in (WEIGHTS, CT2_WEIGHTS) if (run.path / name).exists())]
             verify(run.path, *(name for name in listed if name not in left), listing=CHECKSUMS)
         return run
 

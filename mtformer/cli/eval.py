@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,11 +47,18 @@ def evaluate(
     Decoding options default to the values in the run's config; see docs/decoding.md.
     """
     require_at_most_one({"--testset": testset, "--src": src})
-    if calibrate and len(runs) > 1:
-        raise ConfigError("--calibrate is for one model, not for an ensemble; give one run")
+    is_ensemble = len(runs) > 1 or len(load.checkpoint or []) > 1
+    if calibrate and is_ensemble:
+        raise ConfigError("--calibrate is for one model, not for an ensemble; give one run and one checkpoint")
+    if is_ensemble and output is None:
+        raise ConfigError("the scores of an ensemble are not those of a run; give a folder for them with --output")
     if calibrate and not src and not testset:
         raise ConfigError("--calibrate needs a dev set; give --src and --ref")
-    sets, translator = _find_sets(runs[0], src, ref, testset, to), load(runs, to)
+    translator = load(runs, to)
+    sets = _find_sets(runs[0], src, ref, testset, to)
+    its = translator.data.test.get(sets[0].name) if translator.data and src and output is None else None
+    if its is not None and not calibrate and getattr(its, "src", None) != os.path.abspath(src or ""):
+        raise ConfigError(f"{src}: the config has another test set '{sets[0].name}'; give a folder with --output")
     if calibrate:
         calibrate_run(RunDir.open(runs[0]), translator, sets)
     else:
@@ -104,17 +112,18 @@ def _find_sets(
     if (src is None) != (ref is None):
         raise ConfigError("--src and --ref require each other; give both")
     data = load_config(RunDir.open(run).config).config.data
+    src_lang = next((src_lang for src_lang, tgt_lang in data.directions if tgt_lang == to), data.src_lang)
     if testset is not None:
-        return [sacrebleu_set(testset, f"{data.src_lang}-{to or data.tgt_lang}")]
+        return [sacrebleu_set(testset, f"{src_lang}-{to or data.tgt_lang}")]
     if src is not None and ref is not None:
-        return [source_set(src.name.split(".")[0], TextFiles(src=str(src), tgt=str(ref), tgt_lang=to), data)]
-    if data.test:
-        return config_sets(data)
-    if not or_dev:
-        raise ConfigError(f"{run}: its config has no test set; give --src and --ref, or --testset")
-    if not data.dev_sources:
-        raise ConfigError(f"{run}: its config has neither a test set nor a dev set; give --src and --ref")
-    return [source_set("dev", source, data) for source in data.dev_sources]
+        files = TextFiles(src=str(src), tgt=str(ref), src_lang=src_lang, tgt_lang=to)
+        return [source_set(src.name.split(".")[0], files, data)]
+    found = config_sets(data) or [source_set("dev", source, data) for source in data.dev_sources if or_dev]
+    sets = [one for one in found if to in (None, one.tgt_lang)]
+    if not sets:
+        which = "no test set" + f" with target language {to}" * (to is not None)
+        raise ConfigError(f"{run}: its config has {which}; give --src and --ref")
+    return sets
 
 
 def score(
@@ -183,11 +192,9 @@ def exam(
     if json_file is not None and json_file.is_dir():
         raise ConfigError(f"{json_file}: is a folder; name a file")
     accepted = read_limits(limits) if limits is not None else []
-    sets = _find_sets(runs[0], src, ref, None, to, or_dev=True)
-    test = next((one for one in sets if to in (None, one.tgt_lang)), None)
-    if test is None:
-        raise ConfigError(f"{runs[0]}: its config has no test set with target language {to}; give --src and --ref")
-    translators = [load([run], test.tgt_lang) for run in runs]
+    translators = [load([run], to) for run in runs]
+    test = _find_sets(runs[0], src, ref, None, to, or_dev=True)[0]
+    translators = [one.into(test.tgt_lang) for one in translators]
     cards = dict[str, dict[str, "Row"]]()
     for run, translator in zip(runs, translators, strict=True):
         of_run = take_exam(translator, test, lines)

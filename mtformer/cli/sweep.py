@@ -19,8 +19,7 @@ def sweep(
     file: Annotated[Path, argument("YAML file of the sweep.")],
     overrides: OverridesArgument = None,
     jobs: Annotated[
-        int | None,
-        optional("Number of concurrent runs (default: number of CUDA devices, or 1).", min=1),
+        int | None, optional("Number of concurrent runs (default: number of CUDA devices, or 1).", min=1)
     ] = None,
     resume: Annotated[bool, optional("Skip finished runs and resume the others.", "--resume")] = False,
     dry_run: Annotated[

@@ -42,7 +42,7 @@ def train(
 
     loaded = load_config(config, overrides or []).config
     folder = output or Path("tokenizers") / config.stem
-    if not loaded.data.train:
+    if not loaded.data.sources:
         raise ConfigError("data.train: no training data; name at least one source")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"{folder}: already exists; name another folder with --output, or delete it")

@@ -151,12 +151,12 @@ def _finish(config: "Config", run_dir: Path) -> None:
     if data.dev or data.test:
         translator = Translator.load(run_dir, device=config.training.device)
     if data.dev:
-        dev_sets = [source_set("dev", source, data) for source in data.dev_sources]
-        if sum(len(one.sources) for one in dev_sets) >= MIN_PAIRS:
-            try:
+        try:
+            dev_sets = [source_set("dev", source, data) for source in data.dev_sources]
+            if sum(len(one.sources) for one in dev_sets) >= MIN_PAIRS:
                 calibrate_run(RunDir(run_dir), translator, dev_sets)
-            except DataError as error:
-                log.info("no confidence was fitted: %s", error)
+        except DataError as error:
+            log.info("no confidence was fitted: %s", error)
     if data.test:
         evaluate_sets(run_dir, config_sets(data), translator)
     if config.training.report:

@@ -20,7 +20,7 @@ from mtformer.cli.decoding_options import Load
 from mtformer.cli.line_files import ParallelLines, Position, ResumableOutput, parallel_lines
 from mtformer.cli.options import EnsembleArgument, OnOption, ToOption, optional
 from mtformer.cli.output import for_terminal
-from mtformer.data.corpus.readers import create_bytes
+from mtformer.data.corpus.readers import create_bytes, read_lines
 from mtformer.errors import ConfigError, DataError, require_extra
 from mtformer.files import file_sha256, naming_file
 from mtformer.text.tags import Target
@@ -259,7 +259,8 @@ class _Work:
             self.attention_file.add(self.translate_block.translator, number + 1, source, analyzed)
         self.flags.update({flag.split(":")[0] for flag in translation.flags})
         self.num_lines += 1
-        if self.only_above is not None and (translation.confidence or 0.0) < self.only_above:
+        confidence = 1.0 if translation.confidence is None else translation.confidence  # None without text
+        if self.only_above is not None and confidence < self.only_above:
             translation = replace(translation, text="", alternatives=())
         if self.as_json:
             return json.dumps(_describe(translation, self.json_attention, self.alignment), ensure_ascii=False) + "\n"
@@ -286,9 +287,7 @@ def _joined_page(blocks: Iterator[list[list[str]]]) -> Iterator[list[list[str]]]
 def _terms(path: Path) -> dict[str, str]:
     """Return the terms in a file; raise DataError if a line does not have a source and a target term."""
     terms: dict[str, str] = {}
-    with parallel_lines([path]) as lines:
-        rows = [line for block in lines.blocks() for line in block[0]]
-    for number, line in enumerate(rows, start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         cells = [" ".join(cell.split()) for cell in line.split("\t")]
         if len(cells) != 2 or not all(cells) or terms.setdefault(*cells) != cells[1]:
             raise DataError(f"{path}:{number}: give a new source term, a tab and a target term, not {line!r:.80}")
@@ -301,7 +300,7 @@ def _describe(one: "Translation", attention: bool, alignment: bool) -> dict[str,
         "text": one.text,
         "score": one.score,
         "log_probability": one.log_probability,
-        "length": one.length,
+        "length": len(one.pieces),
         "pieces": one.pieces,
         "token_log_probabilities": [round(value, 6) for value in one.token_log_probabilities],
         "flags": list(one.flags),

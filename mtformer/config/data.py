@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from mtformer.config.languages import Language
+from mtformer.config.languages import Language, LanguagePair
 from mtformer.config.section import Count, Fraction, Key, Positive, Section, Share, TagPiece, TestName
 
 
@@ -178,8 +178,7 @@ class NoiseConfig(Section):
     """Share of source words in which to insert a typo: two letters swapped, one letter deleted, doubled or replaced, or
     the space after the word removed."""
     case: Fraction = 0.0
-    """Share of pairs to convert to uppercase or title case on both sides, or to lowercase on the source side (a third
-    each)."""
+    """Share of pairs to convert to uppercase or title case on both sides, or to lowercase on the source side."""
     final_stop: Fraction = 0.0
     """Share of pairs from which to remove the final full stop, on both sides."""
     copies: Fraction = 0.0
@@ -189,6 +188,8 @@ class NoiseConfig(Section):
 
 class DataConfig(Section):
     """Corpora, languages, filters and noise."""
+
+    removed = {"tgt_langs": []}
 
     src_lang: Annotated[Language, Key(on_resume="refuse")]
     """ISO 639 code of the source language (en, pt-BR, nds, zh_Hant, ...)."""
@@ -201,10 +202,9 @@ class DataConfig(Section):
     temperature: Annotated[float, Field(ge=1.0)] = 1.0
     """Temperature T: corpora are sampled in proportion to size^(1/T); above 1, small corpora are sampled more often."""
     both_directions: bool = False
-    """Also use all data, including dev and test sets, from target to source; needs a joint vocabulary and
-    `language_tags`."""
-    tgt_langs: list[Language] = []
-    """Target languages of the model in addition to those of the data (needed in bundles, which list no data)."""
+    """Also use all data, with dev and test sets, from target to source; needs `tokenizer.joint` and `language_tags`."""
+    language_pairs: list[LanguagePair] = []
+    """Directions of the model in addition to those of the data, as `en de` (needed in bundles, which list no data)."""
     language_tags: Annotated[Literal["none", "source", "target"], Key(on_resume="refuse")] = "none"
     """Target language tag (`<2de>`) in multilingual models. source: before each source; target: instead of bos."""
     dev: Annotated[DevSources, Key(on_resume="same")] = []
@@ -252,21 +252,32 @@ class DataConfig(Section):
     @property
     def directions(self) -> list[tuple[str, str]]:
         """Return all pairs (source language, target language), starting with the languages of this section."""
-        return self._directions([self, *self.sources, *self.dev_sources, *self.test.values()])
+        found = self._directions([self, *self.sources, *self.dev_sources, *self.test.values()])
+        found += [(pair.split()[0], pair.split()[1]) for pair in self.language_pairs]
+        return list(dict.fromkeys(found))
 
     def _directions(self, sources: Iterable[Any]) -> list[tuple[str, str]]:
         """Return the distinct language pairs of sources, in both directions if `both_directions` is set."""
-        pairs = [(one.src_lang or self.src_lang, one.tgt_lang or self.tgt_lang) for one in sources]
+        pairs = self._pairs(sources)
         return list(dict.fromkeys([*pairs, *((tgt, src) for src, tgt in pairs if self.both_directions)]))
+
+    def _pairs(self, sources: Iterable[Any]) -> list[tuple[str, str]]:
+        return [(one.src_lang or self.src_lang, one.tgt_lang or self.tgt_lang) for one in sources]
 
     @property
     def target_languages(self) -> list[str]:
         """Return the target languages of the model, starting with `tgt_lang`."""
-        return list(dict.fromkeys([*(tgt for _, tgt in self.directions), *self.tgt_langs]))
+        return list(dict.fromkeys(tgt for _, tgt in self.directions))
 
     @model_validator(mode="after")
     def _fits(self) -> "DataConfig":
         targets = self.target_languages
         if len(targets) > 1 and self.language_tags == "none":
             raise ValueError(f"several target languages ({', '.join(targets)}) need language_tags: source or target")
+        if self.train and "train" in self.corpora:
+            raise ValueError("corpora.train: this is the name of data.train; choose another name")
+        for sources in (self.train, *(one.sources for one in self.corpora.values()), *self.dev_sets.values()):
+            pairs = set(self._pairs(sources))
+            if self.both_directions and any((tgt, src) in pairs for src, tgt in pairs):
+                raise ValueError("both_directions: sources of one corpus differ in the order of languages; swap some")
         return self

@@ -44,6 +44,13 @@ def _check_language(code: str) -> str:
     raise ValueError(f"must be an ISO 639 code, such as de, nds or pt-BR, not {code!r:.40}{hint}")
 
 
+def _check_pair(pair: str) -> str:
+    if len(pair.split(" ")) != 2:
+        raise ValueError(f"must be two language codes, such as 'en de', not {pair!r:.40}")
+    return " ".join(map(_check_language, pair.split(" ")))
+
+
+LanguagePair = Annotated[str, AfterValidator(_check_pair)]
 Language = Annotated[str, AfterValidator(_check_language)]
 """A language code such as de, pt-BR or zho_Hans. Two-letter codes must exist, because filters, BLEU tokenizers and
 names depend on them; any three letters are accepted."""

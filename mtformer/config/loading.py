@@ -45,8 +45,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
         path: the YAML file.
         overrides: `section.key=value`, where value is YAML; list items by their index, as in `data.train.0.src=a.en`.
 
-    Raises:
-        ConfigError: if the config is invalid; one line per error: location, dotted path, problem, allowed values.
+    Raise ConfigError if the config is invalid, with a line per error: location, dotted path, problem, allowed values.
     """
     origins: Origins = {}
     tree = _read_file(str(path), origins, ())
@@ -137,7 +136,7 @@ def _take_pretrained(tree: dict[str, Any], origins: Origins) -> None:
     """Add the model and tokenizer settings of the run `training.init_from`, if set."""
     training = tree.get("training")
     run = training.get("init_from") if isinstance(training, dict) else None
-    if not isinstance(run, str) or not (config := Path(run).expanduser() / "config.yaml").is_file():
+    if not isinstance(run, str) or not (config := expand_user(run) / "config.yaml").is_file():
         return
     its_origins: Origins = {}
     its_tree = _read_file(str(config), its_origins, ())

@@ -165,8 +165,7 @@ class TrainingConfig(Section):
     consistency_weight: Annotated[float, Field(ge=0.0)] = 3.0
     """Weight of the KL divergence between the predictions of both passes."""
     consistency_start: Count = 0
-    """Number of first steps without consistency regularization, which improves long training and slows down short
-    training."""
+    """Number of first steps without consistency regularization, which improves only long training."""
     cutoff: Fraction = 0.05
     """Share of the source and target-input tokens whose embeddings are set to zero in SimCut's second pass."""
     log_every: Annotated[Positive, Key(on_resume="same")] = 50
@@ -193,7 +192,7 @@ class TrainingConfig(Section):
     tensorboard: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False
     """Write TensorBoard events to RUN/tensorboard (extra `tensorboard`)."""
     report: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False
-    """Write RUN/report.html at the end, as `mtformer report` does."""
+    """Write RUN/report.html at the end of `mtformer train`, as `mtformer report` does."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainingConfig":
@@ -364,9 +363,10 @@ class Config(Section):
             raise ValueError("data.both_directions needs tokenizer.joint: true")
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError("model.tie_embeddings 'all' needs tokenizer.joint: true; use 'output' or 'none'")
-        if self.data.filters.max_tokens >= self.model.max_positions:
+        num_tags = (self.data.language_tags == "source") + any(one.tag for one in self.data.corpora.values())
+        if self.data.filters.max_tokens + num_tags >= self.model.max_positions:
             raise ValueError(
-                f"data.filters.max_tokens {self.data.filters.max_tokens} (plus eos) exceeds "
+                f"data.filters.max_tokens {self.data.filters.max_tokens} (plus eos and tags) exceeds "
                 f"model.max_positions {self.model.max_positions}; lower the former or raise the latter"
             )
         return self

@@ -5,6 +5,7 @@ Scalars follow YAML 1.2: only `true` and `false` are booleans (the language code
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -101,7 +102,7 @@ for _tag, (_pattern, _) in _SCALARS.items():
 
 def write_yaml(value: Any) -> str:
     """Return `value` as YAML; `read_yaml` restores the same value."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=sys.maxsize)
 
 
 def read_yaml(text: str, origin: Callable[[int | None], Origin], top: KeyPath = ()) -> tuple[Any, Origins]:

@@ -55,11 +55,8 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
     """Return all attention weights of a model for a sentence and its translation.
 
     The source is encoded as one segment, even if `Translator.translate` would split it into sentences. If `translation`
-    is None, the translator translates the source. The model may be in training mode.
-
-    Raises:
-        ConfigError: if the translator has several models or uses another backend.
-        DataError: if the source or the translation is longer than the model supports.
+    is None, the translator translates the source. The model may be in training mode. Raise ConfigError if the
+    translator has several models or uses another backend, DataError if a side is longer than the model supports.
     """
     if len(translator.models) != 1:
         raise ConfigError("attention maps need one model and the mtformer backend; give one run and one checkpoint")

@@ -45,8 +45,7 @@ def beam_search(
     (as in Hugging Face); `certain`, when in addition no live beam can still reach a higher score. With alpha > 0,
     `certain` rarely stops before the maximum length, because the score of a beam may still improve as it grows.
 
-    Finished hypotheses are ranked by a score that includes the repetition penalty; the returned scores do not include
-    it.
+    Finished hypotheses are ranked by a score with the repetition penalty; the returned scores do not include it.
 
     Args:
         models: one model, or several of any size that share a vocabulary: p(token) is the mean over them.

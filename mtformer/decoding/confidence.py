@@ -65,7 +65,7 @@ def features(source: str, one: Translation) -> dict[str, float]:
     log-probabilities; with several beams, `Translation.agreement`.
     """
     ratio = math.log((len(one.text) + 1) / (len(source) + 1))
-    mean = math.exp(min(0.0, one.log_probability / max(1, one.length)))
+    mean = math.exp(min(0.0, one.log_probability / max(1, len(one.pieces))))
     num_flags = sum(flag != LOW_CONFIDENCE for flag in one.flags)
     found = {"probability": mean, "length_ratio": ratio, "length_difference": abs(ratio), "flags": float(num_flags)}
     if one.token_log_probabilities:
@@ -80,7 +80,7 @@ def fit(sources: Sequence[str], translations: Sequence[Translation], chrf: Seque
 
     Raise DataError if there are fewer than 500 translations, or all of them are good, or none is.
     """
-    rows = [row for row in zip(sources, translations, chrf, strict=True) if row[0].strip()]
+    rows = [row for row in zip(sources, translations, chrf, strict=True) if row[1].pieces]
     if len(rows) < MIN_PAIRS:
         raise DataError(f"confidence needs at least {MIN_PAIRS} dev pairs, not {len(rows)}")
     is_good = torch.tensor([score >= GOOD_CHRF for _, _, score in rows], dtype=torch.float64)

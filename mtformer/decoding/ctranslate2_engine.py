@@ -52,10 +52,7 @@ def open_model(
 
     Devices are `auto` (CUDA if the library finds a device), `cpu` and `cuda`. Precisions are `fp32`, `bf16`, `fp16`,
     `int8`, and `auto` (the fastest); None: that of the stored weights, or the closest one that the device supports.
-
-    Raises:
-        CheckpointError: if the model is missing or damaged.
-        DeviceError: if the device does not exist, or does not support the precision.
+    Raise CheckpointError if the model is missing or damaged, DeviceError for a wrong device or precision.
     """
     library = import_ctranslate2()
     verify(folder, CT2_WEIGHTS, listing=CHECKSUMS)

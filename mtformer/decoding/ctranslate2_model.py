@@ -39,8 +39,7 @@ def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: Token
     """Return the folder of the converted model (float32), which is created on first use.
 
     It is in the cache, because a run directory may be read-only or temporary. Its name is a checksum of the inputs.
-    Converting a model also deletes converted models that have not been used for a month. For arguments and errors see
-    `write_model`.
+    Converting a model also deletes those not used for a month. For arguments and errors see `write_model`.
     """
     library = import_ctranslate2()
     sources = {

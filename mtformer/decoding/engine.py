@@ -46,8 +46,7 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int, num_rows: int) -> li
     """Group sentences of similar lengths into batches of sentence indices.
 
     The longest sentences come first, so that out-of-memory errors occur early. For n sentences with `num_rows` beams or
-    samples each, n x num_rows x (longest source) is at most `batch_tokens`; a sentence that alone exceeds this budget
-    forms its own batch.
+    samples each, n x num_rows x (longest source) is at most `batch_tokens`, except for a batch of one sentence.
     """
     order = sorted(range(len(lengths)), key=lambda sentence: lengths[sentence], reverse=True)
     batches: list[list[int]] = []

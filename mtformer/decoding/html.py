@@ -36,6 +36,11 @@ MARK = r"[!-/:-@\[-`{-~¡-¿‐-⁞]"
 LETTER = rf"(?!{UNSPACED.pattern}|{MARK})\S"
 WORD = re.compile(rf"{UNSPACED.pattern}|(?:{LETTER})+(?:{MARK}+(?:{LETTER})+)*|(?P<marks>{MARK}+)")
 """A word with punctuation inside it, a character of a script without spaces, or other punctuation."""
+START_BYTE, BYTE = re.compile("<0x[0-7C-F][0-9A-F]>"), re.compile("<0x[89AB][0-9A-F]>")
+"""Tokens for the first byte and for the other bytes of a character, with `tokenizer.byte_fallback`."""
+UNCLOSED = re.compile(r"<(script|style)\b(?:(?!</\1).)*\Z", re.IGNORECASE | re.DOTALL)
+LONG_NUMBER = re.compile(r"(?<=&#)\d{8,}")
+"""Number of a character reference that is too large for a character, or even for `int`."""
 warnings.filterwarnings("ignore", category=UnusualUsageWarning)  # about text that looks like a URL
 
 
@@ -60,17 +65,20 @@ class Fragment:
     """HTML and the texts in it, `lines`; `is_repaired` is True if tags were unclosed or wrongly nested."""
 
     def __init__(self, html: str) -> None:
-        self.text = html.encode("utf-8", "replace").decode("utf-8")
+        self.text = LONG_NUMBER.sub("9999999", html.encode("utf-8", "replace").decode("utf-8"))
+        if unclosed := UNCLOSED.search(self.text):  # html.parser may drop its text
+            self.text += f"</{unclosed[1]}>"
+        self.formatter = FORMATTERS[self.text.lstrip("\ufeff \t\r\n").startswith("<?xml")]
         parse = partial(_Soup, features="html.parser", on_duplicate_attribute="ignore", element_classes=CLASSES)
         try:
             soup = parse(self.text, multi_valued_attributes=None)
         except ParserRejectedMarkup:  # a declaration such as <![x
             soup = parse(self.text.replace("<![", "&lt;!["), multi_valued_attributes=None)
-        self.is_repaired = soup.num_closed != len(soup.find_all())
+        self.is_repaired = unclosed is not None or soup.num_closed != len(soup.find_all())
         blocks = {id(one) for tag in soup.find_all(BLOCKS) for one in (tag, *tag.parents)}
         words_of: dict[int, str] = {}  # of tags that are not translated, in the sentences around them
         for tag in soup.find_all(_is_kept):
-            kept = PreformattedString(tag.decode(formatter=FORMATTER))
+            kept = PreformattedString(tag.decode(formatter=self.formatter))
             words_of[id(kept)] = "" if tag.name in WITHOUT_TEXT else tag.get_text()
             blocks.update([id(kept)] * (id(tag) in blocks))
             tag.replace_with(kept)
@@ -91,7 +99,7 @@ class Fragment:
         """Return the HTML with translations, which need attention, instead of `lines`; to be called once."""
         for run, translation in zip(self.runs, translations, strict=True):
             run.fill(translation)
-        html = self.soup.decode(formatter=FORMATTER)
+        html = self.soup.decode(formatter=self.formatter)
         return html if "\n" in self.text else html.translate({10: "&#10;", 13: "&#13;"})
 
 
@@ -114,8 +122,9 @@ class _Doctype(Doctype):
 
 CLASSES = {Tag: _Tag, Doctype: _Doctype}
 
-FORMATTER = HTMLFormatter(EntitySubstitution.substitute_xml, "")
-FORMATTER.attributes = lambda tag: tag.attrs.items()  # type: ignore[method-assign]  # in order
+FORMATTERS = [HTMLFormatter(EntitySubstitution.substitute_xml, end) for end in ("", "/")]  # HTML: <br>, XHTML: <br/>
+for _formatter in FORMATTERS:
+    _formatter.attributes = lambda tag: tag.attrs.items()  # type: ignore[method-assign]  # in order
 
 
 def _is_kept(tag: Tag) -> bool:
@@ -208,6 +217,7 @@ class _Run:
 
 def _overlaps(ours: Sequence[str], others: Sequence[str]) -> list[set[int]]:
     """Return which of `others` each of `ours` overlaps in a text that both form, up to spaces and normalization."""
+    ours, others = ([BYTE.sub("", START_BYTE.sub("x", one)) for one in some] for some in (ours, others))
     of_character = [number for number, other in enumerate(others) for _ in other.replace(SPACE, "")]
     ends = list(accumulate((len(one.replace(SPACE, "")) for one in ours), initial=0))
     scale = len(of_character) / max(1, ends[-1])

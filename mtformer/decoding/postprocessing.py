@@ -134,11 +134,13 @@ def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
         yield flag.REPETITION
     if not text or (num_sentences > 1 and len(split_sentences(text)) < num_sentences):
         yield flag.FEWER_SENTENCES
-    source, text = (unicodedata.normalize("NFKC", one).casefold() for one in (source, text))
+    source, text = (unicodedata.normalize("NFKC", one) for one in (source, text))
+    has_other_numbers = numbers_differ(source, text, in_digits, is_strict=True)
+    source, text = source.casefold(), text.casefold()
     is_name = len(text.split()) <= 2 and len(UNSPACED.findall(text)) <= 8  # names are often the same
     if text.split() == source.split() and not is_name:
         yield flag.COPY
-    if numbers_differ(source, text, in_digits, is_strict=True):
+    if has_other_numbers:
         yield flag.NUMBERS
     if any(found not in text for found in addresses(source)):
         yield flag.LOST_ADDRESS

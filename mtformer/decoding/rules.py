@@ -52,11 +52,11 @@ class LengthBounds:
 
     def __init__(self, settings: DecodingConfig, src_lengths_B: Tensor, reserved: Sequence[int], capacity: int) -> None:
         src_B = (src_lengths_B - 1).double()
-        max_B = (src_B * settings.max_length_ratio).ceil().long() + 10
+        max_B = (src_B * settings.max_length_ratio).ceil().clamp(max=capacity).long() + 10
         if settings.max_length is not None:
             max_B = max_B.clamp(max=settings.max_length)
         self.max_B = torch.maximum(max_B, torch.tensor(reserved, device=max_B.device)).clamp(max=capacity)
-        min_B = (src_B * settings.min_length_ratio).floor().long().clamp(min=settings.min_length)
+        min_B = (src_B * settings.min_length_ratio).floor().clamp(settings.min_length, capacity).long()
         self.min_B = torch.minimum(min_B, self.max_B)
         # Python numbers, so that search steps do not synchronize with the device.
         self.longest_min, self.shortest_max = int(self.min_B.max()), int(self.max_B.min())

@@ -80,8 +80,7 @@ def top_candidates(log_prob_BRV: Tensor, score_BR: Tensor, K: int, correct: Corr
     """Return the K pairs of beam and token with the highest score_BR + log_prob_BRV, best first.
 
     The result is exact. Selecting among all R x V sums is slow on a CPU, but the K best are in the K chunks of columns
-    with the highest maxima. The maxima are computed in one vectorized pass, and only the columns of these chunks are
-    ranked.
+    with the highest maxima. The maxima take one vectorized pass, and only these columns are ranked.
 
     `correct` corrects rounded log-probabilities, in place; it is applied to twice as many candidates. Rounding to bf16
     makes different values equal: without the correction, one translation in 15 changes.

@@ -93,11 +93,6 @@ class Translation:
     agreement: float | None = None
     """Mean similarity to the other beams, from 0 to 1, for the confidence; None if it was not computed."""
 
-    @property
-    def length(self) -> int:
-        """Number of tokens including eos (one per segment of a split line), as used in the length penalty."""
-        return len(self.pieces)
-
 
 @dataclass(frozen=True)
 class Scored:

@@ -105,8 +105,7 @@ class Translator:
             backend: `mtformer` or `ctranslate2`; None: ctranslate2 for its exports and for int8 on a CPU. A run or
                 bundle is converted for CTranslate2 on first use and stored in the cache.
 
-        Raises:
-            CheckpointError, ConfigError, DeviceError: if a run, its weights, the backend or the device cannot be used.
+        Raise CheckpointError, ConfigError or DeviceError if a run, its weights, the backend or the device is unusable.
         """
         runs = [RunDir.open(path) for path in ([run_path] if isinstance(run_path, (str, Path)) else run_path)]
         checkpoints = [checkpoint] if checkpoint is None or isinstance(checkpoint, str) else checkpoint
@@ -182,9 +181,8 @@ class Translator:
             progress: function called with the number of lines finished since the last call.
             **settings: values that override keys of the `decoding` section.
 
-        Raises:
-            ConfigError: if a setting is out of range or not supported by the engine.
-            DataError: if the number of prefixes or phrase lists is wrong, a phrase is blank, or text is too long.
+        Raise ConfigError if a setting is out of range or not supported by the engine, DataError if the number of
+        prefixes or phrase lists is wrong, a phrase is blank, or text is too long.
         """
         decoding, tgt = override(self.decoding, **settings), self.tokenizers.tgt
         self.engine.check(decoding, required is not None or glossary is not None)

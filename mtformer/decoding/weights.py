@@ -18,8 +18,7 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[
 
     Names are `averaged`, `best` by a dev metric, `last`, `last:N`, a step, and the path of a checkpoint folder or
     safetensors file; None: the weights of the bundle, or `default_weights`. Files listed in meta.json or checksums.json
-    are verified. Raise CheckpointError if the checkpoint does not exist (the message lists those that do) or is
-    damaged.
+    are verified. Raise CheckpointError if the checkpoint is damaged or does not exist.
     """
     paths = _find(run, checkpoint, best_metric)
     for path in paths:

@@ -93,10 +93,7 @@ class Comparison:
 
 
 def compare(
-    systems: Sequence[System],
-    material: Material,
-    num_sentences: int = 5,
-    progress: Callable[[], object] = lambda: None,
+    systems: Sequence[System], material: Material, num_sentences: int = 5, progress: Callable[[], object] = lambda: None
 ) -> Comparison:
     """Compare systems on a test set; the first system is the baseline.
 

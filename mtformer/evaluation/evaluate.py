@@ -34,8 +34,8 @@ def config_sets(data: DataConfig) -> list[EvalSet]:
         one = source_set(name, source, data)
         sets.append(one)
         if data.both_directions:
-            src, tgt = languages(source, data)
-            sets.append(EvalSet(f"{name}.{tgt}-{src}", one.references[0], [one.sources], src, tgt))
+            back = f"{name}.{one.tgt_lang}-{one.src_lang}"
+            sets.append(EvalSet(back, one.references[0], [one.sources], one.src_lang, one.tgt_lang))
     return sets
 
 

@@ -117,8 +117,7 @@ def common_sets(runs: Sequence[Run], chosen: Sequence[str] = ()) -> list[str]:
 def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Material:
     """Return the translations of a test set by several runs, with the sources, references and metrics of the first.
 
-    Raises DataError if a card is missing or damaged, or if its scores are not comparable to those of the first, unless
-    `force` is set.
+    Raise DataError if a card is missing or damaged or, without `force`, not comparable to the first one.
     """
     folders = [RunDir(run.path).evaluation(name) for run in runs]
     cards = [read_card(folder) for folder in folders]

@@ -2,6 +2,7 @@
 
 NEW/corpus/train.tsv, dev.tsv   the new pairs
 NEW/corpus/replay.tsv           translations of new sources by the old model, if its own corpora cannot be read
+NEW/corpus/made_from.json       names of the given files, checksum of the old weights
 NEW                             a run, whose averaged weights are the chosen point between old and new weights
 """
 
@@ -18,6 +19,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from mtformer.config.data import CorpusConfig, DataConfig, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.languages import base_code, is_language
@@ -34,7 +36,7 @@ from mtformer.errors import CheckpointError, ConfigError, DataError
 from mtformer.evaluation.evaluate import source_set
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.run_state import lock_run
-from mtformer.files import atomic_folder, read_json
+from mtformer.files import atomic_folder, file_sha256, read_json, write_text
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import MULTI_SENTENCE_SHARE, WEIGHTS, RunDir
 from mtformer.text.tokenizer import TokenizerPair
@@ -96,13 +98,16 @@ def adaptation_config(
     given = [one for one in overrides if one not in moved]
     config = load_config(opened.config, moved).config
     data = config.data
-    find_weights(opened, None, config.training.best_metric)
+    [weights] = find_weights(opened, None, config.training.best_metric)
     old_sources = [_source(old_dev)] if old_dev is not None else _readable(data.dev_sources, data)
     if not old_sources:
         log.warning("no old dev set: it is not measured how much the model forgets; name one with --old-dev")
     dev_sets = {f"old{number or ''}": _plain(source) for number, source in enumerate(old_sources)}
     train_tsv, dev_tsv, replay_tsv = (run.corpus.resolve() / f"{name}.tsv" for name in ("train", "dev", "replay"))
     is_first = not run.corpus.is_dir()
+    record, made_from = run.corpus / "made_from.json", json.dumps([*train, dev, file_sha256(weights)]) + "\n"
+    if not is_first and record.exists() and record.read_text(errors="replace") != made_from:
+        raise ConfigError(f"{run.path}: made from other files or weights; repeat them, or choose another --run-dir")
     has_old = len(_readable(data.sources, data)) >= max(1, len(data.sources)) if is_first else not replay_tsv.exists()
     replay = {"replay": {"sources": [{"tsv": str(replay_tsv)}]}}
 
@@ -110,6 +115,8 @@ def adaptation_config(
         old = _replayed(opened, data, OLD_TOKENS * new_tokens) if has_old else replay
         values: dict[str, Any] = {
             "training.init_from": str(base.resolve()),
+            "tokenizer.src_model": None,
+            "tokenizer.tgt_model": None,
             "data.train": [],
             "data.test": None,
             "data.temperature": 1.0,
@@ -118,7 +125,7 @@ def adaptation_config(
             **_schedule(config, num_new),
         }
         own = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
-        return load_config(opened.config, [*own, *given]).config
+        return load_config(opened.config, ["data.dev=[]", "data.corpora=null", *own, *given]).config
 
     adapted(MIN_PAIRS, MIN_PAIRS)  # refuses wrong overrides before anything is written
     with lock_run(run):
@@ -126,6 +133,7 @@ def adaptation_config(
             try:
                 with atomic_folder(run.corpus) as folder:
                     _write_new(folder, train, dev, data)
+                    write_text(folder / record.name, made_from)
                     if not has_old:
                         _write_replay(folder, base, config.training.device)
             finally:
@@ -188,7 +196,7 @@ def choose_weights(
     for share in SHARES:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.copy_(torch.lerp(old[name], new[name], share))
+                parameter.copy_(_mix(old[name], new[name], share))
         bleu, chrf = list[float](), list[float]()
         for one in sets:
             found = [translation.text for translation in translator.into(one.tgt_lang).translate(one.sources)]
@@ -199,10 +207,14 @@ def choose_weights(
         points.append(Point(share, bleu[0], chrf[0], fmean(bleu[1:]) if bleu[1:] else None))
         progress()
     chosen = choose(points, max_loss)
-    weights = {name: torch.lerp(old[name], new[name], chosen.share) for name in old}
+    weights = {name: _mix(old[name], new[name], chosen.share) for name in old}
     metrics = {"bleu new": chosen.new, **({} if chosen.old is None else {"bleu old": chosen.old})}
     save_averaged(run, run.steps()[-1:], weights, metrics, is_chosen=True)
     return points, chosen
+
+
+def _mix(old: Tensor, new: Tensor, share: float) -> Tensor:
+    return torch.where(old == new, old, torch.lerp(old, new, share))  # of two infinite values, `lerp` makes NaN
 
 
 def choose(points: Sequence[Point], max_loss: float) -> Point:
@@ -284,8 +296,8 @@ def _write_replay(folder: Path, base: Path, device: str) -> None:
 
 def _replayed(base: RunDir, data: DataConfig, num_tokens: float) -> dict[str, Any]:
     """Return the training corpora of a run, with weights that give them this number of target tokens per epoch."""
-    corpora = {"train": CorpusConfig(sources=data.train)} if data.train else {}
-    corpora |= {"old" if name == "new" else name: one for name, one in data.corpora.items()}
+    corpora = {**({"train": CorpusConfig(sources=data.train)} if data.train else {}), **data.corpora}
+    names = {"new": next(name for name in map("old{}".format, ["", *range(2, 100)]) if name not in corpora)}
     try:
         report = read_json(base.data_report)
         tokens = {name: one["tokens"]["tgt"] for name, one in report.get("corpora", {"": report}).items()}
@@ -295,7 +307,7 @@ def _replayed(base: RunDir, data: DataConfig, num_tokens: float) -> dict[str, An
     sizes = {n: sum(count for name, count in tokens.items() if name.split(".")[0] in ("", n)) for n in corpora}
     scale = num_tokens / sum(sizes[name] * one.weight for name, one in corpora.items())
     return {
-        name: {"sources": list(map(_plain, one.sources)), "weight": scale * one.weight, "tag": one.tag}
+        names.get(name, name): {"sources": list(map(_plain, one.sources)), "weight": scale * one.weight, "tag": one.tag}
         for name, one in corpora.items()
     }
 

@@ -24,7 +24,7 @@ from mtformer.device import pick_device
 from mtformer.errors import ConfigError, DataError
 from mtformer.evaluation.scores import sentence_chrf
 from mtformer.experiment.run_state import lock_run
-from mtformer.files import atomic_file, file_sha256, read_json, write_text
+from mtformer.files import atomic_file, file_sha256, write_text
 from mtformer.run_dir import RunDir
 from mtformer.workers import Workers
 
@@ -42,7 +42,7 @@ def load_teachers(runs: Sequence[Path], student: Config) -> Translator:
     Raise ConfigError if a teacher does not translate the language pair of the student.
     """
     data, device = student.data, student.training.device
-    if len(data.directions) > 1 or data.tgt_langs:
+    if len(data.directions) > 1:
         raise ConfigError("data: the student has several directions; distill one direction at a time")
     if "distilled" in data.corpora:
         raise ConfigError("data.corpora.distilled: this name is for the translations of the teacher; choose another")
@@ -75,21 +75,21 @@ def distilled_config(
     are used again after an interruption. `load` loads the teacher, inside `use_ray` once in each process; `progress` is
     called with the number of lines finished since the last call.
 
-    Raises:
-        DataError: if a corpus cannot be read, or no translation is left.
-        ConfigError: if the run directory contains translations by other teachers or of other text.
+    Raise DataError if a corpus cannot be read or no translation is left, ConfigError if the run directory contains
+    translations by other teachers or of other text.
     """
     folder, data = run.corpus, student.data
     path, translate = folder / DISTILLED, _TranslateShard(load)
-    made_with = {
+    values = {
         "teachers": [file_sha256(path) for path in translate.teacher.weights],
         "corpora": [source_fingerprint(source, data) for source in data.sources],
         "monolingual": [_hash(path) for path in monolingual],
     }
+    made_with = json.dumps(values, indent=2) + "\n"
     with lock_run(run):
-        if (record := folder / "teacher.json").exists() and read_json(record) != made_with:
+        if (record := folder / "teacher.json").exists() and record.read_text(errors="replace") != made_with:
             raise ConfigError(f"{run.path}: made with other teachers or corpora; delete it, or choose another folder")
-        write_text(record, json.dumps(made_with, indent=2) + "\n")
+        write_text(record, made_with)
         if not path.exists():
             pairs = chain.from_iterable(read_pairs(source, data) for source in data.sources)
             lines = chain(pairs, ((line, None) for path in monolingual for line in read_lines(path)))

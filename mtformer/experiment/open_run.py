@@ -174,8 +174,7 @@ def describe_environment(
 def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any], best_metric: str) -> None:
     """Log differences from the environment that the checkpoint records.
 
-    Raise CheckpointError if the tokenizer differs, or the best checkpoint is selected by BLEU and the BLEU tokenizer
-    for dev data differs.
+    Raise CheckpointError if the tokenizer differs, or the BLEU tokenizer for dev data if BLEU selects checkpoints.
     """
     for name, after in new.items():
         before = old.get(name)

@@ -88,7 +88,7 @@ def make_step(
     sizes = prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size
     step = TrainingStep(Transformer(config.model, *sizes).to(device), config.training, precision, ranks)
     if not ranks.is_main:
-        torch.manual_seed((config.training.seed << 20) + ranks.rank)
+        torch.manual_seed(((config.training.seed << 20) + ranks.rank) % 2**63)
     return step
 
 

@@ -101,10 +101,8 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     """Train or load the tokenizers, then tokenize the data or read it from the cache.
 
     Trained tokenizers are written to `tokenizer_folder`. `advance` is called while training corpora are tokenized.
-
-    Raises:
-        DataError: if the data or the tokenizer models are invalid.
-        ConfigError: if there is no training data, or existing tokenizers do not match the config.
+    Raise DataError if the data or the tokenizer models are invalid, ConfigError if there is no training data or
+    existing tokenizers do not match the config.
     """
     if not config.data.sources:
         raise ConfigError("data.train: no training data; give at least one source")
@@ -199,9 +197,8 @@ def _reports(corpora: Sequence[Corpus]) -> Mapping[str, DataReport]:
 def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
     """Write the tokenizers of an experiment to a folder: those given in the config, or ones trained on its data.
 
-    Raises:
-        DataError: if the data or the models are invalid, or the folder cannot be written.
-        ConfigError: if existing models do not match the config.
+    Raise DataError if the data or the models are invalid or the folder cannot be written, ConfigError if existing
+    models do not match the config.
     """
     section = config.tokenizer
     if config.training.init_from is not None:
@@ -272,9 +269,8 @@ def _pretrained_tokenizers(config: Config) -> TokenizerPair:
 def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingStep) -> None:
     """Load the weights of the run given by `training.init_from` into a new model.
 
-    Raises:
-        ConfigError: if the run does not exist, or its tokenizer differs from the current one.
-        CheckpointError: if its weights are missing, damaged, or have different shapes.
+    Raise ConfigError if the run does not exist or its tokenizer differs from the current one, CheckpointError if its
+    weights are missing, damaged, or have different shapes.
     """
     base, its = _pretrained_run(config)
     theirs = TokenizerPair.load(base.tokenizer)

@@ -76,9 +76,7 @@ def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
     tokens = corpus.pairs * (corpus.characters / CHARACTERS_PER_TOKEN + 1)
     max_steps = max(100, round(size.epochs * tokens / size.step_tokens, -2))
     return {
-        "tokenizer": {
-            "vocab_size": int(min(size.vocab_size, max(100, PIECES_PER_WORD * corpus.words))),
-        },
+        "tokenizer": {"vocab_size": int(min(size.vocab_size, max(100, PIECES_PER_WORD * corpus.words)))},
         "model": {
             "d_model": size.d_model,
             "num_heads": max(4, size.d_model // 64),
@@ -91,7 +89,9 @@ def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
         "training": {
             "batch_tokens": "auto",
             "step_tokens": size.step_tokens,
+            "accumulation_steps": 1,
             "consistency": size.consistency,
+            "cutoff": 0.05,
             **({"consistency_weight": 3.0, "consistency_start": 0} if size.consistency == "none" else {}),
             "max_steps": int(max_steps),
             "optimizer": "muon",

@@ -268,8 +268,7 @@ def _error(path: Path, start: int, code: int) -> str:
 def estimate(sweep: Sweep, num_threads: int, advance: Callable[[], object] = lambda: None) -> list["MemoryCheck"]:
     """Check the memory needed by each run, which uses `num_threads`; runs that differ only in their seed share a check.
 
-    `advance` is called after each run. Raise MtformerError, with the name of the run, on an error that would also occur
-    in training.
+    `advance` is called after each run. Raise MtformerError, with the run's name, on an error that training would meet.
     """
     from mtformer.device import use_threads
     from mtformer.experiment.preflight import try_config

@@ -53,11 +53,8 @@ def train_experiment(
 ) -> Outcome:
     """Train the tokenizer if it does not exist, prepare the data, train, and average checkpoints if configured.
 
-    With `max_minutes`, `plans` are followed (see `Trainer`); None: plan by time.
-
-    Raises:
-        MtformerError: on a user error.
-        InterruptedRunError: after a signal, once a checkpoint has been saved.
+    With `max_minutes`, `plans` are followed (see `Trainer`); None: plan by time. Raise MtformerError on a user error,
+    InterruptedRunError after a signal, once a checkpoint has been saved.
     """
     start, config = time.perf_counter(), resolve_paths(config)
     device = own_device(pick_device(config.training.device))
@@ -172,8 +169,7 @@ def make_trainer(
 def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> DecodeDev:
     """Return a function that translates the dev data with the current model and computes BLEU and chrF.
 
-    The processes divide the sentences among themselves; all of them get the scores of each dev set and direction, and
-    their mean.
+    The processes divide the sentences; all of them get the scores of each dev set and direction, and their mean.
     """
     ranks = step.ranks
 

@@ -53,10 +53,8 @@ def export(
         quantization: type of the stored weights of `ctranslate2` and `argos`, such as `int8`; None: float32.
         vocabulary_map: restrict the search of `ctranslate2` (see `write_vocabulary_map`); some translations differ.
 
-    Raises:
-        CheckpointError: if the target exists, or the checkpoint does not exist.
-        ConfigError: if CTranslate2 is not installed, or the format does not support a setting of the model.
-        DataError: if the target cannot be written, or the model card not be made (see `model_card`).
+    Raise CheckpointError if the target exists or the checkpoint does not, ConfigError if CTranslate2 is missing or the
+    format does not support a setting, DataError if the target or the model card (see `model_card`) cannot be written.
     """
     if target.exists():
         raise CheckpointError(f"{target}: already exists; choose another name with --output")
@@ -116,8 +114,9 @@ def _atomic_archive(target: Path, name: str) -> Iterator[Path]:
 
 def write_companions(run: RunDir, config: Config, tokenizers: TokenizerPair, inside: RunDir) -> None:
     """Write everything but the weights: tokenizer, config without file names, confidence, number of sentences."""
-    languages = {"tgt_langs": config.data.target_languages[1:], "both_directions": False}
-    data = loading.without_files(config.data).model_copy(update=languages)
+    pairs = list(map(" ".join, config.data.directions[1:]))
+    data = loading.without_files(config.data)
+    data = data.model_copy(update={"language_pairs": pairs, "both_directions": False})
     tokenizers.save(inside.tokenizer)
     if run.confidence.exists():
         shutil.copyfile(run.confidence, inside.confidence)
@@ -145,7 +144,7 @@ def model_card(run: RunDir, config: Config, weights: Sequence[Path], **export: o
         "card.md",
         **export,
         config=config,
-        languages=list(dict.fromkeys([*sum(data.directions, ()), *data.target_languages])),
+        languages=list(dict.fromkeys(sum(data.directions, ()))),
         language_name=language_name,
         tag=language_tag(data.tgt_lang) if data.language_tags == "source" else None,
         corpora=[Path(name).name if Path(name).is_absolute() else name for name in names],

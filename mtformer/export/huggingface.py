@@ -169,11 +169,16 @@ def _generation_config(config: Config) -> dict[str, Any]:
     """Return the search settings; `max_length` includes the decoder's start token and eos."""
     decoding = config.decoding
     longest = config.model.max_positions - 1
+    if decoding.repetition_penalty != 1 and decoding.beam_size == 1:  # there, Hugging Face changes logits
+        raise ConfigError("decoding.repetition_penalty: differs in greedy search of Hugging Face; set it to 1")
     return {
         "num_beams": decoding.beam_size,
         "length_penalty": decoding.length_penalty,
         "early_stopping": STOPPING[decoding.early_stopping],
         "max_length": min(decoding.max_length or longest, longest) + 2,
+        "min_length": decoding.min_length + 1,
+        "no_repeat_ngram_size": decoding.no_repeat_ngram_size,
+        "repetition_penalty": decoding.repetition_penalty,
         "bad_words_ids": [[PAD], [BOS]],
         **IDS,
     }

@@ -34,9 +34,7 @@ Ids = tuple[list[int], list[int]]
 def write_vocabulary_map(run: RunDir, data: DataConfig, tokenizers: TokenizerPair, folder: Path) -> None:
     """Write vmap.txt, and log the share of the target tokens in dev that it contains.
 
-    Raises:
-        ConfigError: if the config lists no training data.
-        DataError: if the training data cannot be read.
+    Raise ConfigError if the config lists no training data, DataError if it cannot be read.
     """
     if not data.sources:
         raise ConfigError(f"{run.path}: its config lists no training data, which --vocabulary-map needs; export a run")

@@ -1,7 +1,4 @@
-"""Position encodings: sinusoidal, learned, or rotary.
-
-T length, D model width, H heads, K width of a head.
-"""
+"""Position encodings: sinusoidal, learned, or rotary. T length, D model width, H heads, K width of a head."""
 
 from typing import NamedTuple
 

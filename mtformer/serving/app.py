@@ -52,7 +52,7 @@ def create_app(
     all texts of a request. Requests to names other than `hosts`, which have no ports, are refused; None: accept all.
     """
     assert translator.data is not None, "a loaded translator has a data config"
-    directions, decoding = requests.all_directions(translator.data), translator.decoding
+    directions, decoding = translator.data.directions, translator.decoding
     settings = Settings(directions, max_characters, decoding.num_rows - 1, decoding.n_best - 1, api_key)
     targets = {target for _, target in directions}
     batcher = Batcher({target: translator.into(target) for target in targets}, queue_size)

@@ -18,7 +18,6 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, WithJson
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Scope
 
-from mtformer.config.data import DataConfig
 from mtformer.config.languages import language_name
 from mtformer.data.filters.language import LETTERS, probabilities, words_of
 from mtformer.decoding.html import Fragment
@@ -40,20 +39,6 @@ PROBLEMS = {
 }
 # pydantic's `str` rejects lone surrogates, which JSON can contain; the translator replaces them.
 Str = pydantic.InstanceOf[str]
-
-
-def all_directions(data: DataConfig) -> list[tuple[str, str]]:
-    """Return the translation directions of a model, starting with the main direction of its config.
-
-    The config of a bundle lists no corpora. Targets listed only in `tgt_langs` are translated from the source
-    language; if the source language is itself such a target, it is translated from all others.
-    """
-    found = list(data.directions)
-    known = {target for _, target in found}
-    for target in data.tgt_langs:
-        others = set(data.target_languages) - {target} if target == data.src_lang else {data.src_lang}
-        found += [(source, target) for source in sorted(others) if target not in known]
-    return found
 
 
 @dataclass(frozen=True)
@@ -92,8 +77,7 @@ def detect(text: str, candidates: Sequence[str]) -> dict[str, object]:
 
     The confidence is py3langid's probability, assuming that the text is in one of the candidates; it is 100 if there is
     only one. Without py3langid, or if it does not support a candidate, the language is the one with the most function
-    words in the text, and the confidence is its share of them. If there are none, the first candidate is returned with
-    confidence 0.
+    words in the text, and the confidence is its share of them. Without any, it is the first one, with confidence 0.
     """
     if len(candidates) == 1:
         return {"confidence": 100.0, "language": candidates[0]}

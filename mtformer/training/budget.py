@@ -9,8 +9,7 @@ from mtformer.config.schema import TrainingConfig
 FIRST_STEPS = 5
 """Number of first steps of a process that are not timed, because they are slower."""
 PLANNED_AFTER = 0.03
-"""The number of steps is set at the first log line or validation after this share of the time, or after the warmup if
-earlier."""
+"""The number of steps is set at the first log line or validation after this share of the time or the warmup."""
 MAX_WARMUP_SHARE = 0.2
 TOLERANCE = 0.02
 """A planned number of steps changes if the number of remaining steps differs by more than this share."""
@@ -41,8 +40,10 @@ def fitting_steps(
 
 def with_steps(config: TrainingConfig, num_steps: int) -> TrainingConfig:
     """Return the config with another number of steps; the warmup takes at most `MAX_WARMUP_SHARE` of them."""
-    warmup_steps = min(config.warmup_steps, int(num_steps * MAX_WARMUP_SHARE))
-    return config.model_copy(update={"max_steps": num_steps, "warmup_steps": warmup_steps})
+    warmup_steps, rate = min(config.warmup_steps, int(num_steps * MAX_WARMUP_SHARE)), config.learning_rate
+    if config.schedule == "noam" and config.warmup_steps:  # its peak is proportional to warmup_steps^-0.5
+        rate *= (warmup_steps / config.warmup_steps) ** 0.5
+    return config.model_copy(update={"max_steps": num_steps, "warmup_steps": warmup_steps, "learning_rate": rate})
 
 
 @dataclass

@@ -47,15 +47,10 @@ FIGURES = (
     TrainingFigure("seconds_left", is_timing=True),
     TrainingFigure("memory_gb", is_timing=True, chart="Memory in GB", summary=("peak memory", max, "{:.2f} GB")),
     TrainingFigure(
-        "skipped_steps",
-        bar="{:.0f} steps skipped",
-        is_exceptional=True,
-        summary=("skipped steps", sum, "{:,.0f}"),
+        "skipped_steps", bar="{:.0f} steps skipped", is_exceptional=True, summary=("skipped steps", sum, "{:,.0f}")
     ),
     TrainingFigure(
-        "split_batches",
-        is_exceptional=True,
-        summary=("batches split in two to fit in memory", sum, "{:,.0f}"),
+        "split_batches", is_exceptional=True, summary=("batches split in two to fit in memory", sum, "{:,.0f}")
     ),
 )
 """Values in the order of charts, summaries and the progress bar. Train records have `nll` instead of perplexity and no

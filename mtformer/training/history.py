@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import logging
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 def append_record(path: Path, kind: str, step: int, **values: Any) -> None:
     """Append a record; raise CheckpointError if it cannot be written."""
-    finite = {name: None if value != value else value for name, value in values.items()}  # JSON does not support NaN
+    # JSON supports neither NaN nor infinity.
+    finite = {name: None if value != value or value in (inf, -inf) else value for name, value in values.items()}
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "step": step, **finite}, ensure_ascii=False) + "\n")

@@ -20,7 +20,7 @@ from mtformer.data.batching.mixture import START, SamplerState
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.files import read_meta
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir, lower_is_better
-from mtformer.training.budget import Budget, relative_cost, with_steps
+from mtformer.training.budget import FIRST_STEPS, Budget, relative_cost, with_steps
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
 from mtformer.training.history import append_record, cut_after
 from mtformer.training.metrics import CoreWatch, Metrics, Progress, Window
@@ -51,6 +51,8 @@ class Position:
     """With `max_minutes`: planned number of steps; None: not planned yet."""
     max_minutes: float | None = None
     """`max_minutes` of that plan."""
+    given_steps: int | None = None
+    """`training.max_steps` of that plan, which it cannot exceed."""
     best: float | None = None
     validations_since_best: int = 0
 
@@ -144,10 +146,13 @@ class Trainer:
             set_random_state(state["rng"][self.ranks.rank], self.step.device)
         state["position"]["place"].pop("since_step", None)  # of version 0.3
         self.position = TypeAdapter(Position).validate_python(state["position"])
-        if self.position.max_minutes != self.given.max_minutes:
-            self.position.max_steps = None
-        elif self.position.max_steps is not None:
-            self._set_steps(self.position.max_steps)
+        planned, limits = self.position.max_steps, (self.position.max_minutes, self.position.given_steps)
+        if limits in [(self.given.max_minutes, steps) for steps in (None, self.given.max_steps)]:
+            soonest = 0
+        else:  # until the next plan, which needs some steps of this process, the schedule stays the same
+            soonest, self.position.max_steps = self.position.step + self.given.log_every + 2 * FIRST_STEPS, None
+        if planned is not None and self.given.max_minutes is not None:
+            self._set_steps(min(max(planned, soonest), self.given.max_steps))
         if state["best_metric"] != self.config.best_metric:
             self.position.best, self.position.validations_since_best = None, 0
         if len(state["windows"]) == self.ranks.size:
@@ -160,10 +165,8 @@ class Trainer:
             seconds_before: time in seconds that this process has spent before, for `max_minutes`.
             validation_seconds: estimated time of a validation.
 
-        Raises:
-            InterruptedRunError: after SIGINT or SIGTERM; a checkpoint has been saved.
-            MtformerError: if gradients remain non-finite, the loss or weights to be saved are not finite, or a
-                checkpoint cannot be saved.
+        Raise InterruptedRunError after SIGINT or SIGTERM, when a checkpoint has been saved; MtformerError if gradients
+        remain non-finite, the loss or weights to be saved are not finite, or a checkpoint cannot be saved.
         """
         self.start = time.perf_counter() - self.position.seconds
         self.position.seconds_before += seconds_before
@@ -252,10 +255,11 @@ class Trainer:
         if num_steps is None:
             return
         self.position.max_steps, self.position.max_minutes = num_steps, self.given.max_minutes
+        self.position.given_steps, had_plan = self.given.max_steps, self.config is not self.given
         self._set_steps(num_steps)
         log.info("step %d: %d steps in all fit in %g minutes", step, num_steps, self.given.max_minutes)
-        if planned is not None:
-            self._jump("the speed changed")
+        if had_plan:
+            self._jump("the number of steps that fit in the time changed")
         self.metrics.write("plan", step, max_steps=num_steps)
 
     def _set_steps(self, num_steps: int) -> None:

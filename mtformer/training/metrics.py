@@ -93,8 +93,7 @@ class Window:
     def figures(self, ranks: Ranks = ALONE) -> dict[str, float]:
         """Return the values of a log line, aggregated over the window and all processes; shares are between 0 and 1.
 
-        If all steps were skipped, the loss is nan. `memory_gb` is the highest peak memory usage of a process since the
-        start.
+        If all steps were skipped, the loss is nan. `memory_gb` is the highest memory usage of a process so far.
         """
         seconds = time.perf_counter() - self.start - self.paused
         loss, nll, tgt_tokens, steps, tokens, timed_tokens, cells, splits = ranks.sum(

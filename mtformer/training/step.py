@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.fx.experimental import _config as shapes
 
 from mtformer.config.schema import CPU_BATCH_TOKENS, TrainingConfig
@@ -126,6 +127,8 @@ class TrainingStep:
         """Return `loss` as numbers, without dropout and without gradients; halve the batch if memory runs out."""
         self.objective.eval()
         (loss, nll), _ = self._sums([batch], None, is_alone=True)
+        if isinstance(self.objective, FSDPModule):  # otherwise its own weights stay gathered, whatever `ema` changes
+            self.objective.reshard()
         return loss.item(), nll.item()
 
     def check_memory(self, batch: Batch) -> float:
@@ -184,7 +187,8 @@ class TrainingStep:
         """Return the model, or an unsharded copy if its weights are sharded."""
         if not self.config.sharded:
             return self.model
-        with torch.device(self.device):
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.device(self.device), torch.random.fork_rng(devices):  # resuming must not change later dropout masks
             copy = Transformer(self.model.config, len(self.model.src_embedding), len(self.model.output))
         copy.compute_dtype = self.model.compute_dtype
         with torch.no_grad():
@@ -243,8 +247,7 @@ class TrainingStep:
     ) -> tuple[tuple[Tensor, Tensor], int]:
         """Accumulate gradients of `scale` x objective; return the sums (loss, nll) and the number of halvings.
 
-        If `scale` is None, no gradients are computed. Outside of training steps, `is_alone` is True, and gradients are
-        not synchronized.
+        If `scale` is None, no gradients are computed. `is_alone`: gradients are not synchronized, outside of steps.
         """
         while True:
             pieces = [piece for batch in batches for piece in batch.split(self.max_padded_tokens)]

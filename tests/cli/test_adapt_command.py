@@ -13,14 +13,15 @@ from program import invoke
 from typer.testing import Result
 
 from mtformer.config.data import TextFiles
-from mtformer.config.loading import load_config
-from mtformer.config.schema import DecodingConfig
+from mtformer.config.loading import dump_config, load_config
+from mtformer.config.schema import Config, DecodingConfig
 from mtformer.data.corpus.tmx import read_tmx
 from mtformer.data.demo import write_demo
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.experiment import adapt
 from mtformer.experiment.adapt import Point, choose
+from mtformer.files import CHECKSUMS, file_sha256, read_meta, write_checksums
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.weights import read_weights
@@ -51,6 +52,14 @@ def adapted(
         result = invoke("adapt", trained[0], "--train", new_text, "--run-dir", run, "--max-loss", 100, *FAST)
     assert result.exit_code == 0, result.stderr
     return run, result
+
+
+def adapt_config(base: Path, new_text: Path, new: Path, **changes: object) -> Config:
+    """Change sections of the config of a run, and return the config of its adaptation."""
+    path = RunDir(base).config
+    path.write_text(dump_config(load_config(path).config.model_copy(update=changes)))
+    write_checksums(base, {**read_meta(base, CHECKSUMS)["sha256"], path.name: file_sha256(path)})
+    return adapt.adaptation_config(base, [str(new_text)], None, None, RunDir(new), [])
 
 
 def pairs(path: Path) -> list[str]:
@@ -164,6 +173,9 @@ def test_the_best_point_within_the_allowed_loss_is_chosen(points: list[Any], sha
         ({"a.fr,a.de": "x\n" * 60}, "a.fr: its name ends with .fr, but the model translates en-de"),
         ({"a.en,a.de,a.x": "x\n"}, "too many files"),
         ({"a.tmx": "<tmx><body><tu></body></tmx>"}, "not well-formed XML"),
+        ({"a.tmx": '<?xml version="1.0" encoding="gb2312"?><tmx/>'}, "multi-byte encodings are not supported"),
+        ({"a.tmx": '<?xml version="1.0" encoding="none"?><tmx/>'}, "unknown encoding"),
+        ({"a.tmx": "<tmx><tu/></tmx>"}, "a.tmx: no en-de pairs"),
         ({"a.tmx": "<tmx><body/></tmx>"}, "a.tmx: no en-de pairs; languages in the file: none"),
     ],
 )
@@ -197,6 +209,55 @@ def test_overrides_change_the_share_of_old_text_and_say_where_it_is_now(
     [source], weight = config.data.corpora["train"].sources, config.data.corpora["train"].weight
     assert isinstance(source, TextFiles)
     assert ([source.src, source.tgt], weight) == (here, 0.5)
+
+
+def test_each_dev_set_of_the_old_run_is_an_old_one(run: Path, new_text: Path, tmp_path: Path) -> None:
+    """Otherwise the weights would be chosen on a dev set of the old text."""
+    data = load_config(RunDir(run).config).config.data
+    dev = {"news": data.dev_sources[0], "talks": data.dev_sources[0]}
+    changed = adapt_config(run, new_text, tmp_path / "new", data=data.model_copy(update={"dev": dev}))
+    assert list(changed.data.dev) == ["new", "old", "old1"]
+
+
+def test_text_of_earlier_adaptations_is_old_text_too(
+    adapted: tuple[Path, Result], new_text: Path, tmp_path: Path
+) -> None:
+    run = RunDir(shutil.copytree(adapted[0], tmp_path / "run"))
+    again = adapt.adaptation_config(run.path, [str(new_text)], None, None, RunDir(tmp_path / "again"), [])
+    corpora, report = again.data.corpora, json.loads(run.data_report.read_text())["corpora"]
+    assert list(corpora) == ["train", "old", "new"]
+    sizes = {"train": report["train"]["tokens"]["tgt"], "old": report["new"]["tokens"]["tgt"]}
+    num_old = sum(size * corpora[name].weight for name, size in sizes.items())
+    assert num_old == pytest.approx(2 * sizes["old"], rel=0.01)  # its filters remove some
+    report["old"] = report["train"]
+    run.data_report.write_text(json.dumps({"corpora": report}))
+    data = load_config(run.config).config.data
+    earlier = {**data.corpora, "old": data.corpora["train"]}
+    third = adapt_config(run.path, new_text, tmp_path / "third", data=data.model_copy(update={"corpora": earlier}))
+    assert list(third.data.corpora) == ["train", "old2", "old", "new"]
+
+
+def test_a_tokenizer_given_to_the_old_run_is_kept(run: Path, new_text: Path, tmp_path: Path) -> None:
+    config = load_config(RunDir(run).config).config
+    tokenizer = config.tokenizer.model_copy(update={"src_model": str(run / "tokenizer" / "joint.model")})
+    changed = adapt_config(run, new_text, tmp_path, tokenizer=tokenizer)
+    assert (changed.tokenizer.src_model, changed.training.init_from) == (None, str(run))
+
+
+def test_infinite_weights_stay_infinite() -> None:
+    """An imported Marian model excludes some tokens by a bias of -inf, of which `lerp` makes NaN."""
+    old, new = torch.tensor([-torch.inf, 1.0]), torch.tensor([-torch.inf, 2.0])
+    for share in adapt.SHARES:
+        assert adapt._mix(old, new, share).tolist() == [-torch.inf, pytest.approx(1 + share)]
+
+
+def test_an_adaptation_is_not_resumed_with_other_text(
+    adapted: tuple[Path, Result], trained: tuple[Path, Result]
+) -> None:
+    words = ("adapt", trained[0], "--train", "other.tsv", "--run-dir", adapted[0])
+    result = invoke(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "made from other files or weights" in result.stderr
 
 
 def test_runs_that_cannot_be_adapted(trained: tuple[Path, Result], run: Path, new_text: Path, tmp_path: Path) -> None:

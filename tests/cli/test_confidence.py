@@ -102,6 +102,11 @@ def test_too_few_or_equal_pairs_are_refused() -> None:
         fit(sources, translations, [20.0] * 600)
 
 
+def test_a_line_without_tokens_is_left_out(calibration: Calibration) -> None:
+    sources, translations, chrf = simulated(2_000, seed=1)
+    assert fit([*sources, "\u200b"], [*translations, Translation("", 0.0, [])], [*chrf, 0.0]) == calibration
+
+
 def test_saving_and_loading(calibration: Calibration, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "confidence.json"
     assert load_calibration(path) is None
@@ -125,11 +130,18 @@ def test_commands_use_it(run: Path, calibration: Calibration, tmp_path: Path, co
         first, blank = map(json.loads, invoke("translate", path, "--json", stdin=text).stdout.splitlines())
         assert 0 < first["confidence"] < 1
         assert blank["confidence"] == 1
+        html = ("translate", path, "--html", "--only-above")  # what has no text is copied
+        assert invoke(*html, 0, stdin=b"<hr>\n").stdout == invoke(*html, 1, stdin=b"<hr>\n").stdout == "<hr>\n"
         for limit, expected in ((first["confidence"] - 0.001, first["text"]), (first["confidence"] + 0.001, "")):
             shown = invoke("translate", path, "--only-above", max(0, limit), stdin=text)
             assert shown.stdout == f"{expected}\n\n"
+        (path / "confidence.json").write_text("{}")  # as if written again
+        assert invoke("translate", path, stdin=text).exit_code == 0
+        (path / "confidence.json").write_text(calibration.model_dump_json())
     for words, message in (
         (["--calibrate"], "needs a dev set"),
+        (["--calibrate", "--checkpoint", 4, "--checkpoint", 8], "for one model, not for an ensemble"),
+        (["--checkpoint", 4, "--checkpoint", 8], "give a folder for them with --output"),
         (["--calibrate", "--src", corpus / "dev.en", "--ref", corpus / "dev.de"], "at least 500 dev pairs, not 20"),
     ):
         result: Result = invoke("eval", run, *words)

@@ -122,7 +122,7 @@ def test_what_cannot_be_distilled_is_refused_before_translating(
     refuse({"train": [{"src": "missing.en", "tgt": "missing.de"}]}, "missing.en: no such file")
     refuse({}, "missing.en: no such file", "--mono", "missing.en")
     refuse({"corpora": {"distilled": {"sources": [{"tsv": "a.tsv"}]}}}, "choose another")
-    refuse({"tgt_langs": ["fr"], "language_tags": "source"}, "one direction")
+    refuse({"language_pairs": ["en fr"], "language_tags": "source"}, "one direction")
 
 
 def test_translations_of_another_teacher_are_not_used(
@@ -134,4 +134,7 @@ def test_translations_of_another_teacher_are_not_used(
     )
     shutil.rmtree(RunDir(run).averaged)
     result = invoke("distill", run, "--config", student, "--run-dir", new.path)
+    assert (result.exit_code, "made with other teachers" in result.stderr) == (2, True), result.stderr
+    (new.corpus / "teacher.json").write_text("{")
+    result = invoke("distill", trained[0], "--config", student, "--run-dir", new.path)
     assert (result.exit_code, "made with other teachers" in result.stderr) == (2, True), result.stderr

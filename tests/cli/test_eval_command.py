@@ -24,6 +24,17 @@ def test_training_writes_a_score_card(trained: tuple[Path, Result], corpus: Path
     assert f" {card.scores[0].value:.2f} " in trained[1].stdout
 
 
+def test_the_results_of_a_test_set_are_not_replaced_by_those_of_another(
+    trained: tuple[Path, Result], corpus: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "small.en").write_text("A dog.\n")
+    (tmp_path / "small.de").write_text("Ein Hund.\n")
+    words = ("eval", trained[0], "--src", tmp_path / "small.en", "--ref", tmp_path / "small.de")
+    result = invoke(*words)
+    assert (result.exit_code, "has another test set 'small'; give a folder with --output" in result.stderr) == (2, True)
+    assert invoke(*words, "--output", tmp_path / "out").exit_code == 0
+
+
 def test_decoding_options_are_in_the_score_card(trained: tuple[Path, Result], tmp_path: Path) -> None:
     options = ("--beam-size", 1, "--precision", "bf16", "--checkpoint", 4, "--checkpoint", 8)
     result = invoke("eval", trained[0], "--output", tmp_path, *options)

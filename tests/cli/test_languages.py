@@ -90,7 +90,21 @@ def test_eval_in_a_direction(both: RunDir, corpus: Path, tmp_path: Path) -> None
     assert result.exit_code == 0, result.stderr
     whole = json.loads((both.evaluation("small.de-en") / "scores.json").read_text())["scores"][0]["value"]
     (folder,) = tmp_path.iterdir()
-    assert json.loads((folder / "scores.json").read_text())["scores"][0]["value"] == whole
+    card = json.loads((folder / "scores.json").read_text())
+    assert (card["scores"][0]["value"], card["src_lang"], card["tgt_lang"]) == (whole, "de", "en")
+
+
+def test_eval_selects_test_sets_by_target_language(both: RunDir, tmp_path: Path) -> None:
+    result = invoke("eval", both.path, "--to", "en", "--output", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    (folder,) = tmp_path.iterdir()
+    card = json.loads((folder / "scores.json").read_text())
+    assert (folder.name, card["src_lang"], card["tgt_lang"]) == ("small.de-en", "de", "en")
+    for command in ("eval", "exam"):
+        result = invoke(command, both.path, "--to", "german")
+        assert (result.exit_code, result.stderr) == (
+            2, "error: this model does not translate to 'german'; it was trained on de, en\n",
+        )  # fmt: skip
 
 
 def test_a_bundle_has_its_languages(both: RunDir, tmp_path: Path) -> None:

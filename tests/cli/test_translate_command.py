@@ -209,6 +209,8 @@ def test_a_glossary_is_read_from_a_file(run: Path, lines: list[str], tmp_path: P
     found = translate(run, *options, stdin=lines[0] + "\n").stdout
     assert "Hund" in found
     assert "Katze" in found
+    (tmp_path / "terms").write_text(f"{word}\tKatze\n", encoding="utf-8-sig")
+    assert "Katze" in translate(run, *options, stdin=lines[0] + "\n").stdout
     for wrong in ("c\t ", "c", "c\td\te", "\td", "", "a\tc"):
         (tmp_path / "terms").write_text(f"a\tb\n{wrong}\n", encoding="utf-8")
         message = refusal(tmp_path / "no run", "--glossary", tmp_path / "terms")

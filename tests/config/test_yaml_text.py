@@ -72,6 +72,10 @@ def test_strings_are_read_back(texts: list[str]) -> None:
     assert read(write_yaml(value)) == value
 
 
+def test_a_long_list_is_written_on_one_line() -> None:
+    assert write_yaml({"symbols": [f"<{n}>" for n in range(3000)]}).count("\n") == 1
+
+
 def test_other_values_are_read_back() -> None:
     value = {"a": [1, 1e-9, 1e300, True, None, []], "b": {}, "c": {"no": [{"x": 0.1}, {"x": -3}]}, "10": 12345.678}
     assert read(write_yaml(value)) == value

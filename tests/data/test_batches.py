@@ -250,6 +250,13 @@ def test_sizes_of_the_largest_batches(training: TrainingBatches, store: Store) -
     assert sizes.mean_padded_tokens == pytest.approx(np.mean([batch.num_padded_tokens for batch in whole]), rel=0.1)
 
 
+def test_sizes_of_a_corpus_with_a_small_weight(store: Store, tokenizers: TokenizerPair) -> None:
+    """Its first epochs may have no pair."""
+    for seed in range(3):
+        mixture = Mixture([Mixed("x", store, weight=0.01)], seed)
+        assert TrainingBatches(mixture, BUDGET, None).sizes().largest.num_pairs > 0
+
+
 # ---- noise ----------------------------------------------------------------------------------------------------------
 
 

@@ -102,6 +102,16 @@ def joined(source: str, *texts: str) -> str:
     return fragment.join(translations)
 
 
+def test_bytes_of_characters_count_as_one_character() -> None:
+    emoji = [f"<0x{byte:02X}>" for byte in "😀".encode()]
+    src = ["▁A", "▁dog", "▁", *emoji, "▁runs"]
+    tgt = ["▁Im", "▁Park", "▁läuft", "▁ein", "▁Hund", "▁", *emoji]
+    source_of = [0, 0, 7, 0, 1, 2, 3, 4, 5, 6]
+    weights = [[float(j == number) for j in range(len(src))] for number in source_of]
+    found = Translation("Im Park läuft ein Hund 😀", 0.0, [], attention=Attention(src, tgt, weights, [0] * len(tgt)))
+    assert Fragment("A <b>dog</b> 😀 runs").join([found]) == "Im Park läuft ein <b>Hund</b> 😀"
+
+
 @given(st.integers(0, 2**32), st.booleans())
 @settings(max_examples=1500, deadline=None)
 def test_tags_and_words_are_neither_lost_nor_invented(seed: int, changes: bool) -> None:
@@ -142,6 +152,9 @@ def test_tags_and_words_are_neither_lost_nor_invented(seed: int, changes: bool) 
         ("a <b>猫犬</b> c", ["A0 C2 B1"], "A C <b>B</b>"),
         ("<!DOCTYPE html>\n<html><title>a</title><body><p>b\n c</body></html>", ["B0 C1", "A0"],
          "<!DOCTYPE html>\n<html><title>A</title><body><p>B C</p></body></html>"),
+        ('<?xml version="1.0"?><p>a<br/>b</p>', ["A0 B1"], '<?xml version="1.0"?><p>A <br/>B</p>'),
+        ("<b>a</b><script>if (a<b) x()", ["A0"], "<b>A</b><script>if (a<b) x()</script>"),
+        ("a &#" + "9" * 5000 + ";", ["A0 \ufffd1"], "A \ufffd"),
         ("<!doctype html><p>b</p>", ["B0"], "<!DOCTYPE html><p>B</p>"),
         ("", [], ""), ("<br>", [], "<br>"), ("http://a.b", ["X0"], "X"),
     ],

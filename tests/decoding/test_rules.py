@@ -119,6 +119,7 @@ def test_length_bounds() -> None:
     assert bounds(Limits(max_length=20, min_length=3)) == [[3, 3, 3, 3], [10, 12, 20, 20]]
     assert bounds(Limits(max_length=20, reserved=[0, 15, 25, 60])) == [[0, 0, 0, 0], [10, 15, 25, 60]]
     assert bounds(Limits(capacity=50, reserved=[0, 70, 0, 0])) == [[0, 0, 0, 0], [10, 50, 30, 50]]
+    assert bounds(Limits(max_length_ratio=1e300))[1][1:] == [10_000] * 3
     assert bounds(Limits(min_length=40, max_length=8)) == [[8, 8, 8, 8], [8, 8, 8, 8]], "the maximum takes precedence"
 
 

@@ -94,7 +94,8 @@ def test_the_command_prints_a_config(write: Write, tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     write("ein Hund\n" * 30, "a dog\n" * 30)
     data = "data: {src_lang: en, tgt_lang: de, train: [{src: train.en, tgt: train.de}]}\n"
-    Path("corpus.yaml").write_text(data + "training: {max_minutes: 2}\n")
+    own = "max_minutes: 2, accumulation_steps: 4, consistency: simcut, cutoff: 0.1"  # the last three do not fit
+    Path("corpus.yaml").write_text(f"{data}training: {{{own}}}\n")
     result = show("corpus.yaml", "--recommend")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("# Recommended for 30 training pairs; keep this file beside corpus.yaml.\n")

@@ -7,12 +7,12 @@ import pytest
 from mtformer.config.data import DataConfig
 from mtformer.config.languages import language_name
 from mtformer.data.filters import language
-from mtformer.serving.requests import Settings, all_directions, detect
+from mtformer.serving.requests import Settings, detect
 
 
 def languages(**data: object) -> Settings:
     config = DataConfig.model_validate({"src_lang": "en", "tgt_lang": "de", **data})
-    return Settings(all_directions(config), max_characters=100)
+    return Settings(config.directions, max_characters=100)
 
 
 def test_a_run_has_the_directions_of_its_data() -> None:
@@ -24,11 +24,15 @@ def test_a_run_has_the_directions_of_its_data() -> None:
     assert targets == [("en", ["de"]), ("fr", ["es"]), ("de", []), ("es", [])]
 
 
-def test_a_bundle_has_the_directions_of_its_target_languages() -> None:
-    found = languages(tgt_langs=["fr", "en"], language_tags="source")
-    assert set(found.directions) == {("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en")}
-    again = languages(both_directions=True, tgt_langs=["en"], language_tags="source")
-    assert again.directions == [("en", "de"), ("de", "en")]
+def test_a_bundle_has_the_listed_directions() -> None:
+    found = languages(language_pairs=["de fr", "pt-BR de"], language_tags="source")
+    assert found.directions == [("en", "de"), ("de", "fr"), ("pt-BR", "de")]
+
+
+@pytest.mark.parametrize("pair", ["de", "en de fr", "en german"])
+def test_a_listed_direction_has_two_languages(pair: str) -> None:
+    with pytest.raises(ValueError, match=r"must be (two language codes|an ISO 639 code)"):
+        languages(language_pairs=[pair], language_tags="source")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ if __name__ == "__main__":
         regularization = REGULARIZED
         regularize_without_chance(setattr)
     with join_ranks(torch.device("cpu")) as ranks:
-        config = toy_config(learning_rate=1e-2, eps=1e-3, clip_norm=0.1, sharded=sharded, **regularization)
+        shared: dict[str, Any] = {"learning_rate": 1e-2, "eps": 1e-3, "clip_norm": 0.1, "ema_decay": 0.5}
+        config = toy_config(**shared, sharded=sharded, **regularization)
         step = toy_step(config, precision, ranks=ranks, dropout=0.0)
         dtypes = set()  # of the layer weights in forward passes
 
@@ -36,6 +37,11 @@ if __name__ == "__main__":
             own = [toy_batch(first, num_pairs=3 + ranks.rank), toy_batch(first + 2, num_pairs=4 + 3 * ranks.rank)]
             if number == 3 and ranks.rank == 1:
                 own[1] = own[1].without_targets()
+            with step.ema_weights():  # a validation must not change the next step
+                dev_loss(step, dev_batches())
+            random_state = torch.get_rng_state()
+            step.full_model()
+            assert torch.equal(random_state, torch.get_rng_state())
             result = step.run(own, number)
             norms.append(float(result.grad_norm))
             losses.append(ranks.sum([float(result.loss)])[0])

@@ -13,6 +13,7 @@ from mtformer.errors import InterruptedRunError
 from mtformer.run_dir import RunDir
 from mtformer.training.budget import fitting_steps, relative_cost, with_steps
 from mtformer.training.history import read_records
+from mtformer.training.optimizer import learning_rate
 
 SETTINGS = {
     "max_minutes": 2.0, "max_steps": 10_000, "schedule": "cosine", "validate_every": 25, "log_every": 5,
@@ -128,6 +129,36 @@ def test_replayed_plans_give_the_same_run_at_another_speed(tmp_path: Path, monke
     other.plans = plans(tmp_path / "one")
     other.train()
     assert_same_run(RunDir(tmp_path / "one"), RunDir(tmp_path / "other"))
+
+
+def test_a_finished_run_continues_with_more_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    trainer(toy_config(**{**SETTINGS, "max_steps": 30}), tmp_path, Timed(clock)).train()
+    more = resumed(toy_config(**{**SETTINGS, "max_steps": 60}), tmp_path, Timed(clock))
+    assert more.train().step == 60
+    unlimited = resumed(toy_config(**{**SETTINGS, "max_steps": 70, "max_minutes": None}), tmp_path, Timed(clock))
+    assert unlimited.train().step == 70
+
+
+def test_the_schedule_stays_until_a_new_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock(monkeypatch)
+    with pytest.raises(InterruptedRunError):
+        trainer(toy_config(**SETTINGS), tmp_path, Timed(clock, 101)).train()
+    longer = resumed(toy_config(**{**SETTINGS, "max_minutes": 4.0}), tmp_path, Timed(clock))
+    assert longer.config.max_steps == 120
+    with caplog.at_level("WARNING"):
+        assert longer.train().step == 240
+    assert "because the number of steps that fit in the time changed" in caplog.text
+    found = rates(tmp_path)  # at steps 5, 10 and so on
+    assert found[20] < found[19] < found[23]
+
+
+def test_the_peak_of_noam_does_not_depend_on_the_plan() -> None:
+    config = TrainingConfig(schedule="noam", learning_rate=2.0, warmup_steps=400)
+    peaks = [learning_rate(one.warmup_steps, one, 64) for one in (config, with_steps(config, 1000))]
+    assert peaks[0] == pytest.approx(peaks[1])
 
 
 @pytest.mark.parametrize(("minutes", "expected"), [(2.0, 120), (3.0, 180)])

@@ -32,12 +32,12 @@ def test_every_flipped_bit_and_truncation_causes_a_warning(tmp_path: Path, caplo
         assert "changed or truncated" in caplog.text
 
 
-def test_appended_records_are_read_back_and_nan_is_null(tmp_path: Path) -> None:
+def test_appended_records_are_read_back_and_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     append_record(path, "dev", 4, samples=[("a\nb", "é", "\u2028")])
-    append_record(path, "train", 5, loss=float("nan"))
+    append_record(path, "train", 5, loss=float("nan"), norm=float("inf"))
     assert read_records(path) == [
         {"kind": "dev", "step": 4, "samples": [["a\nb", "é", "\u2028"]]},
-        {"kind": "train", "step": 5, "loss": None},
+        {"kind": "train", "step": 5, "loss": None, "norm": None},
     ]
     assert path.read_text("utf-8").count("\n") == 2

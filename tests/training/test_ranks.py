@@ -33,7 +33,7 @@ def torchrun(*arguments: object, processes: int = 2) -> subprocess.CompletedProc
 
 def of_one_process(precision: str, **regularization: Any) -> dict[str, Any]:
     """Run the steps of `distributed_step.py` in this process."""
-    config = toy_config(learning_rate=1e-2, eps=1e-3, clip_norm=0.1, **regularization)
+    config = toy_config(learning_rate=1e-2, eps=1e-3, clip_norm=0.1, ema_decay=0.5, **regularization)
     step = toy_step(config, precision, dropout=0.0)
     norms, losses = [], []
     for number in range(1, 4):

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -189,8 +189,7 @@ class TrainingBatches:
         `num_ranks` batches. All get the same number of batches; in the last group, some may have no targets.
 
         Args:
-            state: the initial sampler state; if it is inside a batch (because batch_tokens has changed), the batch is
-                returned in full.
+            state: the initial sampler state; a batch that it divides (because batch_tokens has changed) is whole.
             max_epochs: number of epochs; None: unlimited.
             rank: rank of this process.
             num_ranks: number of processes.
@@ -202,7 +201,8 @@ class TrainingBatches:
     def sizes(self) -> Sizes:
         """Return the batch sizes of the first epoch."""
         mixture = self.mixture
-        window = self._read(next(mixture.windows(0, None)), 0)
+        windows = chain.from_iterable(mixture.windows(epoch, None) for epoch in count())
+        window = self._read(next(one for one in windows if one.num_pairs), 0)
         longest = 1 + np.maximum(*map(lengths, window.pairs.columns))
         padded_tokens = np.array([len(indices) * longest[indices].max() for indices in window.plan])
         src, tgt = np.max([corpus.longest() for corpus in mixture.corpora], axis=0).tolist()

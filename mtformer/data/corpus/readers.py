@@ -43,9 +43,8 @@ LINES_AT_ONCE = 1000
 def open_bytes(path: str | Path) -> IO[bytes]:
     """Open a plain or compressed file, or a pipe, for reading.
 
-    Raises:
-        EOFError, OSError, zlib.error, lzma.LZMAError: on opening or reading, if the file is missing, damaged or
-            truncated; for damaged files, the error has no `strerror`.
+    Opening and reading raise EOFError, OSError, zlib.error or lzma.LZMAError if the file is missing, damaged or
+    truncated; for damaged files, the error has no `strerror`.
     """
     require_file(path, or_pipe=True)
     suffix = Path(path).suffix
@@ -346,8 +345,7 @@ def parse_rows(
 ) -> Columns:
     """Return the texts of rows, given as objects or lines of JSON; `first` is the index of the first row.
 
-    Faulty rows are recorded in `faults`, with a message that begins with `place` and the row number, and returned as
-    empty texts.
+    Faulty rows become empty texts, with a message in `faults` that begins with `place` and the row number.
     """
     columns: Columns = [], []
     for number, row in enumerate(rows):

@@ -25,7 +25,7 @@ def read_tmx(path: str, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
     with reading(path), open_bytes(path) as file:
         try:
             for event, unit in iterparse(file, ("start", "end")):
-                if unit.tag == "body":
+                if unit.tag in ("tmx", "body"):
                     body = unit
                 if unit.tag != "tu" or event == "start":
                     continue
@@ -39,10 +39,10 @@ def read_tmx(path: str, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
                     num_pairs += 1
                     yield texts[src], texts[tgt]
                 body.clear()
-        except ParseError as error:
-            raise DataError(f"{path}: not well-formed XML: {error}; repair the file") from error
         except DefusedXmlException as error:
             raise DataError(f"{path}: declares XML entities, which are not supported for security") from error
+        except (ParseError, ValueError, LookupError) as error:  # the last two: an encoding that is not supported
+            raise DataError(f"{path}: not well-formed XML: {error}; repair the file") from error
     if not num_pairs:
         raise DataError(f"{path}: no {src}-{tgt} pairs; languages in the file: {', '.join(sorted(found)) or 'none'}")
 

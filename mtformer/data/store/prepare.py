@@ -284,7 +284,6 @@ def _finish(job: _Job, num_shards: int) -> None:
         "format": FORMAT,
         "shards": [vars(shard) for shard in shards],
         "longest": longest.tolist(),
-        "has_text": job.keep_text,
         "report": report.to_dict(),
     }
     write_text(job.folder / STORE, json.dumps(contents, indent=1, ensure_ascii=False) + "\n")
