@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -54,11 +55,7 @@ def evaluate(
         raise ConfigError("the scores of an ensemble are not those of a run; give a folder for them with --output")
     if calibrate and not src and not testset:
         raise ConfigError("--calibrate needs a dev set; give --src and --ref")
-    translator = load(runs, to)
-    sets = _find_sets(runs[0], src, ref, testset, to)
-    its = translator.data.test.get(sets[0].name) if translator.data and src and output is None else None
-    if its is not None and not calibrate and getattr(its, "src", None) != os.path.abspath(src or ""):
-        raise ConfigError(f"{src}: the config has another test set '{sets[0].name}'; give a folder with --output")
+    translator, sets = load(runs, to), _find_sets(runs[0], src, ref, testset, to)
     if calibrate:
         calibrate_run(RunDir.open(runs[0]), translator, sets)
     else:
@@ -117,7 +114,9 @@ def _find_sets(
         return [sacrebleu_set(testset, f"{src_lang}-{to or data.tgt_lang}")]
     if src is not None and ref is not None:
         files = TextFiles(src=str(src), tgt=str(ref), src_lang=src_lang, tgt_lang=to)
-        return [source_set(src.name.split(".")[0], files, data)]
+        name = re.sub(r"(?<=.)(\.[^.]+)?(\.(gz|xz|zst))?$", "", src.name).replace(".", "-")  # "a-b" for a.b.en.gz
+        is_other = name in data.test and getattr(data.test[name], "src", None) != os.path.abspath(src)
+        return [source_set(name + "-file" * is_other, files, data)]
     found = config_sets(data) or [source_set("dev", source, data) for source in data.dev_sources if or_dev]
     sets = [one for one in found if to in (None, one.tgt_lang)]
     if not sets:

@@ -170,7 +170,9 @@ def _generation_config(config: Config) -> dict[str, Any]:
     decoding = config.decoding
     longest = config.model.max_positions - 1
     if decoding.repetition_penalty != 1 and decoding.beam_size == 1:  # there, Hugging Face changes logits
-        raise ConfigError("decoding.repetition_penalty: differs in greedy search of Hugging Face; set it to 1")
+        raise ConfigError(
+            "decoding.repetition_penalty cannot be exported to Hugging Face with beam_size 1; set it to 1"
+        )
     return {
         "num_beams": decoding.beam_size,
         "length_penalty": decoding.length_penalty,

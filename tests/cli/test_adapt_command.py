@@ -175,7 +175,7 @@ def test_the_best_point_within_the_allowed_loss_is_chosen(points: list[Any], sha
         ({"a.tmx": "<tmx><body><tu></body></tmx>"}, "not well-formed XML"),
         ({"a.tmx": '<?xml version="1.0" encoding="gb2312"?><tmx/>'}, "multi-byte encodings are not supported"),
         ({"a.tmx": '<?xml version="1.0" encoding="none"?><tmx/>'}, "unknown encoding"),
-        ({"a.tmx": "<tmx><tu/></tmx>"}, "a.tmx: no en-de pairs"),
+        ({"a.tmx": "<x><tu/></x>"}, "a.tmx: no en-de pairs"),
         ({"a.tmx": "<tmx><body/></tmx>"}, "a.tmx: no en-de pairs; languages in the file: none"),
     ],
 )

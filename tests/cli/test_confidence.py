@@ -80,7 +80,7 @@ def test_each_feature_counts(calibration: Calibration) -> None:
         assert (calibration.rate(sources[0], other).confidence or 1) < (first or 0)
     assert features("x" * 9, replace(one, text="y" * 4))["length_ratio"] == pytest.approx(math.log(0.5))
     assert features("", replace(one, token_log_probabilities=[-1.0, -3.0]))["deviation"] == 1
-    assert features("", replace(one, log_probability=-0.5 * one.length))["probability"] == math.exp(-0.5)
+    assert features("", replace(one, log_probability=-0.5 * len(one.pieces)))["probability"] == math.exp(-0.5)
 
 
 def test_a_model_with_one_beam_has_no_agreement_to_fit() -> None:

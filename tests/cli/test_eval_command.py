@@ -30,9 +30,13 @@ def test_the_results_of_a_test_set_are_not_replaced_by_those_of_another(
     (tmp_path / "small.en").write_text("A dog.\n")
     (tmp_path / "small.de").write_text("Ein Hund.\n")
     words = ("eval", trained[0], "--src", tmp_path / "small.en", "--ref", tmp_path / "small.de")
-    result = invoke(*words)
-    assert (result.exit_code, "has another test set 'small'; give a folder with --output" in result.stderr) == (2, True)
     assert invoke(*words, "--output", tmp_path / "out").exit_code == 0
+    words = (*words[:3], (tmp_path / "small.en").rename(tmp_path / "small.2.en"), *words[4:])
+    assert invoke(*words, "--output", tmp_path / "out").exit_code == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"small-file", "small-2"}
+    own = ("eval", trained[0], "--src", corpus / "test.en", "--ref", corpus / "test.de", "--output", tmp_path / "own")
+    assert invoke(*own).exit_code == 0
+    assert {path.name for path in (tmp_path / "own").iterdir()} == {"test"}
 
 
 def test_decoding_options_are_in_the_score_card(trained: tuple[Path, Result], tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_json_has_the_documented_fields(run: Path, lines: list[str], translator:
         assert found["text"] == one.text
         assert found["score"] == pytest.approx(one.score)
         assert found["log_probability"] == pytest.approx(one.log_probability)
-        assert found["length"] == one.length == len(found["pieces"])
+        assert found["length"] == len(one.pieces) == len(found["pieces"])
         assert found["score"] * found["length"] ** alpha == pytest.approx(found["log_probability"], abs=1e-4)
         assert found["pieces"] == one.pieces
         assert found["token_log_probabilities"] == pytest.approx(one.token_log_probabilities, abs=1e-5)

@@ -86,15 +86,16 @@ def test_translations_are_equal(options: dict[str, Any], joint: TokenizerPair, t
     with torch.no_grad():
         model.output_bias[[PAD, BOS]] += 8.0  # makes excluded tokens likely
     run, short = write_bundle(tmp_path / "run", model, joint), [line for line in lines if len(line.split()) < 5][:30]
-    for beam_size in (1, 4):
-        set_decoding(run, beam_size=beam_size, max_length=longest, max_length_ratio=99.0)
-        export(run, tmp_path / f"out{beam_size}", None, "huggingface")
+    rules: dict[str, Any] = {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3, "min_length": 6}
+    for number, (beam_size, given) in enumerate(((1, {}), (4, {}), (4, rules))):
+        set_decoding(run, beam_size=beam_size, max_length=longest, max_length_ratio=99.0, **given)
+        export(run, tmp_path / f"out{number}", None, "huggingface")
         ours = Translator.load(run.path).translate(short)
-        theirs = load_peer(tmp_path / f"out{beam_size}").translate(short)
+        theirs = load_peer(tmp_path / f"out{number}").translate(short)
         whole = [number for number, one in enumerate(ours) if len(one.tokens) < longest]
         assert len({ours[number].text for number in whole}) > 20
         assert [ours[number].text for number in whole] == [theirs[number][0] for number in whole]
-        if beam_size > 1:
+        if beam_size > 1 and not given:  # our scores do not include the penalty
             scores = [theirs[number][1] for number in whole]
             assert [ours[number].score for number in whole] == pytest.approx(scores, abs=1e-4)
 
@@ -123,6 +124,9 @@ def test_search_settings(make_random: Make, tmp_path: Path) -> None:
         "length_penalty": 0.6,
         "early_stopping": "never",
         "max_length": 35,
+        "min_length": 1,
+        "no_repeat_ngram_size": 0,
+        "repetition_penalty": 1.0,
         "bad_words_ids": [[PAD], [BOS]],
         "pad_token_id": PAD,
         "bos_token_id": BOS,
@@ -130,6 +134,9 @@ def test_search_settings(make_random: Make, tmp_path: Path) -> None:
         "decoder_start_token_id": BOS,
         "forced_eos_token_id": EOS,
     }
+    set_decoding(run, beam_size=1, repetition_penalty=1.2)
+    with pytest.raises(ConfigError, match=r"decoding.repetition_penalty cannot be exported to Hugging Face"):
+        export(run, tmp_path / "greedy", None, "huggingface")
 
 
 @pytest.mark.parametrize(

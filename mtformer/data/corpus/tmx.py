@@ -21,11 +21,11 @@ def read_tmx(path: str, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
     from defusedxml import DefusedXmlException
     from defusedxml.ElementTree import iterparse
 
-    src, tgt, found, num_pairs = base_code(src_lang), base_code(tgt_lang), set[str](), 0
+    src, tgt, found, num_pairs, body = base_code(src_lang), base_code(tgt_lang), set[str](), 0, Element("body")
     with reading(path), open_bytes(path) as file:
         try:
             for event, unit in iterparse(file, ("start", "end")):
-                if unit.tag in ("tmx", "body"):
+                if unit.tag == "body":
                     body = unit
                 if unit.tag != "tu" or event == "start":
                     continue
