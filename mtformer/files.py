@@ -182,6 +182,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
     try:
         with naming_file(path):
             yield temporary
+            if path.exists():
+                shutil.copymode(path, temporary)
             sync(temporary)
             os.replace(temporary, path)
             sync(path.parent)

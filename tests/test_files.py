@@ -146,6 +146,9 @@ def test_atomic_file_replaces_or_keeps_the_old_file(tmp_path: Path) -> None:
         file.writelines(["two", 3])  # type: ignore[list-item]  # on purpose
     assert names(tmp_path) == ["x"]
     assert (tmp_path / "x").read_text() == "one"
+    (tmp_path / "x").chmod(0o600)
+    write_text(tmp_path / "x", "two")
+    assert ((tmp_path / "x").stat().st_mode & 0o777, (tmp_path / "x").read_text()) == (0o600, "two")
 
 
 @pytest.fixture

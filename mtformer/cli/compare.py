@@ -45,9 +45,8 @@ def compare(
 
     Scores are computed from the translations that `eval` saved, p-values with sacreBLEU by paired bootstrap resampling
     (1,000 samples) and paired approximate randomization (10,000 trials); SACREBLEU_SEED is the seed. The second p-value
-    is 2^(1-n) above that of `sacrebleu --paired-ar`, where n is the number of sentences for which the metric
-    distinguishes the systems: two of the 2^n ways to swap translations give exactly the observed difference, and
-    sacreBLEU counts only larger ones. The effect is visible only for n below 10.
+    also counts trials whose difference equals the observed one; `sacrebleu --paired-ar` counts only larger ones, so its
+    values are too small for TER and small test sets. If a system has several runs, its counts are their mean.
     """
     from mtformer.cli.progress import alive
     from mtformer.evaluation.compare import compare as compare_one

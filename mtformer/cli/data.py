@@ -151,8 +151,7 @@ def cache(
 ) -> None:
     """List or delete the prepared corpora, tokenizers and converted models in the cache.
 
-    The cache is the folder MTFORMER_CACHE, or mtformer in XDG_CACHE_HOME (~/.cache). Folders named by data.cache_dir in
-    configs are not included.
+    The cache is MTFORMER_CACHE, or mtformer in XDG_CACHE_HOME (~/.cache), without folders named by data.cache_dir.
     """
     folder = cache_folder()
     rows = []

@@ -216,8 +216,7 @@ class DataConfig(Section):
     check: CheckConfig = CheckConfig()
     """Limits for `mtformer data check`."""
     cache_dir: Annotated[str | None, Key(on_resume="same", path="file", has_effect=False)] = None
-    """Folder for tokenized corpora and trained tokenizers; default: `MTFORMER_CACHE`, or `mtformer` in `XDG_CACHE_HOME`
-    or `~/.cache`."""
+    """Cache of corpora and tokenizers; default: `MTFORMER_CACHE`, or `mtformer` in `XDG_CACHE_HOME` or `~/.cache`."""
     noise: NoiseConfig = NoiseConfig()
     """Noise in the training data."""
     num_workers: Annotated[Positive | None, Key(on_resume="same", has_effect=False)] = None

@@ -138,8 +138,7 @@ class TrainingConfig(Section):
     """Time limit in minutes, including preparation and validation. The number of steps, at most `max_steps`, is chosen
     by the measured speed, and the schedule is stretched over them."""
     optimizer: Annotated[Literal["adam", "adamw", "muon"], Key(on_resume="refuse")] = "adam"
-    """Optimizer; adamw decouples weight decay from the gradient; muon is AdamW with orthogonalized updates of the
-    matrices of all layers."""
+    """Optimizer; adamw decouples weight decay from the gradient; muon also orthogonalizes the updates of matrices."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 7e-4
     """Peak learning rate; with `noam`, the scale factor of the schedule (1.0 in the paper)."""
     betas: Pair = (0.9, 0.98)
@@ -182,8 +181,7 @@ class TrainingConfig(Section):
     keep_best: Annotated[Positive, Key(on_resume="same")] = 1
     """Number of best checkpoints to keep."""
     ema_decay: Annotated[Fraction, Key(on_resume="same")] = 0.0
-    """Decay of the exponential moving average of the weights, such as 0.999. The averaged weights are validated and
-    saved; 0: no averaging."""
+    """Decay of the exponential moving average of the weights, which is validated and saved, such as 0.999; 0: off."""
     average_last: Annotated[Count, Key(on_resume="same", side_output=True)] = 0
     """Number of latest checkpoints to average and validate at the end; 0: no averaging. Commands use the average, or
     the best checkpoint if its `best_metric` is more than 1 percent better."""

@@ -76,8 +76,7 @@ def missing(tokens: Sequence[int], phrases: Sequence[Phrase]) -> list[Phrase]:
 def num_met(tokens: Sequence[int], open_phrases: Sequence[Phrase]) -> int:
     """Return how many tokens of `open_phrases` are met; these phrases were incomplete before the last token.
 
-    The count includes all tokens of the phrases that are now complete, and the longest partial match of another phrase
-    at the end of the hypothesis.
+    The count includes the tokens of all complete phrases and of the longest partial match of another one at the end.
     """
     begun = [(phrase, _num_begun(tokens, phrase)) for phrase in open_phrases]
     complete = sum(count for phrase, count in begun if count == len(phrase))

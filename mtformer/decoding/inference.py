@@ -3,8 +3,7 @@
 On a CPU, weights are converted once to the layout of the kernels, in fp32 or bf16. Embeddings, norms and the
 residual stream stay in float32, which costs little time and leaves nearly all translations unchanged.
 
-B sentences, S source length, R beams, N = B x R rows (row b*R + r), M remaining sentences, D model width, V vocabulary,
-X selected tokens.
+B sentences, S source length, R beams, N = B x R rows (b*R + r), M remaining sentences, D width, V vocabulary, X tokens.
 """
 
 import math
@@ -99,7 +98,7 @@ class InferenceModel:
         exact_BX = (hidden_ND[row_BX] * F.embedding(token_BX, self.transformer.output)).sum(dim=-1)
         if self.transformer.output_bias is not None:
             exact_BX = exact_BX + self.transformer.output_bias[token_BX]
-        return exact_BX - logits_NV[row_BX, token_BX].float()
+        return (exact_BX - logits_NV[row_BX, token_BX].float()).nan_to_num(0.0)  # infinite logits are exact
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from mtformer.decoding.constraints import Phrase
 from mtformer.decoding.sentences import UNSPACED, split_line, split_sentences
 from mtformer.errors import DataError
-from mtformer.text.tokenizer import EOS, UNK, Tokenizer, TokenizerPair
+from mtformer.text.tokenizer import EOS, SPACE, UNK, Tokenizer, TokenizerPair
 
 # Every character that some program treats as a line break, and NUL. Inside a line, each run of them becomes a space.
 LINE_BREAKS = re.compile("[\x00\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
@@ -91,15 +91,26 @@ def check_inputs(
     for number, (text, prefix, phrases) in enumerate(each, start=first_line + 1):
         [prefix_ids], prefix_pieces = tokenizer.encode([prefix]), tokenizer.pieces(prefix)
         check_length(f"the prefix of line {number} has", len(prefix_ids), max_tokens)
-        required_ids = tokenizer.encode(check_lines(phrases, f"the required phrases of line {number}"))
+        required_ids = _phrase_ids(check_lines(phrases, f"the required phrases of line {number}"), tokenizer)
         if not all(required_ids):
             raise DataError(f"a required phrase of line {number} is blank; leave it out")
         check_length(f"the required phrases of line {number} have", sum(map(len, required_ids)), max_tokens)
-        known = [tuple(ids) for ids in required_ids if UNK not in ids]
+        known = [ids for ids in required_ids if UNK not in ids]
         written = [one_line(one) for one in (prefix, *phrases, *required_terms(glossary, text))]
         prefix, *phrases = (tokenizer.decode_pieces(tokenizer.pieces(one)).strip() for one in written)
         checked.append(Line(text, prefix, prefix_ids, prefix_pieces, phrases, known))
     return checked
+
+
+def _phrase_ids(phrases: Sequence[str], tokenizer: Tokenizer) -> list[Phrase]:
+    """Return the ids of phrases, without the first space in scripts that do not use spaces."""
+    found = []
+    for phrase in phrases:
+        pieces = tokenizer.pieces(phrase)
+        if pieces and UNSPACED.match(phrase):
+            pieces[0] = pieces[0].removeprefix(SPACE)
+        found.append(tuple(tokenizer.piece_id(piece) for piece in pieces if piece))
+    return found
 
 
 def check_lines(lines: Sequence[str], name: str = "lines") -> list[str]:
@@ -161,11 +172,12 @@ def make_segments(
             sources = tokenizers.src.encode(texts)
         prefix, prefix_pieces = line.prefix_ids, line.prefix_pieces
         # It is unknown which segment a phrase belongs to, so the phrases of a split line are only checked.
-        required = line.required_ids if len(texts) == 1 else []
+        required, whole_terms = line.required_ids if len(texts) == 1 else [], required_terms(glossary, line.text)
         before = " "
         for text, source in zip(texts, sources, strict=True):
             if source:
-                terms = [tuple(ids) for ids in tokenizers.tgt.encode(required_terms(glossary, text)) if UNK not in ids]
+                own = [term for term in required_terms(glossary, text) if term in whole_terms]
+                terms = [ids for ids in _phrase_ids(own, tokenizers.tgt) if UNK not in ids]
                 segments.append(
                     Segment(
                         source=[*source, EOS],

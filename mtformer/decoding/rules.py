@@ -3,8 +3,7 @@
 A rule depends only on the tokens so far, so it needs no update when beams are reordered or finished sentences removed.
 For required phrases see `mtformer.decoding.constraints`.
 
-B sentences, U sentences that are not finished, R beams per sentence, V vocabulary, t tokens so far, N = U x R rows,
-X selected tokens.
+B sentences, U of them not finished, R beams each, V vocabulary, t tokens so far, N = U x R rows, X selected tokens.
 """
 
 import math

@@ -1,7 +1,6 @@
 """Shared parts of beam search, greedy search and sampling: candidate selection and hypotheses.
 
-B sentences, R beams per sentence, N rows, T target length, V vocabulary, K candidates, X selected candidates or
-columns.
+B sentences, R beams each, N rows, T target length, V vocabulary, K candidates, X selected candidates or columns.
 """
 
 import math

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 CLOSING = "[\"'«»“”’)\\]」』）】]*"
-SENTENCE_END = re.compile(rf"(?<=[.!?…।॥؟۔]){CLOSING}\s+|(?:[。！？｡]|．(?!\d))+{CLOSING}\s*")
+SENTENCE_END = re.compile(
+    rf"(?<=[.!?…।॥؟۔։።។။])(?:\s»)?{CLOSING}\s+|(?:[。！？｡]|．(?!\d))+{CLOSING.replace('“', '')}\s*"  # Chinese: “ opens
+)
 CLAUSE_END = re.compile(r"[,;:،؛]\s+|[、，；：､]\s*")
 SPACE = re.compile(r"\s+")
 TITLES = (
@@ -49,7 +51,7 @@ def join_lines(parts: Iterable[str]) -> str:
 
 def needs_space(before: str, after: str) -> bool:
     """Return True if a space belongs between two nonempty strings."""
-    return not (UNSPACED.match(before[-1]) or UNSPACED.match(after[0]))
+    return not (UNSPACED.search(before.rstrip("\"'’”")[-1:]) or UNSPACED.match(after.lstrip("\"'‘“")))
 
 
 def _cut(text: str, border: re.Pattern[str]) -> list[str]:
@@ -71,7 +73,7 @@ def _is_continued(before: str, after: str, has_capitals: bool) -> bool:
         or (has_capitals and after[0].islower())
         or (after[0].isdigit() and SHORT_WORD.search(before))
         or not any(map(str.isalnum, after))
-        or (before[-1] in CLOSING_BRACKETS and after[0] not in OPENING)
+        or (before[-1] in CLOSING_BRACKETS + "”" and after[0] not in OPENING + "“")
         or sum(map(before.count, OPENING)) > sum(map(before.count, CLOSING_BRACKETS))
     )
 

@@ -305,6 +305,9 @@ def _load_own(
         if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
             what = f"its tokenizer differs from that of {members[0][0].path}"
             raise CheckpointError(f"{run.path}: {what}; an ensemble needs identical tokenizers")
+        languages = [(one.data.language_tags, one.data.directions[0]) for one in (config, members[0][1])]
+        if languages[0] != languages[1]:
+            raise ConfigError(f"{run.path}: translates other languages, or has other tags, than {members[0][0].path}")
         paths = find_weights(run, checkpoint, config.training.best_metric)
         model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
         load_weights(model, *paths)

@@ -139,18 +139,16 @@ def _table(systems: Sequence[System], measure: Measure, progress: Callable[[], o
         whole = estimate(measure, _pooled(system, measure))
         row = SystemScore(system.name, runs, statistics.fmean(scores), deviation, whole)
         if rows:
-            num_pairs = min(len(rows[0].runs), len(runs))
-            counts = (_pooled(one, measure, num_pairs) for one in (systems[0], system))
-            tests = significance.paired_tests(measure, *counts)
+            tests = significance.paired_tests(measure, _pooled(systems[0], measure), _pooled(system, measure))
             row = replace(row, difference=row.mean - rows[0].mean, tests=tests)
         rows.append(row)
         progress()
     return MetricTable(measure.name, measure.label, measure.signature, significance.describe_tests(), rows)
 
 
-def _pooled(system: System, measure: Measure, num_runs: int | None = None) -> Counts:
-    """Return the counts of each sentence summed over runs; the tests resample sentences."""
-    return np.sum([measure.counts[run.path] for run in system.runs[:num_runs]], axis=0)
+def _pooled(system: System, measure: Measure) -> Counts:
+    """Return the mean counts of each sentence over runs; the tests resample sentences."""
+    return np.mean([measure.counts[run.path] for run in system.runs], axis=0)
 
 
 def _by_length(

@@ -46,8 +46,7 @@ def score(
 ) -> list[Score]:
     """Score a corpus, and return one `Score` per metric, in the order of `metrics`.
 
-    `for_language` adapts `config` to a language. Each reference has one line per hypothesis. Raise ConfigError if the
-    BLEU tokenizer is not available.
+    `for_language` adapts `config` to a language. Raise ConfigError if the BLEU tokenizer is not available.
     """
     found = []
     for name in metrics:

@@ -80,40 +80,37 @@ class PairedTests:
 
 
 def estimate(measure: Measure, counts_NC: Counts) -> Estimate:
-    """Return the score of a system with its confidence interval; for several runs, pass the sum of their counts."""
+    """Return the score of a system with its confidence interval; for several runs, pass the mean of their counts."""
     from sacrebleu.significance import estimate_ci
 
-    mean, half = map(float, estimate_ci(_bootstrap(measure, counts_NC)))
+    mean, half = map(float, estimate_ci(_bootstrap(measure, counts_NC)[0]))
     return Estimate(float(measure.score(counts_NC)), mean, mean - half, mean + half)
 
 
 def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> PairedTests:
     """Return the results of both tests of a system against a baseline; the order of the two systems does not matter.
 
-    sacreBLEU counts trials whose difference is larger than the observed one. Two of the 2^n ways to swap n different
-    sentences reproduce the observed difference exactly, which matters for small n, so these are added here. Systems
-    with equal scores get p = 1; for identical systems sacreBLEU would return the smallest possible p.
+    Randomization also counts trials whose difference equals the observed one, which are many for TER and small sets;
+    sacreBLEU counts only larger ones. Systems with equal scores get p = 1.
     """
     observed = abs(measure.score(baseline_NC) - measure.score(system_NC))
     if observed == 0:
         return PairedTests(1.0, 1.0)
-    resampled = np.abs(_bootstrap(measure, system_NC) - _bootstrap(measure, baseline_NC))
+    resampled = np.abs(np.subtract(*_bootstrap(measure, system_NC, baseline_NC)))
     is_swapped = _generator().integers(2, size=(NUM_TRIALS, len(system_NC)), dtype=bool)
     one, other = (
         np.array([measure.score_of(counts_C) for counts_C in choice @ baseline_NC + ~choice @ system_NC])
         for choice in (is_swapped, ~is_swapped)
     )
-    p_randomization = _p_value(np.abs(one - other), observed)
-    num_different = int((baseline_NC != system_NC).any(1).sum())
-    p_randomization = min(1.0, p_randomization + 2.0 ** (1 - num_different))
+    p_randomization = _p_value(np.abs(one - other), observed * (1 - 1e-9))  # equal up to rounding
     return PairedTests(_p_value(resampled - resampled.mean(), observed), p_randomization)
 
 
-def _bootstrap(measure: Measure, counts_NC: Counts) -> NDArray[np.float64]:
-    """Return the scores of bootstrap samples; the samples of all systems have the same sentences."""
-    N, counts_NC = len(counts_NC), counts_NC.astype(np.float32)
-    samples = _generator().choice(N, size=(NUM_RESAMPLES, N))
-    return np.array([measure.score(counts_NC[sample_N]) for sample_N in samples])
+def _bootstrap(measure: Measure, *systems: Counts) -> NDArray[np.float64]:
+    """Return the scores of bootstrap samples for each system; the samples of all systems have the same sentences."""
+    N = len(systems[0])
+    samples, counts = _generator().choice(N, size=(NUM_RESAMPLES, N)), [one.astype(np.float32) for one in systems]
+    return np.array([[measure.score(one_NC[sample_N]) for sample_N in samples] for one_NC in counts])
 
 
 def _p_value(differences: NDArray[np.float64], observed: float) -> float:

@@ -50,8 +50,7 @@ MIN_PAIRS = 50
 MIN_STEPS, STEPS_PER_ROOT = 1000, 35.0
 """Minimum number of steps, and number of steps divided by the square root of the number of new pairs.
 
-Fewer steps forget more, because the learning rate first rises: the old text needs time to recover
-(docs/benchmarks.md).
+Fewer steps forget more: the learning rate first rises, and the old text needs time to recover (docs/benchmarks.md).
 """
 OLD_TOKENS = 2.0
 """Number of old target tokens for each new one; with fewer, the model forgets more (docs/benchmarks.md)."""

@@ -321,10 +321,8 @@ def _walk(folder: Path) -> Iterator[RunRow]:
     for place, folders, files in os.walk(folder):
         here = RunDir(place)
         if {here.config.name, here.metrics.name, here.state.name}.intersection(files) or here.checkpoints.is_dir():
-            folders.clear()
             yield summarize(here.path)
-            continue
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != here.checkpoints.name)
         if SWEEP in files:
             yield from _of_sweep(here.path, folders)
 
@@ -357,4 +355,4 @@ def _weights(run: RunDir, metric: str) -> str | None:
     gain = "not validated" if default.gain is None else f"{default.gain:+.2f}"
     if default.folder != run.averaged:
         return f"best (average {gain})"
-    return "average (not validated)" if default.gain is None else f"average {gain}"
+    return "average" if default.gain is None else f"average {gain}"

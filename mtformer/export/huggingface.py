@@ -1,7 +1,6 @@
 """Lossless export to a Hugging Face folder that `transformers` loads.
 
-Post-norm models become a `MarianMTModel`, pre-norm models a `PegasusForConditionalGeneration`. Both have the files of a
-`MarianTokenizer`.
+Post-norm models become a `MarianMTModel`, pre-norm models a `PegasusForConditionalGeneration`; with `MarianTokenizer`.
 """
 
 import json
@@ -169,6 +168,9 @@ def _generation_config(config: Config) -> dict[str, Any]:
     """Return the search settings; `max_length` includes the decoder's start token and eos."""
     decoding = config.decoding
     longest = config.model.max_positions - 1
+    for key in ("sampling", "mbr_samples", "min_length_ratio", "keep"):
+        if getattr(decoding, key):
+            raise ConfigError(f"decoding.{key} cannot be exported to Hugging Face; remove it")
     if decoding.repetition_penalty != 1 and decoding.beam_size == 1:  # there, Hugging Face changes logits
         raise ConfigError(
             "decoding.repetition_penalty cannot be exported to Hugging Face with beam_size 1; set it to 1"

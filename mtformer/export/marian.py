@@ -174,6 +174,9 @@ def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any]
         "beam_size": search.get("num_beams") or 1,
         "length_penalty": search.get("length_penalty", 1.0),
         "early_stopping": {True: "ended", "never": "certain"}.get(search.get("early_stopping"), "estimate"),
+        "min_length": max(0, (search.get("min_length") or 0) - 1),  # without the decoder's start token
+        "no_repeat_ngram_size": search.get("no_repeat_ngram_size") or 0,
+        "repetition_penalty": search.get("repetition_penalty") or 1.0,
     }
     if search.get("max_length"):  # includes the decoder's start token and eos; Marian has no other limit
         decoding["max_length"] = max(1, search["max_length"] - 2)

@@ -3,8 +3,7 @@
     source ids -> embedding + positions -> N x EncoderLayer -> norm -> EncoderOutput
     target ids -> embedding + positions -> N x DecoderLayer -> norm -> hidden states -> project -> logits
 
-B batch, S source length, T target length (when decoding with a cache: the R beams at one position), D model width,
-V vocabulary.
+B batch, S source length, T target length (with a cache: the R beams at one position), D model width, V vocabulary.
 """
 
 from collections.abc import Callable

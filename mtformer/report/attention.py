@@ -51,7 +51,7 @@ def choose(sentences: dict[str, list[Sentence]], run: RunContents) -> list[tuple
         if short:
             evenly = choose_evenly(short[::-1], MAX_SENTENCES)
             return [(f"{name}, chrF2++ {one.chrf:.1f}", one.source, one.tgt_lang) for one in evenly]
-    if not run.samples or (run.config is not None and run.config.data.both_directions):
+    if not run.samples or (run.config is not None and len(run.config.data.target_languages) > 1):
         return []
     sources: list[str] = [source for source, _, _ in run.samples[-1]["samples"]]
     short_sources = [source for source in sources if 0 < len(source.split()) <= MAX_WORDS]

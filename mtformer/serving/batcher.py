@@ -40,8 +40,7 @@ class Job:
 class Batcher:
     """A thread that owns the models and translates waiting jobs together.
 
-    There is a translator for each target language, all with the same settings. Requests that are being translated do
-    not count towards `queue_size`.
+    There is a translator for each target language, with the same settings. Running requests do not count as queued.
     """
 
     def __init__(self, translators: Mapping[str, Translator], queue_size: int) -> None:

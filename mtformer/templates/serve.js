@@ -89,6 +89,7 @@ async function translate() {
     return;
   }
   const mine = running = new AbortController();
+  answered = null; // until the answer arrives, the languages differ from those of the last one
   at("result").setAttribute("aria-busy", "true");
   const request = { q: text, source: at("source").value, target: at("target").value,
     alternatives: settings.alternatives, api_key: at("key").value };

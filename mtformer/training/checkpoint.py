@@ -8,8 +8,7 @@ A checkpoint is a folder that is written atomically:
     meta.json           step, dev metrics, environment, and the SHA-256 of these two files, of meta.json itself, and of
                         metrics.jsonl and samples.jsonl at the time of saving
 
-Old checkpoints are deleted after the new one is saved. Resuming uses the latest intact one and renames later ones
-that are damaged.
+Old checkpoints are deleted after the new one is saved. Resuming uses the latest intact one and renames damaged ones.
 """
 
 import logging

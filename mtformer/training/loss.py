@@ -7,8 +7,7 @@ like pad, it has q = 0 and no gradient, and is not counted in V.
 
 Loss and gradient are computed in chunks in the forward pass, so memory usage does not grow with tokens x V, and the
 logits of a chunk stay in the CPU cache between the three matrix products that use them. The uniform part of q is
-constant over classes, so its contribution to the loss and to both gradients needs only the sum of the rows of W and
-the sum of all h.
+constant over classes, so its part in the loss and in both gradients needs only the sums of the rows of W and of all h.
 
 In bfloat16 and float16, the logits are rounded. If the model is confident, the gradient p_y - (1 - e) is a small
 difference of large numbers, dominated by the rounding error of the reference logit. Therefore p is float32, and the

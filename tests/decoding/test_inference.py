@@ -100,6 +100,19 @@ def test_exact_logits_correct_the_scores_of_the_most_probable_tokens() -> None:
 
 
 @torch.inference_mode()
+def test_infinite_logits_stay_infinite() -> None:
+    """An imported Marian model excludes tokens by a bias of -inf."""
+    plain, _ = plain_and_packed("bf16", output_bias=True)
+    assert plain.transformer.output_bias is not None
+    plain.transformer.output_bias[:3] = -torch.inf
+    packed = InferenceModel.prepare(plain.transformer, CPU, "bf16")
+    _, correct = packed.step(torch.arange(4, 10), packed.start(*batch(*random_ids(3, seed=2)), 2, 4))
+    assert correct is not None
+    index_BX = torch.arange(3).expand(3, -1)
+    assert not correct(index_BX * 0, index_BX).any()
+
+
+@torch.inference_mode()
 def test_fp32_logits_need_no_correction() -> None:
     for model in plain_and_packed("fp32"):
         assert model.step(torch.tensor([BOS]), model.start(*batch([5]), 1, 1))[1] is None

@@ -2,11 +2,13 @@
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from toy import Limits, ToyModel, assert_same, batch, beam_search, begin_with, forbid, no_repeated, sentences, up_to
 
+from mtformer.config.schema import TokenizerConfig
 from mtformer.decoding import postprocessing
 from mtformer.decoding.constraints import (
     Phrase,
@@ -14,13 +16,14 @@ from mtformer.decoding.constraints import (
     missing,
     num_met,
 )
-from mtformer.decoding.inputs import Segment, required_terms
+from mtformer.decoding.inputs import Line, Segment, _phrase_ids, make_segments, required_terms
 from mtformer.decoding.rules import Rule
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translation import NUMBERS, REPETITION, Translation
 from mtformer.decoding.translator import Translator
 from mtformer.run_dir import RunDir
-from mtformer.text.tokenizer import EOS, UNK
+from mtformer.text.tokenizer import EOS, SPACE, UNK, Tokenizer
+from mtformer.text.train import train_tokenizer
 
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
 
@@ -209,6 +212,16 @@ def test_terms_are_whole_words_and_the_longest_first(text: str, expected: list[s
     assert required_terms([*TERMS, ("子猫", "kitten"), ("猫", "cat")], text) == expected
 
 
+def test_a_phrase_without_spaces_has_no_leading_space(tmp_path: Path) -> None:
+    lines = ["我看到一只狗在跑。", "狗在跑。", "猫看狗。", "a dog runs"] * 20
+    train_tokenizer(lines, TokenizerConfig(vocab_size=30, model_type="bpe"), tmp_path / "model")
+    tokenizer = Tokenizer.load(tmp_path / "model")
+    [ids] = _phrase_ids(["狗"], tokenizer)
+    assert tokenizer.id_pieces(ids) == ["狗"]
+    assert tokenizer.pieces("狗")[0].startswith(SPACE)
+    assert _phrase_ids(["dog", "\u3000"], tokenizer) == [tuple(tokenizer.encode(["dog"])[0]), ()]
+
+
 @pytest.fixture
 def translator(run: RunDir) -> Translator:
     return Translator.load(run.path, device="cpu")
@@ -221,6 +234,13 @@ def test_a_glossary_equals_required_phrases_of_each_sentence(translator: Transla
     sentences = translator.translate(["der hund schläft. ", "die frau liest."], required=[["rot"], []])
     assert first.text == " ".join(one.text for one in sentences)
     assert "missing: grün" in translator.translate(["hund"], glossary={"hund": "grün"}, max_length=1)[0].flags
+
+
+def test_a_term_across_a_sentence_end_leaves_no_shorter_one(translator: Translator) -> None:
+    line = Line("I work at Yahoo! Inc in Berlin.", "", [], [], [], [])
+    glossary = [("Yahoo! Inc", "Yahoo"), ("Inc", "GmbH")]
+    segments = make_segments([line], translator.tokenizers, 100, 100, 0, True, glossary)
+    assert [segment.required for segment in segments] == [[], []]
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,14 @@ def test_a_line_is_split_into_its_sentences(
         ['"Geh!" rief er (Warum? Er war müde.) und ging. '],
         ["「なぜ？」と彼は言った。", "「はい。」", "「いいえ。」"],
         ["er kam z.b. gestern. ", "sie ging."],
+        ["他说：“好。”", "“不。”她说。"],
+        ["“你好吗？”他问。", "我来了。"],
+        ["« Bonjour. » ", "Il sourit."],
+        ["« Tu viens ? » demanda-t-il."],
+        ["Er rief: „Geh!“ ", "Dann ging er."],
+        ["Բարև ձեզ։ ", "Ես Արամն եմ։"],
+        ["ሰላም። ", "እዚህ ነኝ።"],
+        ["សួស្តី។ ", "ខ្ញុំ។"],
         ["What a word! ..."],
         [" "],
         [],
@@ -114,6 +122,8 @@ def test_parts_are_joined_with_spaces_if_the_script_uses_them() -> None:
     assert join_lines(["One. ", " Two.", "", "  ", "Three."]) == "One. Two. Three."
     assert join_lines(["我来了。", "你好"]) == "我来了。你好"
     assert join_lines(["版本 2.0", "然后走。", "Go"]) == "版本 2.0然后走。Go"
+    assert join_lines(["他说：“好。”", "2020年他走了。", "“不。”"]) == "他说：“好。”2020年他走了。“不。”"
+    assert join_lines(["“Yes.”", "“No.”"]) == "“Yes.” “No.”"
     assert join_lines(["나는 간다", "너는 온다."]) == "나는 간다 너는 온다."
     assert join_lines(["Nice 😀", "Yes."]) == "Nice 😀 Yes."
     assert join_lines([]) == join_lines([" ", ""]) == ""

@@ -145,6 +145,8 @@ def test_incomplete_runs_and_other_folders(tmp_path: Path) -> None:
     rows = list_runs(tmp_path)
     assert [(row.name, row.state) for row in rows] == [("deep/er/b", "new"), ("half", "incomplete")]
     assert [row.name for row in list_runs(tmp_path / "deep" / "er" / "b")] == ["b"]
+    (tmp_path / "deep" / "config.yaml").write_text("")  # of an experiment that has not started
+    assert [row.name for row in list_runs(tmp_path / "deep")] == ["deep", "er/b"]
     assert list_runs(tmp_path / "text") == []
     with pytest.raises(CheckpointError, match="no such folder"):
         list_runs(tmp_path / "none")

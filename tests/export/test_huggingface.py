@@ -134,7 +134,11 @@ def test_search_settings(make_random: Make, tmp_path: Path) -> None:
         "decoder_start_token_id": BOS,
         "forced_eos_token_id": EOS,
     }
-    set_decoding(run, beam_size=1, repetition_penalty=1.2)
+    for key, value in (("sampling", True), ("mbr_samples", 4), ("min_length_ratio", 0.5), ("keep", "numbers")):
+        set_decoding(run, **{"beam_size": 7, "sampling": False, "mbr_samples": 0, "min_length_ratio": 0.0, key: value})
+        with pytest.raises(ConfigError, match=rf"decoding.{key} cannot be exported to Hugging Face"):
+            export(run, tmp_path / "other", None, "huggingface")
+    set_decoding(run, beam_size=1, keep=None, repetition_penalty=1.2)
     with pytest.raises(ConfigError, match=r"decoding.repetition_penalty cannot be exported to Hugging Face"):
         export(run, tmp_path / "greedy", None, "huggingface")
 

@@ -205,8 +205,11 @@ def test_names_of_language_groups_are_not_language_codes(
     ("theirs", "ours"), [(True, "ended"), ("never", "certain"), (False, "estimate"), (None, "estimate")]
 )
 def test_search_settings_are_imported(theirs: object, ours: str, marian: Marian, tmp_path: Path) -> None:
-    import_marian(copy_of(marian, tmp_path / "x", "generation_config.json", early_stopping=theirs), tmp_path / "run")
+    rules = {"no_repeat_ngram_size": 3, "repetition_penalty": 1.5, "min_length": 6}
+    source = copy_of(marian, tmp_path / "x", "generation_config.json", early_stopping=theirs, **rules)
+    import_marian(source, tmp_path / "run")
     decoding = load_config(tmp_path / "run" / "config.yaml").config.decoding
+    assert [getattr(decoding, key) for key in rules] == [3, 1.5, 5]
     found = (decoding.beam_size, decoding.length_penalty, decoding.early_stopping, decoding.max_length)
     assert found == (4, 1.0, ours, LONGEST)
 

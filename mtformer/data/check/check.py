@@ -1,8 +1,7 @@
 """Check all sets of a config in one pass, with several processes and bounded memory.
 
 Worker processes count the findings of each chunk (`_check`). The main process adds up these counts, finds duplicates
-and overlap, and draws random samples, which require whole sets (`_Pass`); it writes up to 48 bytes per pair to
-temporary files.
+and overlap, and draws random samples, which require whole sets (`_Pass`); temporary files have up to 48 bytes per pair.
 """
 
 import logging

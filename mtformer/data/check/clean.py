@@ -36,8 +36,7 @@ def clean(
 ) -> DataReport:
     """Read a corpus once and write the output folder atomically.
 
-    If `is_compressed`, all files except report.json are written as `.gz`. `progress` is called with the number of pairs
-    processed since the last call.
+    If `is_compressed`, all files except report.json become `.gz`. `progress` is called with numbers of pairs.
 
     Raises DataError if the folder exists or cannot be written, or the corpus is empty.
     """

@@ -114,8 +114,7 @@ def _unload(array: Keys) -> None:
 def repeated(shards: Iterable[Keys], num_keys: int) -> Iterator[Mask]:
     """Yield a mask of repeated keys for each shard, with one byte of memory per key; `num_keys` may be approximate.
 
-    The keys are distributed over files by their first bits, so that equal keys are in the same file; each file fits in
-    memory.
+    The keys are distributed over files by their first bits, so that equal keys are in one file, which fits in memory.
     """
     num_buckets = min(MOST_BUCKETS, 1 + num_keys // BUCKET_KEYS)
     sizes: list[int] = []
