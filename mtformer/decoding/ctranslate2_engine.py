@@ -113,7 +113,7 @@ class CTranslate2Engine(Engine):
         if settings.draws:
             raise unsupported("sampling or mbr_samples")
         if settings.early_stopping != "ended" and settings.beam_size > 1:
-            raise unsupported("early_stopping other than ended")
+            raise ConfigError("early_stopping: CTranslate2 supports only ended; set it, or use --backend mtformer")
         if required:
             raise unsupported("required phrases")
 

@@ -49,13 +49,13 @@ def load_teachers(runs: Sequence[Path], student: Config) -> Translator:
     teacher = None
     if len(runs) == 1 and find_spec("ctranslate2") and pick_device(device).type == "cpu":
         try:
-            teacher = Translator.load(runs[0], device=device, backend="ctranslate2")
+            teacher = Translator.load(runs[0], device=device, backend="ctranslate2").with_decoding(beam_size=BEAM_SIZE)
         except ConfigError as error:
             log.info("the teacher runs without CTranslate2: %s", error)
     teacher = teacher or Translator.load(runs, device=device)
     its = teacher.data
     assert its is not None
-    if data.src_lang != its.src_lang or data.tgt_lang not in its.target_languages:
+    if (data.src_lang, data.tgt_lang) not in its.directions:
         own = f"{data.src_lang}-{data.tgt_lang}"
         raise ConfigError(f"{runs[0]}: translates {its.src_lang}-{its.tgt_lang}, but the student {own}")
     return teacher.into(data.tgt_lang)

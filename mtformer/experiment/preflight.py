@@ -111,10 +111,10 @@ def try_config(config: Config, run: RunDir) -> tuple[Config, Prepared, TrainingS
 
 def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     """Try a config, and return pairs (name, value) for display; for errors see `try_config`."""
-    config, prepared, step, checked = try_config(config, run)
+    chosen, prepared, step, checked = try_config(config, run)
     tokenizers, corpus = prepared.tokenizers, measure(config.data)
     sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
-    steps_per_epoch = prepared.batches.sizes().num_batches / config.training.accumulation_steps
+    steps_per_epoch = prepared.batches.sizes().num_batches / chosen.training.accumulation_steps
     return [
         ("device, precision", f"{step.device}, {step.precision}"),
         ("vocabulary", " and ".join(f"{size:,}" for size in sizes) + (" (joint)" if tokenizers.joint else "")),

@@ -80,6 +80,7 @@ def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
         "model": {
             "d_model": size.d_model,
             "num_heads": max(4, size.d_model // 64),
+            "num_kv_heads": None,
             "d_ff": 4 * size.d_model,
             "num_encoder_layers": size.num_layers,
             "num_decoder_layers": size.num_layers,

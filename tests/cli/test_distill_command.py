@@ -9,11 +9,15 @@ import yaml
 from program import invoke
 from typer.testing import Result
 
+from mtformer.config.data import DataConfig
 from mtformer.config.loading import load_config
 from mtformer.decoding.translation import REPETITION, Translation
+from mtformer.decoding.translator import Translator
+from mtformer.errors import ConfigError
 from mtformer.evaluation.scores import sentence_chrf
 from mtformer.experiment import distill
 from mtformer.experiment.distill import best_text
+from mtformer.files import CHECKSUMS, file_sha256, read_meta, write_checksums
 from mtformer.run_dir import RunDir
 
 
@@ -123,6 +127,32 @@ def test_what_cannot_be_distilled_is_refused_before_translating(
     refuse({}, "missing.en: no such file", "--mono", "missing.en")
     refuse({"corpora": {"distilled": {"sources": [{"tsv": "a.tsv"}]}}}, "choose another")
     refuse({"language_pairs": ["en fr"], "language_tags": "source"}, "one direction")
+
+
+def test_the_teacher_runs_without_ctranslate2_if_it_does_not_support_its_settings(
+    run: Path, student: Path, tmp_path: Path
+) -> None:
+    """An imported OPUS-MT model has `early_stopping: estimate`."""
+    config = load_config(student).config
+    path = RunDir(run).config
+    path.write_text(path.read_text().replace("early_stopping: ended", "early_stopping: estimate"))
+    write_checksums(run, {**read_meta(run, CHECKSUMS)["sha256"], path.name: file_sha256(path)})
+    teacher = distill.load_teachers([run], config)
+    assert (teacher.decoding.early_stopping, len(teacher.models)) == ("estimate", 1)
+
+
+def test_the_direction_of_the_student_must_be_one_of_the_teacher(
+    student: Path, monkeypatch: pytest.MonkeyPatch, trained: tuple[Path, Result]
+) -> None:
+    both = {"src_lang": "en", "tgt_lang": "fr", "language_tags": "source", "language_pairs": ["de es", "es en"]}
+    config = load_config(student).config
+    teacher = Translator.load(trained[0])
+    teacher.data = DataConfig.model_validate(both)
+    monkeypatch.setattr(Translator, "load", lambda *_, **__: teacher)
+    for src, tgt in (("en", "es"), ("de", "fr")):
+        wanted = config.data.model_copy(update={"src_lang": src, "tgt_lang": tgt})
+        with pytest.raises(ConfigError, match="translates en-fr, but the student"):
+            distill.load_teachers([trained[0], trained[0]], config.model_copy(update={"data": wanted}))
 
 
 def test_translations_of_another_teacher_are_not_used(

@@ -100,6 +100,9 @@ def test_dry_run_checks_without_training(corpus: Path, tmp_path: Path, monkeypat
         assert what in result.stdout
     assert "test sets                    small\n" in result.stdout
     assert list(tmp_path.iterdir()) == []
+    sized = invoke("config", "show", "--recommend", corpus / "small.yaml").stdout
+    (corpus / "sized.yaml").write_text(sized)
+    assert "no changes\n" in invoke("train", corpus / "sized.yaml", "--dry-run").stdout
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])

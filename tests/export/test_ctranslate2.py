@@ -261,17 +261,17 @@ def test_attention_is_equal(make_trained: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({"sampling": True}, "sampling"),
-        ({"mbr_samples": 4}, "mbr_samples"),
-        ({"early_stopping": "certain"}, "early_stopping other than ended"),
-        ({"required": [["hund"]]}, "required phrases"),
+        ({"sampling": True}, "sampling.*not supported by CTranslate2"),
+        ({"mbr_samples": 4}, "mbr_samples.*not supported by CTranslate2"),
+        ({"early_stopping": "certain"}, "early_stopping: CTranslate2 supports only ended"),
+        ({"required": [["hund"]]}, "required phrases.*not supported by CTranslate2"),
     ],
 )
 def test_unsupported_settings_raise_config_error(
     make_trained: Make, tmp_path: Path, settings: dict[str, Any], what: str
 ) -> None:
     _, other = both(*make_trained(), tmp_path / "it")
-    with pytest.raises(ConfigError, match=f"{what}.*not supported by CTranslate2") as caught:
+    with pytest.raises(ConfigError, match=what) as caught:
         other.translate(["der hund"], **settings)
     assert "\n" not in str(caught.value)
     assert other.translate(["der hund"], early_stopping="estimate", beam_size=1)
