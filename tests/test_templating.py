@@ -1,6 +1,7 @@
 """Parts shared by all pages: they are complete, and no text in them can become markup."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,11 @@ from playwright.sync_api import Browser
 
 from mtformer import templating
 from mtformer.templating import Table, render
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 PACKAGE = templating.TEMPLATES.parent
 HOSTILE = "</script><script>document.title='broken'</script><!--"
@@ -65,8 +71,7 @@ def test_on_a_phone_the_table_scrolls_and_the_page_does_not(page: str, chromium:
 
 
 def test_wheels_contain_all_data_files() -> None:
-    with (PACKAGE.parent / "pyproject.toml").open("rb") as file:
-        patterns = pytest.importorskip("tomllib").load(file)["tool"]["setuptools"]["package-data"]
+    patterns = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     declared = {path for name, some in patterns.items() for one in some for path in _folder(name).glob(one)}
     files = {path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert {path for path in files if path.suffix != ".py"} <= declared

@@ -104,7 +104,7 @@ def _find_sets(
     run: Path, src: Path | None, ref: Path | None, testset: str | None, to: str | None, or_dev: bool = False
 ) -> "list[EvalSet]":
     """Return the test sets that the options name, or those of the config; without any, the dev set if `or_dev`."""
-    from mtformer.evaluation.evaluate import config_sets, sacrebleu_set, source_set
+    from mtformer.evaluation.evaluate import named_sets, sacrebleu_set, source_set
 
     if (src is None) != (ref is None):
         raise ConfigError("--src and --ref require each other; give both")
@@ -117,7 +117,7 @@ def _find_sets(
         name = re.sub(r"(?<=.)(\.[^.]+)?(\.(gz|xz|zst))?$", "", src.name).replace(".", "-")  # "a-b" for a.b.en.gz
         is_other = name in data.test and getattr(data.test[name], "src", None) != os.path.abspath(src)
         return [source_set(name + "-file" * is_other, files, data)]
-    found = config_sets(data) or [source_set("dev", source, data) for source in data.dev_sources if or_dev]
+    found = named_sets(data.test, data) or [source_set("dev", source, data) for source in data.dev_sources if or_dev]
     sets = [one for one in found if to in (None, one.tgt_lang)]
     if not sets:
         which = "no test set" + f" with target language {to}" * (to is not None)

@@ -142,7 +142,7 @@ def _finish(config: "Config", run_dir: Path) -> None:
     from mtformer.decoding.confidence import MIN_PAIRS
     from mtformer.decoding.translator import Translator
     from mtformer.decoding.weights import default_weights
-    from mtformer.evaluation.evaluate import config_sets, source_set
+    from mtformer.evaluation.evaluate import named_sets, source_set
 
     default = default_weights(RunDir(run_dir), config.training.best_metric)
     if default is not None and default.text:
@@ -158,7 +158,7 @@ def _finish(config: "Config", run_dir: Path) -> None:
         except DataError as error:
             log.info("no confidence was fitted: %s", error)
     if data.test:
-        evaluate_sets(run_dir, config_sets(data), translator)
+        evaluate_sets(run_dir, named_sets(data.test, data), translator)
     if config.training.report:
         report([run_dir])
     commands = [["translate", str(run_dir)], ["export", str(run_dir)], ["runs", str(run_dir.parent)]]
@@ -239,7 +239,7 @@ def distill(
 
     from mtformer.config.loading import load_config
     from mtformer.decoding.translator import Translator
-    from mtformer.evaluation.evaluate import config_sets, evaluate
+    from mtformer.evaluation.evaluate import evaluate, named_sets
     from mtformer.experiment.distill import distilled_config, load_teachers
     from mtformer.workers import use_ray
 
@@ -248,7 +248,7 @@ def distill(
     student = load_config(config).config
     if not student.data.test:
         raise ConfigError(f"{config}: no data.test; add a test set, on which teacher and student are compared")
-    sets = config_sets(student.data)
+    sets = named_sets(student.data.test, student.data)
     with use_ray(on), tqdm(desc="translate", unit="line", disable=None, leave=False) as bar:
         distilled = distilled_config(partial(load_teachers, runs, student), student, mono or [], run, bar.update)
     run_training(distilled, run.path, ["mtformer", *sys.argv[1:]], "auto")
@@ -256,7 +256,7 @@ def distill(
     with tempfile.TemporaryDirectory() as folder:
         for name, models in (("teacher", runs), ("student", [run.path])):
             translator = Translator.load(models, device=student.training.device)
-            translator = translator.into(student.data.tgt_lang).with_decoding(**student.decoding.model_dump())
+            translator = translator.into(student.data.tgt_lang).with_decoding(student.decoding)
             size = sum(parameter.numel() for model in translator.models for parameter in model.parameters())
             for one in sets:
                 target = run.evaluation(one.name) if name == "student" else Path(folder, one.name)

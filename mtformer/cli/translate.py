@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -170,6 +171,8 @@ class TranslateBlock:
         }
         if one.engine.target != Target():
             made_by["to"] = asdict(one.engine.target)
+        if one.calibration is not None:
+            made_by["confidence"] = zlib.crc32(one.calibration.model_dump_json().encode())
         return one.decoding, one.calibration is not None, made_by
 
 

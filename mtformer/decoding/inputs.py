@@ -136,7 +136,7 @@ def without_capitals(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Line]:
     for number, line in enumerate(lines):
         words = [word for word in line.text.split() if word.isupper() and len(word) > 1]
         if len(words) > 1 and line.text.isupper() and not line.prefix and not line.required:
-            text = line.text.capitalize()
+            text = "".join(sentence.capitalize() for sentence in split_sentences(line.text))
             before, after = tokenizer.encode([line.text, text])
             if after.count(UNK) < before.count(UNK) or len(after) <= (1 - MIN_SAVED) * len(before):
                 found[number] = replace(line, text=text)

@@ -5,9 +5,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+UNSPACED = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
+"""Chinese characters, kana and their punctuation, which are not separated by spaces."""
 CLOSING = "[\"'«»“”’)\\]」』）】]*"
 SENTENCE_END = re.compile(
-    rf"(?<=[.!?…।॥؟۔։።។။])(?:\s»)?{CLOSING}\s+|(?:[。！？｡]|．(?!\d))+{CLOSING.replace('“', '')}\s*"  # Chinese: “ opens
+    rf"(?<=[.!?…।॥؟۔։።។။])(?:\s»)?{CLOSING}\s+"
+    rf"|(?:[。！？｡]|．(?!\d)|(?<={UNSPACED.pattern})[!?]+)+{CLOSING.replace('“', '')}\s*"  # in Chinese, “ opens
 )
 CLAUSE_END = re.compile(r"[,;:،؛]\s+|[、，；：､]\s*")
 SPACE = re.compile(r"\s+")
@@ -21,8 +24,6 @@ ABBREVIATION = re.compile(rf"(?<![^\s(])(?:(?![ap]\.m\.)(?:\w\.)+|\d\d\.|(?:{TIT
 SHORT_WORD = re.compile(r"(?<!\w)\w{1,4}\.\s+$")
 """Short word that ends with a period; usually an abbreviation if a number follows, as in `Nr. 5`."""
 OPENING, CLOSING_BRACKETS = "(（「『【｢", ")）」』】｣"
-UNSPACED = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
-"""Chinese characters, kana and their punctuation, which are not separated by spaces."""
 CountTokens = Callable[[Sequence[str]], list[int]]
 
 

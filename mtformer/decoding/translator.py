@@ -130,13 +130,13 @@ class Translator:
             calibration=load_calibration(runs[0].confidence) if len(members) == 1 else None,
         )
 
-    def with_decoding(self, **settings: Any) -> "Translator":
-        """Return a translator with other default settings; None keeps the current value.
+    def with_decoding(self, decoding: DecodingConfig | None = None, **settings: Any) -> "Translator":
+        """Return a translator with the settings of `decoding` and `settings`; None keeps the current value.
 
         Raise ConfigError if a setting is out of range or not supported by the engine.
         """
         other = copy.copy(self)
-        other.decoding = override(self.decoding, **settings)
+        other.decoding = override(decoding or self.decoding, **settings)
         self.engine.check(other.decoding)
         return other
 

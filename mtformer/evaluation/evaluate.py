@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mtformer.config.data import DataConfig, Source
@@ -27,10 +27,10 @@ def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
     return EvalSet(name, [src for src, _ in pairs], [[tgt for _, tgt in pairs]], tgt_lang, src_lang)
 
 
-def config_sets(data: DataConfig) -> list[EvalSet]:
-    """Return the test sets of a config, in both directions if `data.both_directions` is set."""
+def named_sets(sources: Mapping[str, Source], data: DataConfig) -> list[EvalSet]:
+    """Return the test or dev sets of a config, in both directions if `data.both_directions` is set."""
     sets = []
-    for name, source in data.test.items():
+    for name, source in sources.items():
         one = source_set(name, source, data)
         sets.append(one)
         if data.both_directions:

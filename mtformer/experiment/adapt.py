@@ -33,7 +33,7 @@ from mtformer.decoding.translator import Translator, from_data_report
 from mtformer.decoding.weights import find_weights
 from mtformer.device import pick_device
 from mtformer.errors import CheckpointError, ConfigError, DataError
-from mtformer.evaluation.evaluate import source_set
+from mtformer.evaluation.evaluate import named_sets
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.run_state import lock_run
 from mtformer.files import atomic_folder, file_sha256, read_json, write_text
@@ -190,7 +190,7 @@ def choose_weights(
     trained_tokens = config.data.filters.max_tokens
     translator = Translator([model], tokenizers, decoding, trained_tokens, share_of_several, data=config.data)
     assert isinstance(config.data.dev, dict)
-    sets = [source_set(name, source, config.data) for name, source in config.data.dev.items()]
+    sets, num_new = named_sets(config.data.dev, config.data), 1 + config.data.both_directions
     points = []
     for share in SHARES:
         with torch.no_grad():
@@ -203,7 +203,8 @@ def choose_weights(
             scores = score(found, one.references[0], settings, ["bleu", "chrf"])
             bleu.append(scores[0].value)
             chrf.append(scores[1].value)
-        points.append(Point(share, bleu[0], chrf[0], fmean(bleu[1:]) if bleu[1:] else None))
+        old_bleu = fmean(bleu[num_new:]) if bleu[num_new:] else None
+        points.append(Point(share, fmean(bleu[:num_new]), fmean(chrf[:num_new]), old_bleu))
         progress()
     chosen = choose(points, max_loss)
     weights = {name: _mix(old[name], new[name], chosen.share) for name in old}

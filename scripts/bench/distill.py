@@ -19,7 +19,7 @@ from pathlib import Path
 from mtformer.config.loading import dump_config, load_config
 from mtformer.config.schema import Config
 from mtformer.decoding.translator import Translator
-from mtformer.evaluation.evaluate import config_sets
+from mtformer.evaluation.evaluate import named_sets
 from mtformer.evaluation.scores import for_language, score
 from mtformer.files import write_text
 from mtformer.run_dir import RunDir
@@ -34,8 +34,9 @@ def mtformer(*words: str | Path) -> None:
 
 def measure(run: Path, config: Config) -> list[str]:
     """Return BLEU, chrF2++, lines per second and the number of parameters, as text."""
-    test, translator = config_sets(config.data)[0], Translator.load(run, device=config.training.device)
-    translator = translator.with_decoding(**config.decoding.model_dump())
+    test = named_sets(config.data.test, config.data)[0]
+    translator = Translator.load(run, device=config.training.device)
+    translator = translator.with_decoding(config.decoding)
     seconds = []
     found = translator.translate(test.sources)
     for _ in range(ROUNDS):

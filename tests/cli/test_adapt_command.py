@@ -19,6 +19,7 @@ from mtformer.data.corpus.tmx import read_tmx
 from mtformer.data.demo import write_demo
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
+from mtformer.evaluation.scores import Score
 from mtformer.experiment import adapt
 from mtformer.experiment.adapt import Point, choose
 from mtformer.files import CHECKSUMS, file_sha256, read_meta, write_checksums
@@ -119,6 +120,29 @@ def test_weights_are_chosen_with_the_beam_of_translation(
     assert (config.decoding.beam_size, config.decoding.for_validation().beam_size) == (2, 1)
     adapt.choose_weights(run, config, 0.3, lambda: None)
     assert set(beams) == {2}
+
+
+def test_both_directions_are_measured(
+    adapted: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(shutil.copytree(adapted[0], tmp_path / "run"))
+    config = load_config(run.config).config
+    both = config.model_copy(update={"data": config.data.model_copy(update={"both_directions": True})})
+    targets = list[str | None]()
+
+    class Recorded(Translator):
+        def into(self, language: str | None) -> Translator:
+            targets.append(language)
+            return self
+
+    def score(found: list[str], references: list[str], *_: object) -> list[Score]:
+        return [Score(name, name, float(len(targets) % 4), "") for name in ("bleu", "chrf")]
+
+    monkeypatch.setattr(adapt, "Translator", Recorded)
+    monkeypatch.setattr(adapt, "score", score)
+    points, _ = adapt.choose_weights(run, both, 0.3, lambda: None)
+    assert targets == ["de", "en", "de", "en"] * len(adapt.SHARES)
+    assert points[0][1:] == (1.5, 1.5, 1.5)
 
 
 def test_an_interrupted_adaptation_resumes(

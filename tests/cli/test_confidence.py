@@ -135,6 +135,13 @@ def test_commands_use_it(run: Path, calibration: Calibration, tmp_path: Path, co
         for limit, expected in ((first["confidence"] - 0.001, first["text"]), (first["confidence"] + 0.001, "")):
             shown = invoke("translate", path, "--only-above", max(0, limit), stdin=text)
             assert shown.stdout == f"{expected}\n\n"
+        source, target = tmp_path / "in", path.with_suffix(".out")
+        source.write_text("The man sleeps.\n")
+        words = ("translate", path, "--json", "--input", source, "--output", target)
+        assert invoke(*words).exit_code == 0
+        (path / "confidence.json").write_text(calibration.model_copy(update={"num_pairs": 1}).model_dump_json())
+        source.write_text("The man sleeps.\nThe dog sleeps.\n")
+        assert "was written with confidence" in invoke(*words, "--continue").stderr
         (path / "confidence.json").write_text("{}")  # as if written again
         assert invoke("translate", path, stdin=text).exit_code == 0
         (path / "confidence.json").write_text(calibration.model_dump_json())

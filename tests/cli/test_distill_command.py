@@ -41,10 +41,20 @@ def student(corpus: Path, tmp_path: Path) -> Path:
     return tmp_path / "student.yaml"
 
 
+CALLS: list[tuple[str, int, str | None]] = []
+"""Source, number of hypotheses and reference in each call of `best_text`."""
+
+
 @pytest.fixture(autouse=True)
 def _any_translation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use every translation, since those of an untrained teacher are flagged, and write small shards."""
-    monkeypatch.setattr(distill, "best_text", lambda src, n_best, reference: n_best.text or "leer")
+
+    def best_text(src: str, n_best: Translation, reference: str | None) -> str:
+        CALLS.append((src, 1 + len(n_best.alternatives), reference))
+        return n_best.text or "leer"
+
+    CALLS.clear()
+    monkeypatch.setattr(distill, "best_text", best_text)
     monkeypatch.setattr(distill, "SHARD_LINES", 25)
 
 
@@ -55,6 +65,10 @@ def test_a_student_trains_on_the_chosen_translations_and_is_compared(
     extra.write_text("The man sleeps.\nThe dog eats.\n")
     result = invoke("distill", trained[0], "--config", student, "--mono", extra, "--run-dir", run)
     assert result.exit_code == 0, result.stderr
+    few = [(tmp_path / f"few.{side}").read_text().splitlines() for side in ("en", "de")]
+    given = [*zip(*few, strict=True), ("The man sleeps.", None), ("The dog eats.", None)]
+    assert [(src, reference) for src, _, reference in CALLS] == given
+    assert {number for _, number, _ in CALLS} == {5}
     rows = [line.split() for line in result.stdout.splitlines()]
     assert [row[1] for row in rows[1:]] == ["teacher", "student"]
     assert int(rows[1][5].replace(",", "")) > int(rows[2][5].replace(",", ""))
@@ -64,6 +78,16 @@ def test_a_student_trains_on_the_chosen_translations_and_is_compared(
     assert list(config.data.corpora) == ["distilled"]
     assert len(config.data.train) == 1
     assert [path.name for path in sorted(RunDir(run).corpus.iterdir())] == ["distilled.tsv", "teacher.json"]
+
+
+def test_both_models_are_compared_with_the_search_of_the_student(run: Path, student: Path, tmp_path: Path) -> None:
+    """`keep`, which needs several beams, would be an error with the student's single beam."""
+    path = RunDir(run).config
+    path.write_text(path.read_text().replace("keep: null", "keep: numbers"))
+    write_checksums(run, {**read_meta(run, CHECKSUMS)["sha256"], path.name: file_sha256(path)})
+    student.write_text(student.read_text() + "decoding: {beam_size: 1}\n")
+    result = invoke("distill", run, "--config", student, "--run-dir", tmp_path / "new")
+    assert result.exit_code == 0, result.stderr
 
 
 def test_an_interrupted_translation_resumes_with_equal_text(

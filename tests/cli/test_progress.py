@@ -110,7 +110,7 @@ def test_elapsed_time_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     with alive("tokenizer", bar_format=ELAPSED) as bar:
         bar.start_t -= 61
         time.sleep(1.1)
-    assert "tokenizer: 01:02" in terminal.getvalue()
+    assert re.search("tokenizer: 01:0[2-9]", terminal.getvalue())
 
 
 def test_elapsed_time_in_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

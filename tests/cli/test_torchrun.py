@@ -140,7 +140,8 @@ def test_sigterm_saves_once_and_stops_all_processes(corpus: Path, tmp_path: Path
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=60)
     assert stderr.count("saved; resume with") == 1, stderr
-    assert RunDir(run).steps()
+    assert f"stopped at step {RunDir(run).steps()[-1]}, checkpoint saved" in stderr
+    assert process.returncode != 0
 
 
 @pytest.mark.process

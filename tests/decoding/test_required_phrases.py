@@ -19,7 +19,7 @@ from mtformer.decoding.constraints import (
 from mtformer.decoding.inputs import Line, Segment, _phrase_ids, make_segments, required_terms
 from mtformer.decoding.rules import Rule
 from mtformer.decoding.search import Hypothesis
-from mtformer.decoding.translation import NUMBERS, REPETITION, Translation
+from mtformer.decoding.translation import LOST_ADDRESS, NUMBERS, REPETITION, Translation
 from mtformer.decoding.translator import Translator
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import EOS, SPACE, UNK, Tokenizer
@@ -272,11 +272,12 @@ def test_a_phrase_that_needs_a_repetition_is_dropped(
     assert [flag for flag in one.flags if flag != REPETITION] == [f"missing: {phrase}" for phrase in missed]
 
 
+@pytest.mark.parametrize("flag", [NUMBERS, LOST_ADDRESS])
 def test_keep_returns_the_first_hypothesis_without_lost_numbers(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
     def flags(source: str, text: str, in_digits: bool) -> list[str]:
-        return [NUMBERS] * (len(text.strip()) % 3 > 0)
+        return [flag] * (len(text.strip()) % 3 > 0)
 
     monkeypatch.setattr(postprocessing, "text_flags", flags)
     lines = ["der hund", "die katze im park", "ein mann liest", "rot und blau"]

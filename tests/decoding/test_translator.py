@@ -9,6 +9,7 @@ import pytest
 import torch
 from toy import random_lines
 
+from mtformer.config.schema import DecodingConfig
 from mtformer.decoding import engine as module
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator, override
@@ -96,6 +97,11 @@ def test_default_settings_are_those_of_the_run(translator: Translator, monkeypat
     longest = [len(t.tokens) for t in translator.translate(lines, min_length_ratio=2.0, max_length_ratio=2.0)]
     sources = translator.tokenizers.src.encode(lines)
     assert all(2 * len(ids) <= n <= 2 * len(ids) + 10 for ids, n in zip(sources, longest, strict=True))
+
+
+def test_a_whole_section_replaces_settings_that_it_does_not_have(translator: Translator) -> None:
+    changed = translator.with_decoding(keep="numbers", max_length=7)
+    assert changed.with_decoding(DecodingConfig(beam_size=1)).decoding == DecodingConfig(beam_size=1)
 
 
 def test_settings_out_of_range_raise_one_line_errors(translator: Translator) -> None:

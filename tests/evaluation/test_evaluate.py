@@ -32,8 +32,10 @@ class FakeTranslator:
 
     def __init__(self, answers: list[str]) -> None:
         self.answers = dict(zip(SOURCES, answers, strict=True))
+        self.languages = list[str | None]()
 
     def into(self, language: str | None) -> "FakeTranslator":
+        self.languages.append(language)
         return self
 
     def translate(self, lines: list[str], progress: Callable[[int], Any] | None = None) -> list[Translation]:
@@ -43,8 +45,9 @@ class FakeTranslator:
 def test_hypotheses_and_scores_are_saved(tmp_path: Path) -> None:
     answers = ["Der Hund läuft heute im Wald.", "", "Eine Frau liest ein Buch."]
     folder = RunDir(tmp_path).evaluation("mine")
-    test = EvalSet("mine", SOURCES, [REFERENCES])
-    evaluation = evaluate(FakeTranslator(answers), test, EvaluationConfig(), folder)  # type: ignore[arg-type]
+    test, translator = EvalSet("mine", SOURCES, [REFERENCES], "de", "en"), FakeTranslator(answers)
+    evaluation = evaluate(translator, test, EvaluationConfig(), folder)  # type: ignore[arg-type]
+    assert translator.languages == ["de"]
 
     assert (folder / "hypotheses.txt").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in answers)
     card = read_card(folder)

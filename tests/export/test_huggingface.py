@@ -210,4 +210,4 @@ def test_export_from_the_command_line(make_random: Make, tmp_path: Path) -> None
         "tokenizer_config.json",
         "vocab.json",
     ]
-    assert "/somewhere" not in (run.path / "huggingface" / "config.json").read_text()
+    assert "/somewhere" not in (run.path / "huggingface" / "README.md").read_text()

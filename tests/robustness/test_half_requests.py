@@ -79,4 +79,5 @@ def test_bad_requests(url: str, attacks: Attacks, passed: Passed) -> None:
             waiting.append(connection)
             if chance.random() < 0.5 or len(waiting) > OPEN_AT_ONCE:
                 waiting.pop(chance.randrange(len(waiting))).close()
+        assert all((status(connection) or 0) < 500 for connection in waiting)
     passed("bad requests: valid requests are answered", num_passed, total)
