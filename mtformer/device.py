@@ -1,7 +1,6 @@
 """Device and precision selection, and memory settings."""
 
 import ctypes
-import logging
 import os
 import sys
 import timeit
@@ -17,7 +16,6 @@ KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64, "LRU_CACHE_CAPACITY": 32
 """Sizes of oneDNN's kernel caches. Each kernel, with its scratch memory, serves one shape, and nearly every batch has
 new shapes. At the default size of 1,024, only kernels of the current step are reused, and the others take up gigabytes
 (docs/benchmarks.md)."""
-log = logging.getLogger("mtformer")
 
 
 def pick_device(name: str) -> torch.device:

@@ -1,9 +1,12 @@
-"""Exceptions. The message of a user error is one line: what is wrong, where, and what to do."""
+"""Exceptions, and the log. The message of a user error is one line: what is wrong, where, and what to do."""
 
 import errno
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+log = logging.getLogger("mtformer")
 
 
 class MtformerError(Exception):

@@ -17,14 +17,13 @@ from functools import lru_cache, partial
 from typing import Any
 
 from mtformer import __version__
-from mtformer.errors import ConfigError, DataError, MtformerError, require_extra
+from mtformer.errors import ConfigError, DataError, MtformerError, log, require_extra
 
 CONNECT_SECONDS = 10
 LOCAL = "ray"
 """Address of the cluster of RAY_ADDRESS, else of one that runs on this machine, else of one that is started."""
 RETRIES = 3
 _load = lru_cache(maxsize=1)(pickle.loads)
-log = logging.getLogger("mtformer")
 
 
 @contextmanager

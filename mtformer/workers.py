@@ -1,6 +1,5 @@
 """Apply a function to many items in several processes or on a Ray cluster; results keep the order of the items."""
 
-import logging
 import multiprocessing
 import os
 import signal
@@ -14,7 +13,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from mtformer.errors import DataError
+from mtformer.errors import DataError, log
 
 if TYPE_CHECKING:
     from mtformer.ray_tasks import RayTasks
@@ -26,7 +25,6 @@ Result = TypeVar("Result")
 Function = Callable[[Any, int], Any]
 _make_tasks: "type[RayTasks] | None" = None
 """Set inside `use_ray`."""
-log = logging.getLogger("mtformer")
 
 
 class WorkerEndedError(DataError):

@@ -1,7 +1,6 @@
 """`mtformer data`: inspect, clean, prepare and generate corpora."""
 
 import json
-import logging
 import os
 import re
 from collections.abc import Sequence
@@ -28,13 +27,12 @@ from mtformer.data.corpus.sources import describe, languages, read_records, requ
 from mtformer.data.demo import write_demo
 from mtformer.data.store.cache import delete_unused, entries
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
-from mtformer.errors import ConfigError, explain_write_errors
+from mtformer.errors import ConfigError, explain_write_errors, log
 from mtformer.files import cache_folder, write_text
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 from mtformer.workers import use_ray
 
-log = logging.getLogger("mtformer")
 app = typer.Typer(cls=Group, help="Check, clean, prepare and generate corpora; manage the cache.", no_args_is_help=True)
 
 SrcLang = Annotated[str | None, optional("With files: source language code.", "--src-lang")]

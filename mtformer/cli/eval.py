@@ -1,7 +1,6 @@
 """`mtformer eval`, which also runs at the end of training, `mtformer score` and `mtformer exam`."""
 
 import json
-import logging
 import math
 import os
 import re
@@ -19,7 +18,7 @@ from mtformer.cli.options import ToOption, argument, optional, require_at_most_o
 from mtformer.cli.output import echo, for_terminal, printable, table_lines
 from mtformer.config.data import TextFiles
 from mtformer.config.loading import load_config
-from mtformer.errors import ConfigError, explain_write_errors
+from mtformer.errors import ConfigError, explain_write_errors, log
 from mtformer.files import FORMAT, write_text
 from mtformer.run_dir import RunDir
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator
     from mtformer.evaluation.card import EvalSet
     from mtformer.evaluation.exam import Row
-
-log = logging.getLogger("mtformer")
 
 
 def evaluate(

@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-import logging
 import os
 import shutil
 import sys
@@ -14,10 +13,9 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from mtformer.data.corpus.readers import SUFFIXES, create_bytes, open_bytes, read_line, reading
-from mtformer.errors import DataError
+from mtformer.errors import DataError, log
 from mtformer.files import atomic_file, file_sha256, locked, read_json, sync, write_text
 
-log = logging.getLogger("mtformer")
 LINES_AT_ONCE = 2000
 """Maximum number of lines that are read, sorted by length and translated together, to limit memory."""
 BYTES_AT_ONCE = 1 << 20

@@ -1,7 +1,6 @@
 """`mtformer serve`: a web page and an HTTP API for a model."""
 
 import contextlib
-import logging
 import os
 from typing import Annotated
 
@@ -10,9 +9,8 @@ import typer
 from mtformer.cli.app import DEBUG
 from mtformer.cli.decoding_options import Load
 from mtformer.cli.options import EnsembleArgument, optional
-from mtformer.errors import ConfigError, require_extra
+from mtformer.errors import ConfigError, log, require_extra
 
-log = logging.getLogger("mtformer")
 PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_fastapi_instrumentator", "bs4")
 KEY_HELP = "api_key that requests must send (or set MTFORMER_API_KEY); required if other machines can reach --host."
 

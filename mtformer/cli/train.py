@@ -17,7 +17,7 @@ from mtformer.cli import options
 from mtformer.cli.help import Command
 from mtformer.cli.options import argument, optional, require_at_most_one
 from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines, log_to_file, table_lines
-from mtformer.errors import ConfigError, DataError, InterruptedRunError
+from mtformer.errors import ConfigError, DataError, InterruptedRunError, log
 from mtformer.files import CHECKSUMS
 from mtformer.run_dir import RunDir
 from mtformer.slurm import set_ranks
@@ -25,8 +25,6 @@ from mtformer.slurm import set_ranks
 if TYPE_CHECKING:
     from mtformer.config.schema import Config
     from mtformer.experiment.open_run import Resume
-
-log = logging.getLogger("mtformer")
 
 
 class TrainCommand(Command):
@@ -116,7 +114,7 @@ def run_training(
 
     run, is_main = RunDir(run_dir), os.environ.get("RANK", "0") == "0"
     if not is_main:  # only the first process started by torchrun logs
-        logging.getLogger("mtformer").setLevel(logging.ERROR)
+        log.setLevel(logging.ERROR)
     log_file = log_to_file(run.log) if is_main else contextlib.nullcontext()
     try:
         with log_file, TrainingProgress() as progress:

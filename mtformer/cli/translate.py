@@ -1,7 +1,6 @@
 """`mtformer translate`: read lines and write one translation per line."""
 
 import json
-import logging
 import os
 import sys
 import zlib
@@ -22,7 +21,7 @@ from mtformer.cli.line_files import ParallelLines, Position, ResumableOutput, pa
 from mtformer.cli.options import EnsembleArgument, OnOption, ToOption, optional
 from mtformer.cli.output import for_terminal
 from mtformer.data.corpus.readers import create_bytes, read_lines
-from mtformer.errors import ConfigError, DataError, require_extra
+from mtformer.errors import ConfigError, DataError, log, require_extra
 from mtformer.files import file_sha256, naming_file
 from mtformer.text.tags import Target
 from mtformer.workers import Workers, use_ray
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from mtformer.decoding.translation import Translation
     from mtformer.decoding.translator import Translator
     from mtformer.report.attention import AttentionFile
-
-log = logging.getLogger("mtformer")
 
 
 def translate(

@@ -1,6 +1,5 @@
 """Read, merge, validate, write and compare configs; the origin of each value is recorded."""
 
-import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,11 +14,10 @@ from mtformer.config.fields import child, describe_errors, fields, is_section, k
 from mtformer.config.schema import Config
 from mtformer.config.section import Key, Section, key_of
 from mtformer.config.yaml_text import DEFAULT, REQUIRED, KeyPath, Origin, Origins, dotted, read_yaml, write_yaml
-from mtformer.errors import ConfigError
+from mtformer.errors import ConfigError, log
 from mtformer.files import FORMAT, expand_user, read_bytes, require_format, require_text
 
 SectionT = TypeVar("SectionT", bound=Section)
-log = logging.getLogger("mtformer")
 MOST_BYTES = 1_000_000
 """Maximum size of a config in bytes; reading YAML of this size takes a minute."""
 MOST_KEYS = 20

@@ -3,7 +3,6 @@
 N translations, F features.
 """
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +13,8 @@ import torch
 from pydantic import BaseModel, ValidationError
 
 from mtformer.decoding.translation import LOW_CONFIDENCE, Translation
-from mtformer.errors import DataError
+from mtformer.errors import DataError, log
 from mtformer.files import read_bytes
-
-log = logging.getLogger("mtformer")
 
 GOOD_CHRF = 50.0
 """A translation is good if its sentence chrF2++ is at least this."""

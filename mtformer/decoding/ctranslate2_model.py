@@ -3,7 +3,6 @@
 D model width, H heads, G key/value heads, K head width, V vocabulary.
 """
 
-import logging
 import os
 import time
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from mtformer.config.schema import ModelConfig
 from mtformer.data.store.cache import CTRANSLATE2, delete_unused, entries, make_lock
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.inference import alignment_layer
-from mtformer.errors import CheckpointError, ConfigError
+from mtformer.errors import CheckpointError, ConfigError, log
 from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, file_sha256, json_sha256, verify, write_checksums
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.ops import NORM_EPS, LayerNorm, Linear
@@ -32,7 +31,6 @@ from mtformer.weights import load_weights
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH", "geglu": "GELU"}
 NUM_SPECIAL = 4
 UNUSED_SECONDS = 30 * 24 * 3600
-log = logging.getLogger("mtformer")
 
 
 def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: TokenizerPair) -> Path:

@@ -4,7 +4,6 @@ B sentences, S source length, T target length.
 """
 
 import copy
-import logging
 import sys
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,14 +22,13 @@ from mtformer.decoding.rules import LengthBounds, Rule, exclude_repeated_ngrams,
 from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Hypothesis
 from mtformer.device import is_out_of_memory
-from mtformer.errors import ConfigError, DeviceError
+from mtformer.errors import ConfigError, DeviceError, log
 from mtformer.model.attention import record_weights
 from mtformer.model.ops import padding_mask
 from mtformer.model.transformer import DecoderLayer
 from mtformer.text.tags import Target
 from mtformer.text.tokenizer import EOS
 
-log = logging.getLogger("mtformer")
 MAX_WORKERS = 4
 """Maximum number of batches searched at once on a CPU."""
 BATCH_TOKENS = {"cpu": 8192, "cuda": 65_536}

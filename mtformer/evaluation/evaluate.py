@@ -1,6 +1,5 @@
 """Reading, translating and scoring test sets."""
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,11 +9,9 @@ from mtformer.config.schema import EvaluationConfig
 from mtformer.data.corpus.readers import read_lines
 from mtformer.data.corpus.sources import languages, read_pairs
 from mtformer.decoding.translator import Translator
-from mtformer.errors import DataError
+from mtformer.errors import DataError, log
 from mtformer.evaluation.card import EvalSet, ScoreCard, write_card
 from mtformer.evaluation.scores import for_language, looks_tokenized, score
-
-log = logging.getLogger("mtformer")
 
 
 def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:

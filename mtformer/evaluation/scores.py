@@ -1,6 +1,5 @@
 """BLEU, chrF2++ and TER on detokenized text, with their signatures, computed by sacreBLEU (Post 2018)."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mtformer.config.languages import base_code
 from mtformer.config.schema import EvaluationConfig
-from mtformer.errors import ConfigError
+from mtformer.errors import ConfigError, log
 
 if TYPE_CHECKING:  # importing sacreBLEU takes a second
     from sacrebleu.metrics.base import Metric
@@ -23,7 +22,6 @@ BY_LANGUAGE = {
 """BLEU tokenizers that `auto` selects, by the language in a code such as zh-CN or zho_Hant; the default is 13a."""
 UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
 """BLEU tokenizers for text without spaces between words."""
-log = logging.getLogger("mtformer")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Systems to compare: scored runs or files of hypotheses. Runs that differ only in their seed form one system."""
 
-import logging
 import os
 import re
 from collections.abc import Sequence
@@ -11,12 +10,11 @@ from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff, load_config
 from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.data.corpus.readers import read_lines
-from mtformer.errors import DataError
+from mtformer.errors import DataError, log
 from mtformer.evaluation.card import differences, notes, read_card, read_texts
 from mtformer.run_dir import SCORES, RunDir, run_names
 
 SEED = "training.seed"
-log = logging.getLogger("mtformer")
 
 
 def distinguishes(key: str) -> bool:

@@ -8,7 +8,6 @@ NEW                             a run, whose averaged weights are the chosen poi
 
 import contextlib
 import json
-import logging
 import math
 import re
 import zlib
@@ -32,7 +31,7 @@ from mtformer.data.data_report import Pair
 from mtformer.decoding.translator import Translator, from_data_report
 from mtformer.decoding.weights import find_weights
 from mtformer.device import pick_device
-from mtformer.errors import CheckpointError, ConfigError, DataError
+from mtformer.errors import CheckpointError, ConfigError, DataError, log
 from mtformer.evaluation.evaluate import named_sets
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.run_state import lock_run
@@ -60,7 +59,6 @@ RATE = 0.25
 """Peak learning rate divided by that of the model's own training."""
 SHARES = tuple(tenths / 10 for tenths in range(11))
 """Shares of the new weights that are tried."""
-log = logging.getLogger("mtformer")
 
 
 class Point(NamedTuple):

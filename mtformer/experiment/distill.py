@@ -6,7 +6,6 @@ NEW/corpus/distilled.tsv      all sources and their translations
 """
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from importlib.util import find_spec
@@ -21,7 +20,7 @@ from mtformer.data.corpus.sources import read_pairs, source_fingerprint
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.device import pick_device
-from mtformer.errors import ConfigError, DataError
+from mtformer.errors import ConfigError, DataError, log
 from mtformer.evaluation.scores import sentence_chrf
 from mtformer.experiment.run_state import lock_run
 from mtformer.files import atomic_file, file_sha256, write_text
@@ -33,7 +32,6 @@ BEAM_SIZE = 5
 MIN_CHRF = 30.0
 """Minimum chrF2++ of the best translation against the reference; below it, one of the two is probably wrong."""
 DISTILLED = "distilled.tsv"
-log = logging.getLogger("mtformer")
 
 
 def load_teachers(runs: Sequence[Path], student: Config) -> Translator:

@@ -5,7 +5,6 @@ one once the new one is prepared. If the process is killed in between, the next 
 """
 
 import contextlib
-import logging
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ from mtformer import __version__
 from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff, dump_config, load_config
 from mtformer.config.schema import Config
-from mtformer.errors import CheckpointError
+from mtformer.errors import CheckpointError, log
 from mtformer.evaluation.scores import for_language
 from mtformer.experiment.prepare import Prepared
 from mtformer.files import LEFTOVER, clear_leftovers, delete_folder
@@ -33,7 +32,6 @@ DEV_TOKENIZERS = "dev BLEU tokenizers"
 TO_THE_END = ("cosine", "linear")
 """Schedules that depend on `max_steps`."""
 INEXACT = " (the run now differs from an uninterrupted one)"
-log = logging.getLogger("mtformer")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """Memory check and dry run: memory, time and disk space for a training run, estimated by trying its largest batches."""
 
-import logging
 import math
 import shutil
 import tempfile
@@ -16,7 +15,7 @@ from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.decoding.engine import plan_batches
 from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
-from mtformer.errors import DeviceError
+from mtformer.errors import DeviceError, log
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.recommend import differences, measure, recommend
 from mtformer.experiment.runs import format_bytes, format_duration
@@ -33,7 +32,6 @@ COMPILE_SECONDS, COMPILE_GAIN = 240, 0.1
 BYTES_OF_WEIGHT = 4
 BYTES_OF_CHECKPOINT = 12
 """Bytes per parameter: the weight and two Adam moments in float32."""
-log = logging.getLogger("mtformer")
 
 
 class MemoryCheck(NamedTuple):

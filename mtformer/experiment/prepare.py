@@ -4,7 +4,6 @@ With `training.init_from`, the tokenizers and the initial weights are those of a
 """
 
 import itertools
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -34,7 +33,7 @@ from mtformer.data.store.prepare import Advance, log_progress, prepare
 from mtformer.decoding.sentences import split_sentences
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights
-from mtformer.errors import CheckpointError, ConfigError, explain_write_errors
+from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log
 from mtformer.evaluation.evaluate import source_set
 from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, json_sha256, verify, write_checksums
 from mtformer.model.transformer import Transformer
@@ -48,7 +47,6 @@ SAMPLED_BLOCKS = 40
 """Number of blocks (10,240 lines in total) in which lines with several sentences are counted."""
 AUGMENTED_WINDOW_PAIRS = 1 << 14
 """Window size with augmentation; it is small, because the first batch waits for a window to be augmented."""
-log = logging.getLogger("mtformer")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ The lock file `.NAME.lock` is next to the run directory, because `--overwrite` r
 
 import contextlib
 import json
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -21,7 +20,6 @@ from mtformer.run_dir import RunDir
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
 LOCK_SECONDS = 1.0
 """Time that a new training process waits for the lock; processes that read the state hold it briefly."""
-log = logging.getLogger("mtformer")
 
 
 @dataclass(frozen=True)

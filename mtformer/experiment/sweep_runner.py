@@ -4,7 +4,6 @@ SWEEP/sweep.json contains the plan and the exit codes; everything else is in the
 """
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mtformer.config.loading import config_diff, dump_config, load_config, resolve_paths
-from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
+from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError, log
 from mtformer.experiment.run_state import read_state
 from mtformer.experiment.runs import RunContents, summarize
 from mtformer.experiment.sweep import PlannedRun, Sweep
@@ -36,7 +35,6 @@ THREADS = "OMP_NUM_THREADS"
 DEVICES = "CUDA_VISIBLE_DEVICES"
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 """Exit codes of a training process that saved a checkpoint after a signal."""
-log = logging.getLogger("mtformer")
 
 
 @dataclass

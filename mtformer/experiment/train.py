@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,7 +14,7 @@ from mtformer.config.schema import Config
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights
 from mtformer.device import be_deterministic, pick_device, pick_precision, set_up_memory
-from mtformer.errors import CheckpointError, DeviceError
+from mtformer.errors import CheckpointError, DeviceError, log
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.open_run import Resume, compare_environments, describe_environment, open_run
 from mtformer.experiment.preflight import MemoryCheck, check_memory, choose_batches, make_step
@@ -31,8 +30,6 @@ from mtformer.training.ranks import Ranks, join_ranks, own_device
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import Decoded, DecodeDev
 from mtformer.weights import average_weights, read_weights
-
-log = logging.getLogger("mtformer")
 
 
 class Outcome(NamedTuple):

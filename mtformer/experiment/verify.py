@@ -1,7 +1,6 @@
 """Repeat a training run and compare the results: `train --verify-resume` and `reproduce`."""
 
 import contextlib
-import logging
 import multiprocessing
 import os
 import re
@@ -19,7 +18,7 @@ from torch import Tensor, distributed
 from mtformer.config.loading import dump_config, load_config, resolve_paths, without_side_outputs
 from mtformer.config.schema import Config
 from mtformer.device import pick_device, pick_precision, use_threads
-from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError
+from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError, log
 from mtformer.experiment.train import train_experiment
 from mtformer.files import read_meta, write_text
 from mtformer.run_dir import WEIGHTS, RunDir, write_config
@@ -35,7 +34,6 @@ INTERVALS = {"validate_every": 7, "log_every": 4}
 """Validations occur before the stop, after it and at the end; one log interval includes the stop."""
 REPRODUCED_STEPS = 50
 SECONDS = ("seconds", "seconds_before")
-log = logging.getLogger("mtformer")
 
 Part = Callable[[Config, Path, int | None], None]
 """Function (config, run directory, stop step) that starts or resumes the run and trains to that step or the end."""

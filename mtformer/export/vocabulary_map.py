@@ -4,7 +4,6 @@ They are those with the highest expected number of links in the training data by
 L links, each between a target token and a source token of its sentence; V target vocabulary.
 """
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from mtformer.config.data import DataConfig, Source
 from mtformer.data.corpus.sources import read_pairs
 from mtformer.decoding.translator import from_data_report
-from mtformer.errors import ConfigError
+from mtformer.errors import ConfigError, log
 from mtformer.run_dir import CT2_VOCABULARY_MAP, RunDir
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, TokenizerPair
 
@@ -27,7 +26,6 @@ MAX_PAIRS, MAX_LINKS, BLOCK = 500_000, 2500, 20_000
 """Number of training pairs in the sample, links of a pair, and pairs at a time."""
 NUM_ITERATIONS = 5
 SEPARATORS = str.maketrans("", "", " \t\r\n")
-log = logging.getLogger("mtformer")
 Ids = tuple[list[int], list[int]]
 
 

@@ -4,14 +4,13 @@ L layers, H heads, S source tokens, T target tokens.
 """
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
 from mtformer.decoding.attention_maps import AttentionMaps, attention_maps
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
-from mtformer.errors import ConfigError
+from mtformer.errors import ConfigError, log
 from mtformer.experiment.runs import RunContents
 from mtformer.files import write_text
 from mtformer.report.sentences import Sentence, choose_evenly
@@ -25,7 +24,6 @@ MAX_WORDS = 15
 MAX_SENTENCES = 6
 MAX_WEIGHTS = 400_000
 """Maximum number of weights in all maps of a page, about a megabyte."""
-log = logging.getLogger("mtformer")
 
 
 def page_maps(run: RunContents, sentences: dict[str, list[Sentence]], max_weights: int) -> list[dict[str, Any]]:

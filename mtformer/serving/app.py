@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import queue
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from mtformer.decoding.html import Fragment
 from mtformer.decoding.inputs import one_line
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
-from mtformer.errors import MtformerError
+from mtformer.errors import MtformerError, log
 from mtformer.serving import requests
 from mtformer.serving.batcher import Batcher, ClosedError, Job
 from mtformer.serving.page import line_values, make_page, respond_with
@@ -30,7 +29,6 @@ from mtformer.serving.requests import Settings, Text, TextRequest, TranslationRe
 from mtformer.serving.server import explain_loop_error
 from mtformer.templating import render
 
-log = logging.getLogger("mtformer")
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 ANSWER_SECONDS = 120
 """Maximum time to wait for a translation."""

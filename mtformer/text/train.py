@@ -1,7 +1,6 @@
 """Train SentencePiece models with the settings of the `tokenizer` section."""
 
 import io
-import logging
 import random
 import re
 from collections.abc import Iterable
@@ -10,7 +9,7 @@ from pathlib import Path
 import sentencepiece
 
 from mtformer.config.schema import TokenizerConfig
-from mtformer.errors import DataError
+from mtformer.errors import DataError, log
 from mtformer.files import atomic_file
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
@@ -20,7 +19,6 @@ NUM_THREADS = 8
 """Fixed, because the order of floating-point sums, and thus the model, depends on the number of threads."""
 SLOW_FROM = 200_000
 """Number of lines above which training takes minutes: 876,000 Japanese and English lines take 9 minutes and 2.9 GB."""
-log = logging.getLogger("mtformer")
 
 
 def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -> None:

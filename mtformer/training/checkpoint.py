@@ -11,7 +11,6 @@ A checkpoint is a folder that is written atomically:
 Old checkpoints are deleted after the new one is saved. Resuming uses the latest intact one and renames damaged ones.
 """
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,12 +21,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mtformer.config.schema import TrainingConfig
-from mtformer.errors import CheckpointError
+from mtformer.errors import CheckpointError, log
 from mtformer.files import DamagedError, atomic_folder, clear_leftovers, delete_folder, verify, write_meta
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training.history import log_checksum
-
-log = logging.getLogger("mtformer")
 
 
 def save_checkpoint(

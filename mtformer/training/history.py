@@ -13,15 +13,12 @@ logged if that part of a file has changed.
 import contextlib
 import hashlib
 import json
-import logging
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from mtformer.errors import CheckpointError
+from mtformer.errors import CheckpointError, log
 from mtformer.files import atomic_file, parse_json, sync
-
-log = logging.getLogger("mtformer")
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """The training loop: steps, log lines, validations, checkpoints, and resuming."""
 
 import itertools
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +16,7 @@ from torch import Tensor
 from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.data.batching.mixture import START, SamplerState
-from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
+from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError, log
 from mtformer.files import read_meta
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir, lower_is_better
 from mtformer.training.budget import FIRST_STEPS, Budget, relative_cost, with_steps
@@ -33,7 +32,6 @@ from mtformer.weights import not_finite
 SCHEDULE_KEYS = ("learning_rate", "max_minutes", "max_steps", "schedule", "warmup_steps")
 MAX_JUMP = 0.05
 """Largest relative change of the learning rate by a changed schedule that is not reported."""
-log = logging.getLogger("mtformer")
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """Log metrics of a run to metrics.jsonl and TensorBoard."""
 
-import logging
 import math
 import os
 import time
@@ -14,13 +13,11 @@ import torch
 from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.device import peak_bytes
-from mtformer.errors import require_extra
+from mtformer.errors import log, require_extra
 from mtformer.run_dir import RunDir
 from mtformer.training.history import append_record
 from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import StepResult
-
-log = logging.getLogger("mtformer")
 
 
 class Metrics(ExitStack):

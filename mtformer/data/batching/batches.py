@@ -3,7 +3,6 @@
 Tensor dimensions: B pairs; S and T are the source and target length in tokens, including eos or bos.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +17,11 @@ from torch import Tensor
 
 from mtformer.data.batching.mixture import START, Corpus, Mixture, SamplerState, Window
 from mtformer.data.store.pairs import Column, Ints, Lengths, Pairs, flat, id_column, join, lengths, make_pairs, prefix
+from mtformer.errors import log
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
 NUM_AHEAD = 8
 """Maximum number of prefetched batches."""
-log = logging.getLogger("mtformer")
 T = TypeVar("T")
 
 

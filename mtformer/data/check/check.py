@@ -4,7 +4,6 @@ Worker processes count the findings of each chunk (`_check`). The main process a
 and overlap, and draws random samples, which require whole sets (`_Pass`); temporary files have up to 48 bytes per pair.
 """
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,10 +27,9 @@ from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, has
 from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code, count_reasons, in_order
 from mtformer.data.filters.scripts import Alphabet
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, TokenCounts
+from mtformer.errors import log
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.workers import Workers
-
-log = logging.getLogger("mtformer")
 
 NUM_SAMPLED = 20
 """Number of random pairs kept per reason for removal."""

@@ -9,7 +9,6 @@ from the hashed contents is kept.
 
 import gc
 import json
-import logging
 import os
 import shutil
 import time
@@ -33,7 +32,7 @@ from mtformer.data.store.cache import BUILDING, STORE, delete_unused, make_lock
 from mtformer.data.store.pairs import Pairs, join, make_pairs
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, take
 from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, Shard, Store, write_shard
-from mtformer.errors import DataError, explain_write_errors
+from mtformer.errors import DataError, explain_write_errors, log
 from mtformer.files import FORMAT, atomic_file, cache_folder, json_sha256, read_json, sync, write_text
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.workers import WorkerEndedError, Workers
@@ -45,7 +44,6 @@ LOG_PAIRS = 20 * SHARD_PAIRS
 STALE_SECONDS = 7 * 24 * 3600
 ROW = np.dtype([("key", np.uint64), ("counts", np.int32, (4,))])
 """Duplicate key and token counts of a row of a shard."""
-log = logging.getLogger("mtformer")
 Advance = Callable[[int, float], object]
 """Called with the number of processed pairs, and their approximate share of the corpus (0: unknown)."""
 
