@@ -102,7 +102,6 @@ class RayTasks:
         return done
 
     def _finish(self, done: "Future[Any]", future: "Future[tuple[str, Any]]") -> None:
-        """Copy the result or the error of a task."""
         if (error := future.exception()) is not None:
             done.set_exception(DataError(f"a task failed on Ray: {_one_line(error)}"))
             return

@@ -9,21 +9,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mtformer.errors import DataError, log
-
-if TYPE_CHECKING:
-    from mtformer.ray_tasks import RayTasks
+from mtformer.ray_tasks import RayTasks, connect
 
 ITEMS_ALONE = 4
 """Number of items that the main process computes before it starts worker processes, which takes seconds."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Function = Callable[[Any, int], Any]
-_make_tasks: "type[RayTasks] | None" = None
+_make_tasks: type[RayTasks] | None = None
 """Set inside `use_ray`."""
 
 
@@ -41,8 +39,6 @@ def use_ray(address: str | None) -> Iterator[None]:
     if address is None:
         yield
         return
-    from mtformer.ray_tasks import RayTasks, connect
-
     with connect(address):
         _make_tasks = RayTasks
         try:
@@ -51,7 +47,7 @@ def use_ray(address: str | None) -> Iterator[None]:
             _make_tasks = None
 
 
-class Workers(Generic[Item, Result]):
+class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Result]):
     """Pool of processes, or of Ray tasks inside `use_ray`.
 
     Without Ray, the main process computes the first items itself, or all items if `num_processes` is 1. Processes are
@@ -87,9 +83,6 @@ class Workers(Generic[Item, Result]):
             self.num_processes, self._num_alone = self._tasks.jobs * (1 if starts_programs else 2), 0
         elif starts_programs:
             self._threads = ThreadPoolExecutor(self.num_processes)
-
-    def __enter__(self) -> "Workers[Item, Result]":
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Wait for the items that are being computed."""

@@ -23,7 +23,7 @@ from mtformer.config.schema import Config
 from mtformer.data.check.check import check_corpora, num_bytes
 from mtformer.data.check.clean import clean as clean_corpus
 from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
-from mtformer.data.corpus.sources import describe, languages, read_records, require_files
+from mtformer.data.corpus.sources import describe, read_records, require_files
 from mtformer.data.demo import write_demo
 from mtformer.data.store.cache import delete_unused, entries
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
@@ -98,7 +98,7 @@ def clean(
     data = config.data
     _require_one_direction(config)
     require_files(data.train)
-    direction = languages(data.train[0], data)
+    direction = data.languages(data.train[0])
     if tokenizers is None:
         log.info("max_tokens and max_length_ratio are not applied without a tokenizer; name one with --tokenizer")
     with use_ray(on), tqdm(desc="clean", unit="pair", unit_scale=True, disable=None, leave=False) as bar:
@@ -220,9 +220,9 @@ def _require_one_direction(config: Config) -> None:
     data = config.data
     if not data.train:
         raise ConfigError("data.train: no training data; name at least one source")
-    first = "-".join(languages(data.train[0], data))
+    first = "-".join(data.languages(data.train[0]))
     for source in data.train:
-        if (direction := "-".join(languages(source, data))) != first:
+        if (direction := "-".join(data.languages(source))) != first:
             raise ConfigError(f"{describe(source)}: is {direction}, not {first}; clean one direction at a time")
     if data.corpora:
         log.info("only data.train is cleaned; clean the files of data.corpora (%s) too", ", ".join(data.corpora))

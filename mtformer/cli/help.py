@@ -21,7 +21,6 @@ MOST_IN_ONE_PANEL = 10
 
 class _Help:
     def format_help(self: Any, ctx: Any, formatter: Any) -> None:
-        """Write the help screen."""
         from rich.console import Console
         from rich.panel import Panel
         from rich.table import Table

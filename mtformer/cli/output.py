@@ -23,6 +23,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """Control characters except tabs and line ends."""
 OTHER_LOGS = ("sacrebleu", "asyncio")
 log = logging.getLogger("mtformer")
+_log_once = cache(log.log)
 
 
 def use_utf8() -> None:
@@ -144,12 +145,7 @@ class _OnceHandler(logging.Handler):
     """Handler that forwards the first line of each distinct message to the package's log, with the logger name."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _log_once(record.levelno, f"{record.name}: {record.getMessage().splitlines()[0]}")
-
-
-@cache
-def _log_once(level: int, line: str) -> None:
-    log.log(level, "%s", line)
+        _log_once(record.levelno, "%s", f"{record.name}: {record.getMessage().splitlines()[0]}")
 
 
 class _TerminalHandler(logging.Handler):

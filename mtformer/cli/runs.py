@@ -13,16 +13,7 @@ import typer
 
 from mtformer.cli.options import argument, optional, require_at_most_one
 from mtformer.cli.output import echo, for_terminal, table_lines
-from mtformer.experiment.runs import (
-    COLUMNS,
-    RunRow,
-    differing_keys,
-    format_duration,
-    format_value,
-    list_runs,
-    sort_runs,
-    without_folder,
-)
+from mtformer.experiment.runs import COLUMNS, RunRow, differing_keys, format_value, list_runs, sort_runs, without_folder
 from mtformer.experiment.sweep import short_keys
 from mtformer.run_dir import RunDir
 
@@ -64,7 +55,7 @@ def runs(
 
 def table(rows: Sequence[RunRow], keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
     """Return the lines of a table of at most `width` characters (None: all columns), and the columns left out."""
-    columns = [list(column) for column in zip(COLUMNS, *map(_cells, rows), strict=True)]
+    columns = [list(column) for column in zip(COLUMNS, *map(RunRow.cells, rows), strict=True)]
     left_out = [header for header, *cells in columns if header in DETAILS and any(cells)] if width is not None else []
     shown = [one for one in columns if any(one[1:]) and one[0] not in left_out]
     if width is not None:
@@ -91,22 +82,6 @@ def _print_csv(rows: Sequence[RunRow], keys: Sequence[str]) -> None:
     for values, row in zip(plain, rows, strict=True):
         cells = [*(values[name] for name in fields), *(format_value(row.config.get(key, "")) for key in keys)]
         writer.writerow([for_terminal(cell, sys.stdout) if isinstance(cell, str) else cell for cell in cells])
-
-
-def _cells(row: RunRow) -> list[str]:
-    """Return the cells of a row, in the order of COLUMNS."""
-    of = f"/{row.max_steps}" if row.max_steps is not None else ""
-    return [
-        row.name,
-        row.state if row.note is None else f"{row.state}, {row.note}",
-        "" if row.step is None else f"{row.step}{of}",
-        "" if row.best is None else f"{row.metric} {row.best:.2f}",
-        "" if row.best_step is None else f"{row.best_step}",
-        "" if row.test is None else f"{row.test_set} {row.test:.2f}",
-        row.weights or "",
-        "" if row.tokens_per_second is None else f"{row.tokens_per_second:.0f}",
-        "" if row.seconds is None else format_duration(row.seconds),
-    ]
 
 
 def _wrapped(name: str, width: int) -> str:

@@ -255,13 +255,14 @@ class DataConfig(Section):
         found += [(pair.split()[0], pair.split()[1]) for pair in self.language_pairs]
         return list(dict.fromkeys(found))
 
-    def _directions(self, sources: Iterable[Any]) -> list[tuple[str, str]]:
-        """Return the distinct language pairs of sources, in both directions if `both_directions` is set."""
-        pairs = self._pairs(sources)
-        return list(dict.fromkeys([*pairs, *((tgt, src) for src, tgt in pairs if self.both_directions)]))
+    def languages(self, source: "Source | DataConfig") -> tuple[str, str]:
+        """Return the codes of the source and target language of a source."""
+        return source.src_lang or self.src_lang, source.tgt_lang or self.tgt_lang
 
-    def _pairs(self, sources: Iterable[Any]) -> list[tuple[str, str]]:
-        return [(one.src_lang or self.src_lang, one.tgt_lang or self.tgt_lang) for one in sources]
+    def _directions(self, sources: "Iterable[Source | DataConfig]") -> list[tuple[str, str]]:
+        """Return the distinct language pairs of sources, in both directions if `both_directions` is set."""
+        pairs = [self.languages(one) for one in sources]
+        return list(dict.fromkeys([*pairs, *((tgt, src) for src, tgt in pairs if self.both_directions)]))
 
     @property
     def target_languages(self) -> list[str]:
@@ -276,7 +277,7 @@ class DataConfig(Section):
         if self.train and "train" in self.corpora:
             raise ValueError("corpora.train: this is the name of data.train; choose another name")
         for sources in (self.train, *(one.sources for one in self.corpora.values()), *self.dev_sets.values()):
-            pairs = set(self._pairs(sources))
+            pairs = set(map(self.languages, sources))
             if self.both_directions and any((tgt, src) in pairs for src, tgt in pairs):
                 raise ValueError("both_directions: sources of one corpus differ in the order of languages; swap some")
         return self

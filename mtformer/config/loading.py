@@ -18,6 +18,7 @@ from mtformer.errors import ConfigError, log
 from mtformer.files import FORMAT, expand_user, read_bytes, require_format, require_text
 
 SectionT = TypeVar("SectionT", bound=Section)
+_warn_once = cache(log.warning)
 MOST_BYTES = 1_000_000
 """Maximum size of a config in bytes; reading YAML of this size takes a minute."""
 MOST_KEYS = 20
@@ -120,14 +121,9 @@ def without_removed_keys(value: Any, annotation: Any, path: str) -> Any:
     removed = section.removed if is_section(section) else {}
     for key in removed.keys() & value.keys():
         if value[key] != removed[key]:
-            _warn_of_removed(path, key)
+            _warn_once("%s: %s is not supported anymore and is ignored", path, key)
     kept = {key: one for key, one in value.items() if key not in removed}
     return {key: without_removed_keys(one, child(annotation, key), path) for key, one in kept.items()}
-
-
-@cache
-def _warn_of_removed(path: str, key: str) -> None:
-    log.warning("%s: %s is not supported anymore and is ignored", path, key)
 
 
 def _take_pretrained(tree: dict[str, Any], origins: Origins) -> None:

@@ -82,7 +82,6 @@ class DataReport:
                     self.unusual[side][name] = self.unusual[side].get(name, 0) + found
 
     def __add__(self, other: "DataReport") -> "DataReport":
-        """Return the sum of the reports on two parts of a corpus."""
         return DataReport(**{name: _sum(mine, getattr(other, name)) for name, mine in vars(self).items()})
 
     def lines(self) -> list[str]:

@@ -139,7 +139,6 @@ class _Beams:
         self.done_U = self.done_U | is_enough_U | (position >= self.max_U)
 
     def keep(self, keep_M: Tensor) -> None:
-        """Keep only the given sentences in the batch."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(self, name, value[keep_M])

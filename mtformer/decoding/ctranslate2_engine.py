@@ -6,7 +6,7 @@ B sentences, S source length, T target length.
 import importlib
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +33,8 @@ BATCH_TOKENS = 512
 """Batch size of a worker: source tokens, including padding, times the number of beams; 1024 takes 10 % longer."""
 SCORED_TOKENS = 2048
 """Source tokens, including padding, in a batch of `score`."""
+OPTIONS = {"batch_type": "tokens", "max_input_length": 0}
+"""Options of all calls: batch sizes are in tokens, and the library does not cut sources."""
 NO_PENALTY = 1e-9
 """Used instead of a length penalty of 0, for which the library has another stopping rule; float32 scores are equal."""
 
@@ -127,28 +129,20 @@ class CTranslate2Engine(Engine):
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the log-probability of each token of each target, including its eos."""
-        results = self.translator.score_batch(
-            self._src_pieces(sources),
-            [self._target(target) for target in targets],
-            max_batch_size=SCORED_TOKENS,
-            batch_type="tokens",
-            max_input_length=0,
-        )
+        results = self.translator.score_batch(*self._pieces(sources, targets), max_batch_size=SCORED_TOKENS, **OPTIONS)
         return [list(result.log_probs) for result in results]
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the attention (T, S) from each target to its source, both without eos: float32, on the CPU."""
         results = self.translator.translate_batch(
-            self._src_pieces(sources),
-            [self._target(target) for target in targets],
+            *self._pieces(sources, targets),
             beam_size=1,
             max_decoding_length=max(map(len, targets)) + 1,
             min_decoding_length=0,
             max_batch_size=BATCH_TOKENS,
-            batch_type="tokens",
-            max_input_length=0,
             return_attention=True,
             return_end_token=True,
+            **OPTIONS,
         )
         start = len(self.target.tags)
         return [
@@ -204,8 +198,7 @@ class CTranslate2Engine(Engine):
             # If the limit truncates hypotheses, request twice as many, because truncated ones are returned too.
             patience = 1 if longest else 2
             futures = self.translator.translate_batch(
-                self._src_pieces([one.segment.source for one in some]),
-                [self._target(one.segment.prefix) for one in some],
+                *self._pieces([one.segment.source for one in some], [one.segment.prefix for one in some]),
                 beam_size=settings.beam_size,
                 use_vmap=self.has_vocabulary_map and not has_prefix,  # with both, the library raises IndexError
                 patience=patience,
@@ -217,21 +210,18 @@ class CTranslate2Engine(Engine):
                 max_decoding_length=bound,
                 min_decoding_length=shortest,
                 max_batch_size=max(1, BATCH_TOKENS // settings.beam_size),
-                batch_type="tokens",
-                max_input_length=0,
                 return_scores=True,
                 return_end_token=True,
                 asynchronous=True,
+                **OPTIONS,
             )
             for one, future in zip(some, futures, strict=True):
                 one.future = future
 
-    def _src_pieces(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
-        """Return the source pieces without eos, which the converted model adds."""
-        return [[self.src_pieces[token] for token in (*self.target.tags, *source[:-1])] for source in sources]
-
-    def _target(self, tokens: Sequence[int]) -> list[str]:
-        return [self.tgt_pieces[token] for token in tokens]
+    def _pieces(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Iterator[list[list[str]]]:
+        """Yield the pieces of sources, without eos, which the converted model adds, and of targets."""
+        yield [[self.src_pieces[token] for token in (*self.target.tags, *source[:-1])] for source in sources]
+        yield [[self.tgt_pieces[token] for token in target] for target in targets]
 
 
 @dataclass

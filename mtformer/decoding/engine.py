@@ -66,7 +66,6 @@ class Engine:
     max_batch_tokens = sys.maxsize
     """Upper limit of `batch_tokens`; small batches let the caller process one while others are being searched."""
     target = Target()
-    """Target language."""
 
     def __init__(self, models: Sequence[InferenceModel], precision: str | None = None) -> None:
         self.models = models

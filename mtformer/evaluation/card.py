@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from mtformer import __version__
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
@@ -31,18 +31,14 @@ from mtformer.files import FORMAT, file_sha256, read_bytes, require_format, writ
 from mtformer.run_dir import HYPOTHESES, SCORES, SOURCES, RunDir, references_name
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class HashedFile(_Model):
+class HashedFile(BaseModel, frozen=True, extra="forbid", strict=True):
     """A file and the SHA-256 hash of its contents."""
 
     file: str
     sha256: str
 
 
-class TextHashes(_Model):
+class TextHashes(BaseModel, frozen=True, extra="forbid", strict=True):
     r"""SHA-256 of each text as UTF-8 lines that end with \n, as printed by `sha256sum` for the saved files."""
 
     sources: str
@@ -50,7 +46,7 @@ class TextHashes(_Model):
     hypotheses: str
 
 
-class ScoreCard(_Model):
+class ScoreCard(BaseModel, frozen=True, extra="forbid", strict=True):
     """Scores of a test set, with their settings."""
 
     format: Literal[1] = FORMAT
@@ -167,10 +163,7 @@ def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
     found = []
     if a.num_sentences != b.num_sentences:
         found.append(f"{a.num_sentences:,} and {b.num_sentences:,} sentences")
-    if a.text.sources != b.text.sources:
-        found.append("different sources")
-    if a.text.references != b.text.references:
-        found.append("different references")
+    found += [f"different {key}" for key in ("sources", "references") if getattr(a.text, key) != getattr(b.text, key)]
     version, others = re.compile(r"\|version:[^|]*"), {score.name: score.signature for score in b.scores}
     found += [
         f"{score.label} with different signatures ({score.signature} and {others[score.name]})"

@@ -7,7 +7,7 @@ from pathlib import Path
 from mtformer.config.data import DataConfig, Source
 from mtformer.config.schema import EvaluationConfig
 from mtformer.data.corpus.readers import read_lines
-from mtformer.data.corpus.sources import languages, read_pairs
+from mtformer.data.corpus.sources import read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError, log
 from mtformer.evaluation.card import EvalSet, ScoreCard, write_card
@@ -20,7 +20,7 @@ def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
     pairs = [(src.replace("\n", " "), tgt.replace("\n", " ")) for src, tgt in read_pairs(source, data)]
     if not pairs:
         raise DataError(f"test set '{name}': it has no lines")
-    src_lang, tgt_lang = languages(source, data)
+    src_lang, tgt_lang = data.languages(source)
     return EvalSet(name, [src for src, _ in pairs], [[tgt for _, tgt in pairs]], tgt_lang, src_lang)
 
 

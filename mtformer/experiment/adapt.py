@@ -23,7 +23,7 @@ from torch import Tensor
 from mtformer.config.data import CorpusConfig, DataConfig, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.languages import base_code, is_language
 from mtformer.config.loading import load_config
-from mtformer.config.schema import Config
+from mtformer.config.schema import Config, TrainingConfig
 from mtformer.data.corpus.readers import read_lines
 from mtformer.data.corpus.sources import describe, open_reader, read_pairs
 from mtformer.data.corpus.tmx import read_tmx
@@ -57,6 +57,11 @@ MAX_BATCH = 4096
 """Maximum number of tokens in a batch, most of which would be repetitions of a small new text."""
 RATE = 0.25
 """Peak learning rate divided by that of the model's own training."""
+DEFAULTS = (
+    *("max_epochs", "max_minutes", "step_tokens", "accumulation_steps", "patience", "average_last", "ema_decay"),
+    *("consistency", "consistency_weight", "consistency_start", "cutoff"),
+)
+"""Keys of `training` that get their default values."""
 SHARES = tuple(tenths / 10 for tenths in range(11))
 """Shares of the new weights that are tried."""
 
@@ -141,7 +146,6 @@ def adaptation_config(
 
 
 def _schedule(config: Config, num_new: int) -> dict[str, Any]:
-    """Return the training settings for this number of new pairs."""
     training, steps = config.training, max(MIN_STEPS, round(STEPS_PER_ROOT * math.sqrt(num_new)))
     peak = learning_rate(max(1, training.warmup_steps), training, config.model.d_model)
     batch_tokens = training.step_tokens if training.batch_tokens == "auto" else training.batch_tokens
@@ -150,21 +154,11 @@ def _schedule(config: Config, num_new: int) -> dict[str, Any]:
         "training.schedule": "linear",
         "training.warmup_steps": steps // 10,
         "training.max_steps": steps,
-        "training.max_epochs": None,
-        "training.max_minutes": None,
         "training.batch_tokens": min(batch_tokens or MAX_BATCH, MAX_BATCH),
-        "training.step_tokens": None,
-        "training.accumulation_steps": 1,
         "training.validate_every": math.ceil(steps / 5),
         "training.best_metric": "bleu new",
-        "training.patience": None,
         "training.keep_last": 1,
-        "training.average_last": 0,
-        "training.ema_decay": 0.0,
-        "training.consistency": "none",
-        "training.consistency_weight": 3.0,
-        "training.consistency_start": 0,
-        "training.cutoff": 0.05,
+        **{f"training.{key}": TrainingConfig.model_fields[key].default for key in DEFAULTS},
     }
 
 

@@ -123,7 +123,6 @@ class _Shard(NamedTuple):
 def _missing_shards(
     lines: Iterator[tuple[str, str | None]], folder: Path, progress: Callable[[int], object]
 ) -> Iterator[_Shard]:
-    """Yield the shards that are not translated."""
     for number in count():
         shard = _Shard(folder / f"{number:05}.tsv", list(islice(lines, SHARD_LINES)))
         if not shard.pairs:
@@ -145,11 +144,9 @@ class _TranslateShard:
 
     @cached_property
     def teacher(self) -> Translator:
-        """The teacher."""
         return self._load()
 
     def __call__(self, shard: _Shard, num_threads: int) -> list[tuple[str, str]]:
-        """Translate a shard."""
         sources = [" ".join(src.split()) for src, _ in shard.pairs]
         found = self.teacher.translate(sources, beam_size=BEAM_SIZE, n_best=BEAM_SIZE)
         rows = zip(sources, found, (ref for _, ref in shard.pairs), strict=True)

@@ -77,9 +77,7 @@ def _recreated(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for entry in path.iterdir():
-            if entry in earlier:
-                continue
+        for entry in {*path.iterdir()}.difference(earlier):
             if entry.is_dir():
                 shutil.rmtree(entry)
             else:

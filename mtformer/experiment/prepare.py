@@ -19,14 +19,7 @@ from mtformer.config.schema import Config
 from mtformer.data.batching.augment import Augmentation
 from mtformer.data.batching.batches import Batch, TrainingBatches, ordered_batches
 from mtformer.data.batching.mixture import WINDOW_PAIRS, Corpus, Mixture
-from mtformer.data.corpus.sources import (
-    file_states,
-    languages,
-    read_pairs,
-    require_sources,
-    require_unchanged,
-    source_fingerprint,
-)
+from mtformer.data.corpus.sources import file_states, read_pairs, require_sources, require_unchanged, source_fingerprint
 from mtformer.data.data_report import DataReport
 from mtformer.data.store.pairs import text_of
 from mtformer.data.store.prepare import Advance, log_progress, prepare
@@ -111,7 +104,11 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
     needs_text = any(config.data.noise.model_dump().values())
     corpora = _training_corpora(config, tokenizers, needs_text, advance)
-    dev = _dev_sets(config, tokenizers)
+    dev = [
+        DevSet(corpus, tgt_lang, *text_of(corpus.read()))
+        for name, sources in config.data.dev_sets.items()
+        for corpus, tgt_lang in _in_each_direction(name, sources, config, tokenizers, is_training=False)
+    ]
     for name, report in {**_reports(corpora), **_reports([one.corpus for one in dev])}.items():
         for line in report.lines():
             log.info("%s: %s", name, line)
@@ -142,14 +139,6 @@ def _training_corpora(config: Config, tokenizers: TokenizerPair, keep_text: bool
     return corpora
 
 
-def _dev_sets(config: Config, tokenizers: TokenizerPair) -> list[DevSet]:
-    found = []
-    for name, sources in config.data.dev_sets.items():
-        for corpus, tgt_lang in _in_each_direction(name, sources, config, tokenizers, is_training=False):
-            found.append(DevSet(corpus, tgt_lang, *text_of(corpus.read())))
-    return found
-
-
 def _in_each_direction(
     name: str, sources: Sequence[Source], config: Config, tokenizers: TokenizerPair, **options: Any
 ) -> Iterator[tuple[Corpus, str]]:
@@ -159,7 +148,7 @@ def _in_each_direction(
     """
     data, by_languages = config.data, dict[tuple[str, str], list[Source]]()
     for source in sources:
-        by_languages.setdefault(languages(source, data), []).append(source)
+        by_languages.setdefault(data.languages(source), []).append(source)
     is_alone = len(by_languages) == 1 and not data.both_directions
     for (src, tgt), some in by_languages.items():
         directions = [(src, tgt, False), (tgt, src, True)][: 1 + data.both_directions]

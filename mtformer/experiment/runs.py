@@ -223,6 +223,21 @@ class RunRow:
         """Return the fields as plain values, with only these keys of the config."""
         return {**vars(self), "path": str(self.path), "config": {key: self.config.get(key) for key in keys}}
 
+    def cells(self) -> list[str]:
+        """Return the cells of the row, in the order of `COLUMNS`."""
+        of = f"/{self.max_steps}" if self.max_steps is not None else ""
+        return [
+            self.name,
+            self.state if self.note is None else f"{self.state}, {self.note}",
+            "" if self.step is None else f"{self.step}{of}",
+            "" if self.best is None else f"{self.metric} {self.best:.2f}",
+            "" if self.best_step is None else f"{self.best_step}",
+            "" if self.test is None else f"{self.test_set} {self.test:.2f}",
+            self.weights or "",
+            "" if self.tokens_per_second is None else f"{self.tokens_per_second:.0f}",
+            "" if self.seconds is None else format_duration(self.seconds),
+        ]
+
 
 def list_runs(folder: Path) -> list[RunRow]:
     """Return the runs and bundles below a folder, sorted by name; raise CheckpointError if the folder is missing."""

@@ -139,12 +139,12 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
     folder = expand_user(file.run_dir or os.path.join("runs", path.stem))
-    shared = (*_overrides(file.common), *overrides)
+    shared = (*itertools.starmap(_override, file.common.items()), *overrides)
     runs = []
     for options in itertools.product(*axes):
         name = _shortened(",".join(option.label for option in options))
         values = {key: value for option in options for key, value in option.values.items()}
-        own = (*shared, *_overrides(values))
+        own = (*shared, *itertools.starmap(_override, values.items()))
         try:
             config = load_config(base, own).config
         except ConfigError as error:
@@ -229,10 +229,6 @@ def _check_keys(options: Sequence[_Option], overrides: Sequence[str]) -> None:
         key = override.partition("=")[0].strip()
         if axes.get(key, "set") != "set":
             raise ValueError(f"override '{override}': {key} is an axis of the sweep ({axes[key]}); remove one of them")
-
-
-def _overrides(values: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(_override(key, value) for key, value in values.items())
 
 
 def _override(key: str, value: Any) -> str:

@@ -63,8 +63,6 @@ EMBEDDINGS = (
 """Names of the shared embedding matrix; a file contains some of them, depending on the version that wrote it."""
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 BIAS = "final_logits_bias"
-UNDETERMINED = "und"
-"""ISO 639 code for an undetermined language."""
 
 
 def import_marian(source: Path, target: Path) -> None:
@@ -169,7 +167,7 @@ def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any]
     languages = source / "tokenizer_config.json"
     names = _read_json(languages) if languages.exists() else {}
     found = [str(names.get(key)) for key in ("source_lang", "target_lang")]  # may be a language group, such as ROMANCE
-    src_lang, tgt_lang = (code if is_language(code) else UNDETERMINED for code in found)
+    src_lang, tgt_lang = (code if is_language(code) else "und" for code in found)  # undetermined
     decoding: dict[str, Any] = {
         "beam_size": search.get("num_beams") or 1,
         "length_penalty": search.get("length_penalty", 1.0),

@@ -111,14 +111,7 @@ class AttentionFile:
 
 def _numbers(line: int, one: AttentionMaps) -> dict[str, Any]:
     """Return all values for a line; the weights are lists by layer, head, query and key."""
+    names = ("source", "translation", "src_pieces", "tgt_pieces", "decoder_keys", "alignment")
     weights = {"encoder": one.encoder_LHSS, "decoder": one.decoder_LHTT, "cross": one.cross_LHTS}
-    return {
-        "line": line,
-        "source": one.source,
-        "translation": one.translation,
-        "src_pieces": one.src_pieces,
-        "tgt_pieces": one.tgt_pieces,
-        "decoder_keys": one.decoder_keys,
-        "alignment": one.alignment,
-        **{name: tensor.double().round(decimals=DIGITS).tolist() for name, tensor in weights.items()},
-    }
+    rounded = {name: tensor.double().round(decimals=DIGITS).tolist() for name, tensor in weights.items()}
+    return {"line": line, **{name: getattr(one, name) for name in names}, **rounded}

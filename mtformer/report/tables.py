@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from mtformer.config.loading import leaves
-from mtformer.config.schema import Config
+from mtformer.config.loading import leaves, load_defaults
 from mtformer.config.yaml_text import dotted
 from mtformer.data.data_report import DataReport
 from mtformer.evaluation.card import ScoreCard, differences
@@ -183,8 +182,7 @@ def config(run: RunContents) -> dict[str, Any]:
     if run.loaded is None:
         return {"text": run.run.config.read_text(encoding="utf-8", errors="replace")}
     own = run.loaded.config
-    languages = {"src_lang": own.data.src_lang, "tgt_lang": own.data.tgt_lang}
-    default = leaves(Config.model_validate({"data": languages})) | {("data", key): None for key in languages}
+    default = leaves(load_defaults().config)
     rows = [(dotted(path), format_plain(value), format_plain(default.get(path))) for path, value in leaves(own).items()]
     head = ("key", "value", "default")
     return {"changed": Table(head, [row for row in rows if row[1] != row[2]]), "all": Table(head, rows)}

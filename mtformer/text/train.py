@@ -38,10 +38,7 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
             model_writer=model,
-            model_type=config.model_type,
-            vocab_size=config.vocab_size,
-            character_coverage=config.character_coverage,
-            byte_fallback=config.byte_fallback,
+            **config.model_dump(include={"model_type", "vocab_size", "character_coverage", "byte_fallback"}),
             normalization_rule_name=config.normalization,
             user_defined_symbols=config.user_symbols,
             input_sentence_size=0,

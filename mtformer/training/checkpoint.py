@@ -113,8 +113,7 @@ def load_trainer_state(folder: Path) -> dict[str, Any]:
     """Load the trainer state of a verified checkpoint; raise CheckpointError if it cannot be loaded."""
     path = folder / TRAINER_STATE
     with _explain_errors(f"{path}: cannot be loaded", "was it saved by another version of PyTorch?"):
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    return state
+        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def prune(run: RunDir, config: TrainingConfig) -> None:
@@ -125,12 +124,11 @@ def prune(run: RunDir, config: TrainingConfig) -> None:
     steps = run.steps()
     best, latest = run.best_steps(config.best_metric)[: config.keep_best], run.regular_steps()[-config.keep_last :]
     keep = {*steps[-1:], *latest, *best}
-    for step in steps:
-        if step not in keep:
-            try:
-                delete_folder(run.checkpoint(step))
-            except OSError as error:
-                log.warning("%s: the old checkpoint cannot be deleted (%s)", run.checkpoint(step), error.strerror)
+    for step in sorted({*steps} - keep):
+        try:
+            delete_folder(run.checkpoint(step))
+        except OSError as error:
+            log.warning("%s: the old checkpoint cannot be deleted (%s)", run.checkpoint(step), error.strerror)
 
 
 def last_good(run: RunDir) -> str:

@@ -40,7 +40,6 @@ class Position:
 
     step: int = 0
     place: SamplerState = START
-    """Sampler state."""
     seconds: float = 0.0
     """Training time in seconds, including validation."""
     seconds_before: float = 0.0
@@ -62,7 +61,6 @@ class Trainer:
     experiment: Config
     run: RunDir
     step: TrainingStep
-    """Training step, with model and optimizer."""
     batches_from: Callable[[SamplerState], Iterator[Batch]]
     """Function that returns the batches after a sampler state, each with its `end` state."""
     dev_batches: Callable[[], Iterable[Batch]] | None

@@ -36,7 +36,6 @@ class Ranks:
     rank: int = 0
     """Rank of this process, from 0; process 0 writes files."""
     size: int = 1
-    """Number of processes."""
     local_rank: int = 0
     """Rank on this machine, from 0; also the index of its CUDA device."""
 

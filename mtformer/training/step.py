@@ -119,8 +119,7 @@ class TrainingStep:
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Return objective, label-smoothed loss and negative log-likelihood of a batch, summed over target tokens."""
         batch = batch.to(self.device)
-        objective, loss, nll = self.objective(batch.src_BS, batch.src_lengths_B, batch.tgt_in_BT, batch.tgt_out_BT)
-        return objective, loss, nll
+        return self.objective(batch.src_BS, batch.src_lengths_B, batch.tgt_in_BT, batch.tgt_out_BT)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, float]:

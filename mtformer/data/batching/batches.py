@@ -268,7 +268,6 @@ class _LoadedWindow:
     plan: list[Ints]
 
     def batch(self, indices: Ints) -> Batch:
-        """Return the batch of these pairs."""
         corpus_B = self.corpus_B[indices]
         starts = np.array([corpus.start for corpus in self.corpora])
         batch = _batch(self.pairs.take(indices), starts[corpus_B])

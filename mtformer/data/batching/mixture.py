@@ -5,8 +5,6 @@ the weight of the corpus determines the length of the section. An epoch is divid
 share of every section. A window fits in memory; its pairs are shuffled, sorted by length and cut into batches.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -93,7 +91,6 @@ class Mixture:
         sizes = [len(corpus.store) * corpus.weight for corpus in self.corpora]
         powers = [size ** (1 / temperature) for size in sizes]
         self.pairs_per_epoch = sum(sizes)
-        """Number of pairs per epoch."""
         self.shares = [corpus.weight for corpus in self.corpora]
         """Number of times that each pair of each corpus occurs in an epoch."""
         if temperature != 1.0:

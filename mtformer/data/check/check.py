@@ -21,7 +21,7 @@ from mtformer.config.languages import base_code
 from mtformer.data.check import result as found
 from mtformer.data.check.result import NUM_EXAMPLES, SIDES, CorpusCheck, Example, Overlap, SetCheck, Side, SourceCount
 from mtformer.data.corpus.readers import INVALID, Faults, RawRecords
-from mtformer.data.corpus.sources import bytes_on_disk, describe, files_of, languages, open_reader, require_files
+from mtformer.data.corpus.sources import bytes_on_disk, describe, files_of, open_reader, require_files
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, hash_keys
 from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code, count_reasons, in_order
@@ -104,7 +104,6 @@ class _Chunk:
 
     @cached_property
     def parsed(self) -> tuple[Columns, Faults]:
-        """Text and faulty records."""
         faults = Faults()
         return self.records.parse(faults), faults
 
@@ -190,7 +189,6 @@ class _ChunkCheck:
             self._count("words", side, (len(line.split()) for line in lines))
 
     def check_ratio(self) -> None:
-        """Count the length ratios of the two sides."""
         src, tgt = (np.fromiter(map(len, lines), np.float64, len(lines)) for lines in self.texts)
         rows = np.flatnonzero((np.minimum(src, tgt) > 0) & (np.maximum(src, tgt) > MIN_RATIO_LENGTH))
         ratios = np.maximum(tgt, 1) / np.maximum(src, 1)
@@ -199,7 +197,6 @@ class _ChunkCheck:
         self.rank(found.LOW_RATIO, "pair", rows, 1 / ratios, "{:.3g} source characters per target character")
 
     def check_tokens(self, side: str, token_counts: TokenCounts) -> None:
-        """Count tokens and unknown tokens."""
         lengths = self._count("tokens", side, token_counts[:, SIDES.index(side)])
         unknown = token_counts[:, 2 + SIDES.index(side)].astype(np.int64)
         self.rank(found.UNKNOWN, side, np.flatnonzero(unknown), unknown, "{} unknown")
@@ -236,7 +233,7 @@ class _Pass:
 
     def __init__(self, name: str, sources: Sequence[Source], data: DataConfig, earlier: Sequence["_Pass"]) -> None:
         self.data, self.sources, self.is_training = data, sources, name == "train"
-        src_lang, tgt_lang = languages(sources[0], data)
+        src_lang, tgt_lang = data.languages(sources[0])
         self.result = SetCheck(name, Side(src_lang), Side(tgt_lang))
         self.earlier = list(earlier)
         self.overlaps = [Overlap(name, one.result.name) for one in earlier]
@@ -248,7 +245,6 @@ class _Pass:
         self._random = np.random.default_rng(0)
 
     def chunks(self) -> Iterator[_Chunk]:
-        """Yield the chunks of the set."""
         for source in self.sources:
             count, paths, position = SourceCount(describe(source)), files_of(source), 0
             self.result.sources.append(count)
@@ -257,10 +253,9 @@ class _Pass:
                 while (records := reader.take(PAIRS_AT_ONCE)).size:
                     first, more, position = count.pairs + 1, reader.position - position, reader.position
                     count.pairs += records.size
-                    yield _Chunk(records, first, more, files, languages(source, self.data), self.is_training)
+                    yield _Chunk(records, first, more, files, self.data.languages(source), self.is_training)
 
     def add(self, chunk: _Chunk, counts: SetCheck, hashes: dict[str, Keys], codes: Codes) -> None:
-        """Add the result of the next chunk."""
         self.result.merge(counts)
         has_text = hashes["pair"] != BLANK
         is_repeated = self.seen["pair"].add(hashes["pair"]) & has_text
@@ -314,7 +309,6 @@ class _Pass:
             del sample[NUM_SAMPLED:]
 
     def finish(self) -> SetCheck:
-        """Return the result for the whole set."""
         for (kind, side, note), examples in self._repeated.items():
             if finding := self.result.findings.get((kind, side)):
                 finding.add(0, [replace(one, note=note.format(int(one.rank))) for one in examples.values()])

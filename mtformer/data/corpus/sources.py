@@ -46,14 +46,9 @@ def open_reader(source: Source, data: DataConfig) -> Iterator[readers.FileReader
         elif isinstance(source, TsvFile):
             yield readers.FileReader(partial(readers.parse_tsv, source), *files)
         elif isinstance(source, JsonlFile):
-            yield readers.FileReader(partial(readers.parse_jsonl, source, languages(source, data)), *files)
+            yield readers.FileReader(partial(readers.parse_jsonl, source, data.languages(source)), *files)
         else:
-            yield hub.HubReader(source, languages(source, data))
-
-
-def languages(source: Source, data: DataConfig) -> tuple[str, str]:
-    """Return the codes of the source and target language."""
-    return source.src_lang or data.src_lang, source.tgt_lang or data.tgt_lang
+            yield hub.HubReader(source, data.languages(source))
 
 
 def describe(source: Source) -> str:
@@ -107,7 +102,7 @@ def source_fingerprint(source: Source, data: DataConfig) -> str:
     elif isinstance(source, HubDataset):
         content += [*hub.version(source), source.dataset, source.name, source.split, source.revision]
     if isinstance(source, (JsonlFile, HubDataset)):
-        content += [source.src_field, source.tgt_field, *languages(source, data)]
+        content += [source.src_field, source.tgt_field, *data.languages(source)]
     return json_sha256([type(source).__name__, *content])
 
 

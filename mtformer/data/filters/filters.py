@@ -151,7 +151,6 @@ class _Judged:
         self.codes[[row for row in self.kept(may_fail) if fails(src[row], tgt[row])]] = code(reason)
 
     def kept(self, mask: Mask | bool = True) -> list[int]:
-        """Return the indices of kept pairs in the mask."""
         return np.flatnonzero((self.codes == KEPT) & mask).tolist()
 
 

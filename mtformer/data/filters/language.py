@@ -7,7 +7,7 @@ NumPy archive in the package, which is read without pickle.
 import importlib
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -85,7 +85,7 @@ def confidences(language: str) -> Callable[[Sequence[str]], NDArray[np.float64]]
     if identifier is None:
         remedy = "pip install 'mtformer[langid]', or set it to 0"
         raise ConfigError(f"data.filters.min_language_confidence needs py3langid: {remedy}")
-    code = _identifier_code(language)
+    code = _code(language, IDENTIFIER_CODES)
     close = {code}.union(*(group.split() for group in CLOSE if code in group.split()))
     if code not in identifier.labels:
         return lambda lines: np.ones(len(lines))
@@ -103,7 +103,7 @@ def probabilities(text: str, languages: Sequence[str]) -> list[float] | None:
     Return None if py3langid is not installed or does not support all of the languages.
     """
     identifier = _identifier()
-    codes = [_identifier_code(language) for language in languages]
+    codes = [_code(language, IDENTIFIER_CODES) for language in languages]
     if identifier is None or not set(codes) <= set(identifier.labels):
         return None
     shares = dict(identifier.rank(text))
@@ -121,12 +121,8 @@ def _identifier() -> Any:
     return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
 
 
-def _code(language: str) -> str:
-    return SAME_WORDS.get(base_code(language), base_code(language))
-
-
-def _identifier_code(language: str) -> str:
-    return IDENTIFIER_CODES.get(base_code(language), base_code(language))
+def _code(language: str, replaced: Mapping[str, str] = SAME_WORDS) -> str:
+    return replaced.get(base_code(language), base_code(language))
 
 
 @cache

@@ -73,7 +73,7 @@ def prepare(
     filters.max_filtered_share, or the cache cannot be written.
     """
     filters = data.filters if is_training else None
-    pipeline = Pipeline(filters, corpus.languages(sources[0], data), tokenizers)
+    pipeline = Pipeline(filters, data.languages(sources[0]), tokenizers)
     pipeline.load()  # report a missing package early
     states = corpus.file_states(sources)
     fingerprints = [corpus.source_fingerprint(source, data) for source in sources]

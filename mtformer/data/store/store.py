@@ -9,8 +9,6 @@ checksum. Rows are numbered across all shards. A block has the pairs of one reco
 not memory-mapped, so that blocks that were read do not stay in memory.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
