@@ -18,7 +18,7 @@ from mtformer.cli.options import ConfigArgument, OnOption, OverridesArgument, ar
 from mtformer.cli.output import echo, error_lines, printable, table_lines
 from mtformer.cli.progress import ELAPSED, alive
 from mtformer.config.data import JsonlFile, Source, TextFiles, TsvFile
-from mtformer.config.loading import load_config
+from mtformer.config.loading import load_config, resolve_paths
 from mtformer.config.schema import Config
 from mtformer.data.check.check import check_corpora, num_bytes
 from mtformer.data.check.clean import clean as clean_corpus
@@ -126,7 +126,7 @@ def prepare(config: ConfigArgument, overrides: OverridesArgument = None, on: OnO
     """Train the tokenizer and prepare the corpora of a config, which `mtformer train` then finds in the cache."""
     from mtformer.experiment.prepare import prepare_experiment
 
-    loaded = load_config(config, overrides or []).config
+    loaded = resolve_paths(load_config(config, overrides or []).config)  # as in `train`: paths are part of cache keys
     with use_ray(on), TemporaryDirectory() as folder, alive("prepare", bar_format=ELAPSED):
         prepared = prepare_experiment(loaded, Path(folder) / "tokenizer")
     corpora = [*prepared.corpora, *(one.corpus for one in prepared.dev)]

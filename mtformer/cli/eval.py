@@ -93,7 +93,7 @@ def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", ou
         for card in cards.values()
     ]
     echo(*table_lines(rows, right=range(1, len(rows[0]))))
-    echo(*(f"{score.label}: {score.signature}" for score in first.scores))
+    echo(*dict.fromkeys(f"{score.label}: {score.signature}" for card in cards.values() for score in card.scores))
     echo(*(f"hypotheses and scores: {folder}" for folder in cards), err=True)
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from mtformer.data.corpus.readers import SUFFIXES, create_bytes, open_bytes, read_line, reading
+from mtformer.data.corpus.readers import BOM, SUFFIXES, create_bytes, open_bytes, read_line, reading
 from mtformer.errors import DataError, log
 from mtformer.files import atomic_file, file_sha256, locked, read_json, sync, write_text
 
@@ -97,7 +97,8 @@ class ParallelLines:
 
 def _lines(name: str, file: IO[bytes]) -> Iterator[bytes]:
     with reading(name):
-        yield from iter(partial(read_line, file, name), b"")
+        for number, line in enumerate(iter(partial(read_line, file, name), b"")):
+            yield line if number else line.removeprefix(BOM)
 
 
 @contextmanager

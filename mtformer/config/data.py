@@ -130,7 +130,7 @@ class FilterConfig(Section):
     max_different_punctuation: Annotated[Count | None, Key(off=None)] = None
     """Maximum number of question marks, brackets, quotes, colons and symbols without a match; null: no check."""
     drop_other_languages: Annotated[bool, Key(off=False)] = True
-    """Remove pairs if a side has common words of another language but none of the expected one (for 30 languages)."""
+    """Remove pairs if a side has common words of another language but none of the expected one (for 29 languages)."""
     min_language_confidence: Annotated[Share, Key(off=0)] = 0.0
     """Minimum probability of the expected language and its close relatives according to py3langid (extra `langid`).
     Languages that py3langid does not support are not checked; 0: no check."""

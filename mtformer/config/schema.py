@@ -147,7 +147,7 @@ class TrainingConfig(Section):
     """Term added to Adam's denominator for numerical stability."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
     """Weight decay of matrices; not applied to biases, norms and embeddings."""
-    schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
+    schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "warmup_stable_decay", "constant"] = "inverse_sqrt"
     """Learning rate schedule after the warmup."""
     warmup_steps: Count = 4000
     """Number of linear warmup steps, for all schedules."""

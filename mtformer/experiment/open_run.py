@@ -29,7 +29,7 @@ from mtformer.run_dir import RunDir, write_config
 Resume = bool | Literal["auto"]
 """auto: resume if a run exists, else start a new one."""
 DEV_TOKENIZERS = "dev BLEU tokenizers"
-TO_THE_END = ("cosine", "linear")
+TO_THE_END = ("cosine", "linear", "warmup_stable_decay")
 """Schedules that depend on `max_steps`."""
 INEXACT = " (the run now differs from an uninterrupted one)"
 

@@ -97,6 +97,8 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     """
     if not config.data.sources:
         raise ConfigError("data.train: no training data; give at least one source")
+    if config.training.patience is not None and not config.data.dev_sources:
+        raise ConfigError("training.patience needs data.dev; add a dev set, or remove patience")
     require_sources(config.data)
     for name, source in config.data.test.items():
         source_set(name, source, config.data)  # reports an unreadable test set before training instead of after it

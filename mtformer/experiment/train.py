@@ -125,7 +125,7 @@ def _pick_precision(config: Config, device: torch.device, earlier: dict[str, Any
 def _average(trainer: Trainer) -> None:
     """Average the last checkpoints and validate the average on dev, unless that was already done."""
     run, ranks = trainer.run, trainer.ranks
-    if ranks.gather(_is_averaged(run, trainer.dev_batches is not None))[0]:
+    if ranks.gather(_is_averaged(run, trainer))[0]:
         return
     steps = run.regular_steps()[-trainer.config.average_last :]
     with ranks.main_first():
@@ -142,11 +142,12 @@ def _average(trainer: Trainer) -> None:
     log.info("averaged the checkpoints of steps %s%s", ", ".join(map(str, steps)), shown)
 
 
-def _is_averaged(run: RunDir, has_dev: bool) -> bool:
+def _is_averaged(run: RunDir, trainer: Trainer) -> bool:
     """Return True if the average of the last checkpoints exists and, if there is dev data, was validated."""
     try:
         meta = verify(run.averaged, WEIGHTS)
-        return bool(meta["step"] == run.regular_steps()[-1] and (meta["metrics"] or not has_dev))
+        is_same = meta["steps"] == run.regular_steps()[-trainer.config.average_last :]
+        return bool(is_same and (meta["metrics"] or trainer.dev_batches is None))
     except CheckpointError:
         return False
 

@@ -12,7 +12,7 @@ Old checkpoints are deleted after the new one is saved. Resuming uses the latest
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.errors import CheckpointError, log
-from mtformer.files import DamagedError, atomic_folder, clear_leftovers, delete_folder, verify, write_meta
+from mtformer.files import DamagedError, atomic_folder, clear_leftovers, delete_folder, read_meta, verify, write_meta
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training.history import log_checksum
 
@@ -119,16 +119,19 @@ def load_trainer_state(folder: Path) -> dict[str, Any]:
 def prune(run: RunDir, config: TrainingConfig) -> None:
     """Keep the latest checkpoint and the `keep_last` latest and `keep_best` best regular ones; delete all others.
 
-    If a checkpoint cannot be deleted, a warning is logged.
+    The averaged weights are deleted if there is a later regular checkpoint. If a checkpoint cannot be deleted, a
+    warning is logged.
     """
     steps = run.steps()
     best, latest = run.best_steps(config.best_metric)[: config.keep_best], run.regular_steps()[-config.keep_last :]
-    keep = {*steps[-1:], *latest, *best}
-    for step in sorted({*steps} - keep):
+    old = [run.checkpoint(step) for step in sorted({*steps}.difference(steps[-1:], latest, best))]
+    with suppress(CheckpointError):
+        old += [run.averaged] * (read_meta(run.averaged)["step"] < max(latest, default=0))
+    for folder in old:
         try:
-            delete_folder(run.checkpoint(step))
+            delete_folder(folder)
         except OSError as error:
-            log.warning("%s: the old checkpoint cannot be deleted (%s)", run.checkpoint(step), error.strerror)
+            log.warning("%s: the old checkpoint cannot be deleted (%s)", folder, error.strerror)
 
 
 def last_good(run: RunDir) -> str:

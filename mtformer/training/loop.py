@@ -149,7 +149,8 @@ class Trainer:
             soonest, self.position.max_steps = self.position.step + self.given.log_every + 2 * FIRST_STEPS, None
         if planned is not None and self.given.max_minutes is not None:
             self._set_steps(min(max(planned, soonest), self.given.max_steps))
-        if state["best_metric"] != self.config.best_metric:
+        dev, new_dev = made_with.get("dev data"), self.made_with.get("dev data")
+        if state["best_metric"] != self.config.best_metric or (new_dev is not None and dev != new_dev):
             self.position.best, self.position.validations_since_best = None, 0
         if len(state["windows"]) == self.ranks.size:
             self.window = Window.from_state(state["windows"][self.ranks.rank])
@@ -241,7 +242,7 @@ class Trainer:
         return is_stale or self.position.step >= self.config.max_steps
 
     def _plan_steps(self, budget: Budget) -> None:
-        """Choose the number of steps for `max_minutes`: once at a log line, and at validations if the speed changes.
+        """Choose the number of steps for `max_minutes`: once at the start, and at validations if the speed changes.
 
         The schedule is stretched over the planned steps. Plans are saved in checkpoints and written to metrics.jsonl.
         """
@@ -286,7 +287,7 @@ class Trainer:
             self.window = Window()
         if self.budget is not None:
             self.budget.add_step()
-            if is_logged and self.position.max_steps is None:
+            if (is_logged or step % (2 * FIRST_STEPS) == 0) and self.position.max_steps is None:
                 self._plan_steps(self.budget)
 
     def _check_gradients(self) -> None:

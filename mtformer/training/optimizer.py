@@ -12,6 +12,9 @@ from mtformer.config.schema import TrainingConfig
 from mtformer.model.ops import Linear
 from mtformer.training.muon import Muon
 
+DECAY_SHARE = 0.4
+"""Share of the steps after the warmup in which the learning rate of `warmup_stable_decay` decreases."""
+
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Return fused Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019) or Muon.
@@ -36,7 +39,8 @@ def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:
 
     noam is equation 3 of "Attention Is All You Need", multiplied by `learning_rate`. The other schedules increase
     linearly to `learning_rate` over `warmup_steps`; then they are constant, decay to 0 at `max_steps` (cosine,
-    linear), or decay with the square root of the step (inverse_sqrt).
+    linear), are constant and decay linearly in the last part (warmup_stable_decay; Hu et al. 2024, arXiv 2404.06395),
+    or decay with the square root of the step (inverse_sqrt).
     """
     warmup = config.warmup_steps
     if config.schedule == "noam":
@@ -49,6 +53,8 @@ def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:
     if config.schedule == "inverse_sqrt":
         return config.learning_rate * math.sqrt(max(warmup, 1) / step)
     progress = min(1.0, (step - warmup) / max(1, config.max_steps - warmup))
+    if config.schedule == "warmup_stable_decay":
+        return config.learning_rate * min(1.0, (1 - progress) / DECAY_SHARE)
     if config.schedule == "linear":
         return config.learning_rate * (1 - progress)
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))

@@ -13,12 +13,12 @@ from turns import markdown_table
 
 from mtformer.config.loading import load_config
 from mtformer.data.corpus.readers import open_bytes
-from mtformer.decoding.translator import Translator
+from mtformer.decoding.translator import Translator, from_data_report
 from mtformer.decoding.weights import find_weights
 from mtformer.device import DTYPES, pick_device, set_up_kernels
-from mtformer.evaluation.scores import score
+from mtformer.evaluation.scores import for_language, score
 from mtformer.model.transformer import Transformer
-from mtformer.run_dir import RunDir
+from mtformer.run_dir import MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.weights import load_weights
 
@@ -39,12 +39,14 @@ def main() -> None:
     for precision, dtype in DTYPES.items():
         model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
         load_weights(model, *find_weights(run, None, config.training.best_metric))
-        translator = Translator([model.to(device, dtype).eval()], tokenizers, config.decoding, data=config.data)
+        trained = config.data.filters.max_tokens, from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0
+        models = [model.to(device, dtype).eval()]
+        translator = Translator(models, tokenizers, config.decoding, *trained, data=config.data)
         with torch.inference_mode():
             found = [one.text for one in translator.translate(sources, beam_size=options.beam_size)]
         if precision == "fp32":
             of_fp32 = found
-        (bleu,) = score(found, references, config.evaluation, metrics=("bleu",))
+        (bleu,) = score(found, references, for_language(config.evaluation, config.data.tgt_lang), metrics=("bleu",))
         changed = sum(a != b for a, b in zip(found, of_fp32, strict=True))
         rows.append([precision, f"{bleu.value:.2f}", f"{changed} of {len(sources)}"])
     print(markdown_table(["precision", "BLEU", "lines that differ from fp32"], rows))

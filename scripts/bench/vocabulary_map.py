@@ -16,10 +16,10 @@ from pathlib import Path
 
 import turns
 
-from mtformer.config.schema import EvaluationConfig
+from mtformer.config.loading import load_config
 from mtformer.data.corpus.readers import read_lines
 from mtformer.decoding.translator import Translator
-from mtformer.evaluation.scores import score
+from mtformer.evaluation.scores import for_language, score
 from mtformer.export.bundle import export as write_export
 from mtformer.run_dir import RunDir
 
@@ -48,6 +48,8 @@ def main() -> None:
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     options = parser.parse_args()
     references, systems = read_lines(options.reference), {}
+    config = load_config(RunDir.open(options.run).config).config
+    evaluation = for_language(config.evaluation, config.data.tgt_lang)
     with tempfile.TemporaryDirectory() as folder:
         for has_map in (False, True):
             export = Path(folder, "map" if has_map else "plain")
@@ -64,7 +66,7 @@ def main() -> None:
             rounds = slice(place * options.rounds, (place + 1) * options.rounds)
             plain, mapped = (answers[f"{name} {precision}"][rounds] for name in ("plain", "map"))
             for name, found in {"plain": plain, "map": mapped}.items():
-                [bleu] = score(found[0][1], references, EvaluationConfig(), metrics=("bleu",))
+                [bleu] = score(found[0][1], references, evaluation, metrics=("bleu",))
                 differ = sum(a != b for a, b in zip(found[0][1], plain[0][1], strict=True))
                 speed = turns.format_range([len(references) / seconds for seconds, _ in found])
                 ratio = statistics.median(a / b for (a, _), (b, _) in zip(plain, found, strict=True))

@@ -319,6 +319,8 @@ def test_translation_memory(tmp_path: Path) -> None:
     assert found == [("A big & old dog.", "Ein großer\nalter Hund."), ("Yes.", "Ja.")]
     with pytest.raises(DataError, match="no en-it pairs; languages in the file: de, en, fr"):
         [*read_tmx(str(tmp_path / "a.tmx.gz"), "en", "it")]
+    with pytest.raises(DataError, match="pt-PT and pt-BR have the same language code in TMX"):
+        [*read_tmx(str(tmp_path / "a.tmx.gz"), "pt-PT", "pt-BR")]
 
 
 def test_a_translation_memory_cannot_expand_entities_or_read_files(tmp_path: Path) -> None:

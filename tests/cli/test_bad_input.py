@@ -178,6 +178,7 @@ def test_a_damaged_store(damage: str, corpus: Path, tmp_path: Path) -> None:
     [
         ("train CORPUS/small.yaml --run-dir RUN", ["already exists", "--resume", "--overwrite"]),
         ("train CORPUS/small.yaml --run-dir CORPUS/x --resume", ["nothing to resume"]),
+        ("train CORPUS/small.yaml --run-dir CORPUS/x training.patience=2 data.dev=[]", ["patience needs data.dev"]),
         ("translate CORPUS", ["not a run directory"]),
         ("eval CORPUS", ["not a run directory"]),
         ("translate RUN --checkpoint 5", ["no checkpoint '5'", "4, 8, 12"]),

@@ -38,6 +38,10 @@ def lines_of(*texts: bytes) -> list[list[str]]:
 def test_lines_end_at_newline_only() -> None:
     assert lines_of(b"a\r\n\n b\x0bc\xe2\x80\xa8d\x85\nlast") == [["a\r", "", " b\x0bc\u2028d\ufffd", "last"]]
     assert lines_of(b"") == [[]]
+
+
+def test_a_byte_order_mark_is_removed() -> None:
+    assert lines_of(b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", b"c\nd\n") == [["a", "\ufeffb"], ["c", "d"]]
     assert lines_of(b"\n") == [[""]]
 
 

@@ -17,7 +17,7 @@ from mtformer.data.batching.augment import (
     texts_to_copy,
     title_case,
 )
-from mtformer.data.store.pairs import Column, Pairs, flat, id_column, lengths, make_pairs
+from mtformer.data.store.pairs import Column, Pairs, count_id, flat, id_column, lengths, make_pairs
 from mtformer.text.tokenizer import UNK, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
@@ -208,6 +208,14 @@ def test_text_that_the_vocabulary_lacks_is_not_copied(tokenizers: TokenizerPair)
     assert UNK not in flat(found["tgt"])[0]
     random = np.random.default_rng(1)
     assert any(UNK in ids for ids in tokenizers.src.encode([texts_to_copy(random)[0]]))
+
+
+def test_targets_keep_their_case_if_the_vocabulary_lacks_the_capitals(tokenizers: TokenizerPair) -> None:
+    lines = [*LINES[:100], *map(str.upper, LINES[:100])]
+    pairs = stored(lines, tokenizers)
+    found = Augmentation(tokenizers, NoiseConfig(case=0.9), 100)(pairs, (1,))
+    assert any(UNK in ids for ids in tokenizers.tgt.encode([line.upper() for line in LINES[:100]]))
+    assert (count_id(found["tgt"], UNK) <= count_id(pairs["tgt"], UNK)).all()
 
 
 def test_a_pair_that_becomes_too_long_is_kept_as_stored(with_bytes: TokenizerPair) -> None:

@@ -1,5 +1,8 @@
 """Both methods of finding duplicates agree with a Python set for any shards and any number of keys per bucket."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,6 +25,12 @@ def test_both_methods_agree_with_a_set(shards: list[list[str]], bucket_keys: int
         patch.setattr(duplicates, "KEYS_AT_ONCE", 7)
         assert [seen.add(some).tolist() for some in keys] == expected
     assert seen.contains(hash_keys(map(str, range(41)))).tolist() == [str(n) in texts for n in range(41)]
+
+
+def test_temporary_files_are_in_the_given_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    keys = hash_keys(["a", "b", "a"])
+    assert [one.tolist() for one in repeated([keys], 3, tmp_path)] == [[False, False, True]]
 
 
 def test_keys_depend_on_the_text_only() -> None:

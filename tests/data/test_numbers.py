@@ -2,7 +2,7 @@
 
 import pytest
 
-from mtformer.data.filters.numbers import numbers_differ
+from mtformer.data.filters.numbers import numbers_differ, writes_digits
 
 
 @pytest.mark.parametrize(("src", "tgt"), [
@@ -68,6 +68,12 @@ def test_an_additional_number_is_accepted_if_others_match() -> None:
 ])  # fmt: skip
 def test_languages_that_also_write_numbers_without_digits(src: str, tgt: str) -> None:
     assert not numbers_differ(src, tgt, in_digits=False)
+
+
+@pytest.mark.parametrize("code", ["ja", "jpn", "jpn_Jpan", "zh-Hans", "zho_Hans", "cmn", "kor"])
+def test_codes_of_languages_that_also_write_numbers_without_digits(code: str) -> None:
+    assert not writes_digits(["en", code])
+    assert writes_digits(["en", "deu_Latn"])
 
 
 def test_a_replaced_large_number_is_a_mismatch_in_all_languages() -> None:

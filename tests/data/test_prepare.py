@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 from filelock import FileLock
@@ -497,6 +498,24 @@ def test_shards_are_kept_if_the_disk_is_full(
     store = made(data, tokenizers)
     check_content(store, pairs, tokenizers)
     assert all((store.folder / path.name).stat().st_mtime_ns == when for path, when in before.items())
+
+
+def test_shards_are_kept_if_the_network_fails(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, real = corpus(pairs), preparing._raw_shards
+
+    def interrupted(*arguments: Any) -> Iterator[_RawShard]:
+        yield from islice(real(*arguments), 2)
+        raise DataError("the connection was lost") from ConnectionError()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "_raw_shards", interrupted)
+        with pytest.raises(DataError, match="connection was lost"):
+            made(data, tokenizers)
+    (folder,) = cache_folder(data.cache_dir).glob("*.building")
+    assert len(list(folder.glob("*.arrow"))) == 2
+    check_content(made(data, tokenizers), pairs, tokenizers)
 
 
 def test_the_cache_folder_depends_on_the_config_and_the_environment(

@@ -1,7 +1,10 @@
 """Stores: blocks can be read in any order; damaged files raise errors."""
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -48,10 +51,20 @@ def test_blocks_in_any_order(made: Store, pairs: Lines) -> None:
 def test_stores_may_have_more_files_than_can_be_open(
     made: Store, pairs: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "OPEN_FILES", 1)
-    made = Store(made.folder)
-    assert list(zip(*text_of(made.read([0, 5, 1, 3, 0])), strict=True))[256] == pairs[2 * SHARD_PAIRS + 256]
-    assert made._open.cache_info().currsize == 1
+    shared = lru_cache(1)(store._open.__wrapped__)
+    monkeypatch.setattr(store, "_open", shared)
+    for one in (made, Store(made.folder)):
+        assert list(zip(*text_of(one.read([0, 5, 1, 3, 0])), strict=True))[256] == pairs[2 * SHARD_PAIRS + 256]
+    assert shared.cache_info().currsize == 1
+
+
+def test_a_file_that_cannot_be_opened_is_not_called_damaged(made: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(store, "_open", refuse)
+    with pytest.raises(DataError, match=r"shard-00000.arrow: cannot be read: .* Too many open files$"):
+        made.read([0])
 
 
 def test_blocks_that_were_read_do_not_stay_in_memory(made: Store) -> None:

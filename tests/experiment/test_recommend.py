@@ -84,6 +84,8 @@ def test_differences_are_overrides() -> None:
     config = Config.model_validate({"data": {"src_lang": "en", "tgt_lang": "de"}, **values})
     other = config.model_copy(update={"model": config.model.model_copy(update={"dropout": 0.01, "d_ff": 7})})
     assert differences(other, values) == f"model.d_ff={config.model.d_ff} model.dropout={config.model.dropout}"
+    grouped = config.model_copy(update={"model": config.model.model_copy(update={"num_kv_heads": 2})})
+    assert differences(grouped, values) == "model.num_kv_heads=null"
 
 
 def show(*arguments: str) -> Result:

@@ -228,6 +228,8 @@ def test_an_outdated_average_is_replaced(folder: Path, tmp_path: Path, monkeypat
     (run.averaged / WEIGHTS).write_bytes(b"damaged")
     train(config(folder, average_last=1, max_steps=8), run, resume=True)
     assert (run.averaged / WEIGHTS).stat().st_size > 100
+    train(config(folder, average_last=2, max_steps=8), run, resume=True)
+    assert read_meta(run.averaged)["steps"] == [4, 8]
 
 
 def test_the_average_is_validated_and_used_only_if_it_is_better(

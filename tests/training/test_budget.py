@@ -83,6 +83,13 @@ def test_training_ends_in_time_with_a_decayed_learning_rate(tmp_path: Path, monk
     assert rates(tmp_path)[-1] < 1e-3 * max(rates(tmp_path))
 
 
+def test_the_plan_does_not_wait_for_a_log_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    settings = {**SETTINGS, "log_every": 1_000, "validate_every": 1_000}
+    trainer(toy_config(**settings), tmp_path, Timed(clock)).train()
+    assert (plans(tmp_path), clock.now) == ({10: 120}, 120.0)
+
+
 def test_the_plan_includes_the_later_start_of_consistency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, lambda step: 1.0 if step <= 40 else 2.0)
     progress = Timed(clock)

@@ -20,11 +20,16 @@ def rates(schedule: str, steps: list[int]) -> list[float]:
         ("inverse_sqrt", 2.0 * math.sqrt(100 / 600), 2.0 * math.sqrt(100 / 1100)),
         ("cosine", 1.0, 0.0),
         ("linear", 1.0, 0.0),
+        ("warmup_stable_decay", 2.0, 0.0),
         ("constant", 2.0, 2.0),
     ],
 )
 def test_schedule_at_selected_steps(schedule: str, at_600: float, at_end: float) -> None:
     assert rates(schedule, [1, 50, 100, 600, 1100]) == pytest.approx([0.02, 1.0, 2.0, at_600, at_end])
+
+
+def test_the_last_part_of_warmup_stable_decay_is_linear() -> None:
+    assert rates("warmup_stable_decay", [100, 700, 800, 900, 1000]) == pytest.approx([2.0, 2.0, 1.5, 1.0, 0.5])
 
 
 def test_noam_equals_equation_3() -> None:
@@ -33,7 +38,7 @@ def test_noam_equals_equation_3() -> None:
         assert rates("noam", [step]) == pytest.approx([expected])
 
 
-@pytest.mark.parametrize("schedule", ["noam", "inverse_sqrt", "cosine", "linear", "constant"])
+@pytest.mark.parametrize("schedule", ["noam", "inverse_sqrt", "cosine", "linear", "warmup_stable_decay", "constant"])
 def test_schedules_without_warmup_start_at_the_peak(schedule: str) -> None:
     config = TrainingConfig(schedule=schedule, learning_rate=1.0, warmup_steps=0, max_steps=1000)
     found = [learning_rate(step, config, 1) for step in range(1, 1001)]

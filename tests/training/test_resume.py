@@ -424,6 +424,26 @@ def test_changing_best_metric_resets_the_best_score_and_patience(tmp_path: Path)
     assert (other.position.best, other.position.validations_since_best) == (None, 0)
 
 
+def test_changing_dev_data_resets_the_best_score_and_the_choice_of_checkpoints(tmp_path: Path) -> None:
+    """Scores on different data are not comparable."""
+    made_with = {"device": "cpu", "dev data": "a"}
+    config = toy_config(max_steps=4, validate_every=2, patience=5)
+    trainer(config, tmp_path, decode=given([30.0, 20.0]), made_with=made_with).train()
+    run = RunDir(tmp_path)
+    assert run.best_steps("bleu") == [2, 4]
+    same = resumed(toy_config(max_steps=8), tmp_path, made_with=made_with)
+    assert same.position.best == 30.0
+    other = resumed(
+        toy_config(max_steps=6, validate_every=2),
+        tmp_path,
+        decode=given([10.0]),
+        made_with={**made_with, "dev data": "b"},
+    )
+    assert (other.position.best, other.position.validations_since_best) == (None, 0)
+    other.train()
+    assert run.best_steps("bleu") == [6]
+
+
 def test_a_scaler_missing_from_the_checkpoint_starts_at_its_default(tmp_path: Path) -> None:
     run = finished(tmp_path, max_steps=4)
     again = trainer(toy_config(), run.path)

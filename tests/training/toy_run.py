@@ -55,6 +55,7 @@ def trainer(
     progress: Quiet | None = None,
     decode: DecodeDev | None = None,
     dev_batches: Callable[[], Iterable[Batch]] | None = None,
+    made_with: dict[str, Any] | None = None,
 ) -> Trainer:
     folder.mkdir(exist_ok=True)
     return Trainer(
@@ -65,7 +66,7 @@ def trainer(
         dev_batches or (lambda: [toy_batch(99)]),
         decode,
         progress or Quiet(),
-        MADE_WITH,
+        made_with or MADE_WITH,
     )
 
 

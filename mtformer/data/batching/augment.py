@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from mtformer.config.data import NoiseConfig
-from mtformer.data.store.pairs import Pairs, lengths, make_pairs, text_of
+from mtformer.data.store.pairs import Pairs, count_id, lengths, make_pairs, text_of
 from mtformer.data.store.pipeline import encode
 from mtformer.text.tokenizer import UNK, TokenizerPair
 
@@ -24,7 +24,7 @@ class Augmentation:
     """Callable that adds noise to pairs with text, given the tokenizers with which they were prepared.
 
     A noisy line of more than `max_tokens` tokens, excluding eos, is replaced with the stored line (if noise changed
-    targets, the pair with the stored pair).
+    targets, the pair with the stored pair, also if the target has new unknown tokens).
     """
 
     def __init__(self, tokenizers: TokenizerPair, noise: NoiseConfig, max_tokens: int) -> None:
@@ -40,7 +40,8 @@ class Augmentation:
         tgt = encode(self.tokenizers.tgt, tgt_lines) if has_new_targets else pairs["tgt"]
         is_long = [lengths(side) > self.max_tokens for side in (src, tgt)]
         if has_new_targets:  # a changed source does not fit the stored target
-            is_long = [is_long[0] | is_long[1]] * 2
+            is_unknown = count_id(tgt, UNK) > count_id(pairs["tgt"], UNK)  # capitals, for example
+            is_long = [is_long[0] | is_long[1] | is_unknown] * 2
         rows = [np.arange(len(pairs)) + len(pairs) * is_stored for is_stored in is_long]
         sides = zip((src, tgt), (pairs["src"], pairs["tgt"]), rows, strict=True)
         return make_pairs(*(pa.concat_arrays([changed, stored]).take(chosen) for changed, stored, chosen in sides))

@@ -22,6 +22,8 @@ def read_tmx(path: str, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
     from defusedxml.ElementTree import iterparse
 
     src, tgt, found, num_pairs, body = base_code(src_lang), base_code(tgt_lang), set[str](), 0, Element("body")
+    if src == tgt:
+        raise DataError(f"{path}: {src_lang} and {tgt_lang} have the same language code in TMX; give a TSV file")
     with reading(path), open_bytes(path) as file:
         try:
             for event, unit in iterparse(file, ("start", "end")):

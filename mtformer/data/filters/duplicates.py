@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,15 +112,16 @@ def _unload(array: Keys) -> None:
         array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]  # not public
 
 
-def repeated(shards: Iterable[Keys], num_keys: int) -> Iterator[Mask]:
+def repeated(shards: Iterable[Keys], num_keys: int, folder: Path | None = None) -> Iterator[Mask]:
     """Yield a mask of repeated keys for each shard, with one byte of memory per key; `num_keys` may be approximate.
 
-    The keys are distributed over files by their first bits, so that equal keys are in one file, which fits in memory.
+    The keys are distributed over temporary files by their first bits, so that equal keys are in one file, which fits in
+    memory. `folder` is where they are written; None: the system's temporary folder.
     """
     num_buckets = min(MOST_BUCKETS, 1 + num_keys // BUCKET_KEYS)
     sizes: list[int] = []
     with ExitStack() as stack:
-        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(num_buckets)]
+        files = [stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(num_buckets)]
         for keys in shards:
             rows = np.arange(len(keys), dtype=np.uint64) + np.uint64(sum(sizes))
             bucket = (keys >> np.uint64(32)) % np.uint64(num_buckets)

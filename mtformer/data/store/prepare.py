@@ -218,8 +218,9 @@ def _make(
                 raise DataError(f"{where}: the corpus is empty: no lines were read")
         except WorkerEndedError as error:
             raise DataError(f"{error}; finished shards are kept") from error
-        except DataError:
-            shutil.rmtree(job.folder, ignore_errors=True)  # a corrected corpus has a different fingerprint
+        except DataError as error:
+            if not isinstance(error.__cause__, OSError):  # a network may work again, and the shards are kept
+                shutil.rmtree(job.folder, ignore_errors=True)  # a corrected corpus has a different fingerprint
             raise
         _finish(job, num_shards)
     for path in job.folder.iterdir():
@@ -293,4 +294,4 @@ def _duplicates(job: _Job, num_shards: int) -> Iterator[Mask]:
     sizes = [len(np.load(path, mmap_mode="r")) for path in paths]
     if job.pipeline.filters is None or not job.pipeline.filters.drop_duplicates:
         return (np.zeros(size, np.bool_) for size in sizes)
-    return repeated((np.load(path)["key"] for path in paths), sum(sizes))
+    return repeated((np.load(path)["key"] for path in paths), sum(sizes), job.folder)

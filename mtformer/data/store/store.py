@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from errno import ENOENT
 from functools import lru_cache
 from pathlib import Path
 
@@ -70,7 +71,6 @@ class Store:
         if num_duplicates:
             with self._reading(folder / DUPLICATES):
                 self._duplicates = np.memmap(folder / DUPLICATES, "<i8", "r", shape=(num_duplicates,))
-        self._open = lru_cache(OPEN_FILES)(lambda path: pa.ipc.open_file(pa.OSFile(str(path))))
         rows = np.array([shard.rows for shard in self._shards], dtype=np.int64)
         self._end_block = np.cumsum(-(-rows // BLOCK_PAIRS))
         ends = np.cumsum(rows)
@@ -93,7 +93,7 @@ class Store:
         number = block - (int(self._end_block[shard - 1]) if shard else 0)
         path = self.folder / self._shards[shard].name
         with self._reading(path):
-            pairs, metadata = self._open(path).get_batch_with_custom_metadata(number)
+            pairs, metadata = _open(path).get_batch_with_custom_metadata(number)
             if metadata is None or int(metadata[CHECKSUM]) != checksum(pairs):
                 raise ValueError(f"the checksum of block {number} does not match")
         if self.block_sizes[block] == len(pairs):
@@ -110,7 +110,14 @@ class Store:
         except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())
             remedy = f"delete the folder {self.folder} to prepare the corpus again"
+            if isinstance(error, OSError) and error.errno not in (None, ENOENT):  # too many open files, for example
+                raise DataError(f"{path}: cannot be read: {reason}") from error
             raise DataError(f"{path}: damaged or changed ({reason:.200}); {remedy}") from error
+
+
+@lru_cache(OPEN_FILES)
+def _open(path: Path) -> pa.ipc.RecordBatchFileReader:
+    return pa.ipc.open_file(pa.OSFile(str(path)))
 
 
 def checksum(pairs: Pairs) -> int:
