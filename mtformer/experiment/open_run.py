@@ -31,6 +31,8 @@ Resume = bool | Literal["auto"]
 DEV_TOKENIZERS = "dev BLEU tokenizers"
 TO_THE_END = ("cosine", "linear", "warmup_stable_decay")
 """Schedules that depend on `max_steps`."""
+EXPORTS = ("argos.argosmodel", "bundle", "ctranslate2", "huggingface")
+"""Names of exports in a run directory."""
 INEXACT = " (the run now differs from an uninterrupted one)"
 
 
@@ -59,6 +61,8 @@ def open_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -> It
     if not is_free and not overwrite:
         what = "already exists; continue it with --resume, delete it and start over with --overwrite"
         raise CheckpointError(f"{run.path}: {what}, or choose another folder with --run-dir")
+    if not is_free:
+        _check_may_be_deleted(run, path)
     with _recreated(path):
         write_config(run, dump_config(config))
         yield False
@@ -112,6 +116,17 @@ def _check_is_run(run: RunDir) -> None:
     is_begun = any(path.exists() for path in (run.tokenizer, run.data_report, run.checkpoints))
     if not run.config.is_file() or not (is_begun or _is_just_started(run.path)):
         raise CheckpointError(f"{run.path}: exists but is not a run; choose another folder with --run-dir")
+
+
+def _check_may_be_deleted(run: RunDir, path: Path) -> None:
+    """Raise CheckpointError if the folder has files that no command writes there, or is the current folder."""
+    if Path.cwd().is_relative_to(path):
+        raise CheckpointError(f"{run.path}: is the current folder; change to another folder for --overwrite")
+    known = {*EXPORTS, *(one.name for one in vars(run).values())}
+    others = sorted(one.name for one in path.iterdir() if one.name not in known and not LEFTOVER.fullmatch(one.name))
+    if others:
+        what = f"--overwrite would delete {', '.join(others[:3])}, which is not part of a run"
+        raise CheckpointError(f"{run.path}: {what}; move it away, or choose another folder with --run-dir")
 
 
 def _restore_replaced(path: Path) -> None:

@@ -24,11 +24,11 @@ CONFIG = Config(data=DataConfig(src_lang="en", tgt_lang="de"))
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """Return a started run with a file `old` instead of checkpoints."""
+    """Return a started run with a file instead of checkpoints."""
     run = RunDir(tmp_path / "run")
     with open_run(run, CONFIG, resume=False, overwrite=False):
         run.tokenizer.mkdir()
-        (run.path / "old").write_text("weights")
+        (run.path / "samples.jsonl").write_text("weights")
     return run
 
 
@@ -49,8 +49,8 @@ def test_a_failed_first_start_leaves_no_files(tmp_path: Path) -> None:
 
 def test_a_failed_overwrite_restores_the_old_run(run: RunDir, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"), open_run(run, CONFIG, resume=False, overwrite=True):
-        raise DataError("no such file" if not (run.path / "old").exists() else "the old run was not moved")
-    assert (run.path / "old").read_text() == "weights"
+        raise DataError("no such file" if not (run.path / "samples.jsonl").exists() else "the old run was not moved")
+    assert (run.path / "samples.jsonl").read_text() == "weights"
     assert names(tmp_path) == ["run"]
 
 
@@ -86,7 +86,7 @@ def test_a_symbolic_link_to_a_run_is_kept(run: RunDir, tmp_path: Path) -> None:
     link.path.symlink_to(run.path)
     with pytest.raises(DataError), open_run(link, CONFIG, resume=False, overwrite=True):
         raise DataError("no such file")
-    assert (run.path / "old").exists()
+    assert (run.path / "samples.jsonl").exists()
     with open_run(link, CONFIG, resume=False, overwrite=True):
         pass
     assert link.path.is_symlink()
@@ -113,6 +113,22 @@ def test_folders_that_are_not_runs_are_never_modified(
     with pytest.raises(CheckpointError, match=message), open_run(RunDir(tmp_path), CONFIG, resume, overwrite):
         pass
     assert contents(tmp_path) == before
+
+
+def test_overwriting_does_not_delete_files_of_the_user(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run.path / "notes.txt").write_text("mine")
+    (run.path / "bundle").mkdir()
+    before = contents(run.path)
+    with pytest.raises(CheckpointError, match=r"would delete notes\.txt"), open_run(run, CONFIG, False, overwrite=True):
+        pass
+    assert contents(run.path) == before
+    (run.path / "notes.txt").unlink()
+    monkeypatch.chdir(run.tokenizer)
+    with pytest.raises(CheckpointError, match="current folder"), open_run(run, CONFIG, False, overwrite=True):
+        pass
+    monkeypatch.chdir(run.path.parent)
+    with open_run(run, CONFIG, resume=False, overwrite=True):
+        assert not (run.path / "bundle").exists()
 
 
 # Tests of killed processes. Each is forked, so that it inherits the test's patches.
@@ -156,7 +172,7 @@ def die_before_write(run: RunDir, config: Config, number: int) -> None:
 
 def overwrite_and_die_deleting(run: RunDir) -> None:
     def delete_half(path: Path, **_: object) -> None:
-        (path / "old").unlink()
+        (path / "samples.jsonl").unlink()
         die()
 
     pytest.MonkeyPatch().setattr(shutil, "rmtree", delete_half)
@@ -231,7 +247,7 @@ def test_an_overwrite_killed_before_the_new_run_began_is_undone(
     assert not run.config.exists()
     with open_run(run, CONFIG, resume="auto", overwrite=False) as is_resumed:
         assert is_resumed
-    assert (run.path / "old").read_text() == "weights"
+    assert (run.path / "samples.jsonl").read_text() == "weights"
     assert names(tmp_path) == ["run"]
     assert [message for message in caplog.messages if "restored" in message]
 
@@ -243,9 +259,9 @@ def test_an_overwrite_killed_during_preparation_keeps_the_old_run_and_reports_it
     killed(start_and_die_inside, run, True)
     with open_run(run, CONFIG, resume="auto", overwrite=False) as is_resumed:
         assert is_resumed
-    assert not (run.path / "old").exists()
+    assert not (run.path / "samples.jsonl").exists()
     (left,) = (path for path in tmp_path.iterdir() if path.name != "run")
-    assert (left / "old").read_text() == "weights"
+    assert (left / "samples.jsonl").read_text() == "weights"
     assert [message for message in caplog.messages if str(left) in message]
 
 
@@ -256,7 +272,7 @@ def test_an_overwrite_killed_while_deleting_the_old_run_is_completed(run: RunDir
     with open_run(run, CONFIG, resume="auto", overwrite=False) as is_resumed:
         assert is_resumed
     assert names(tmp_path) == ["run"]
-    assert not (run.path / "old").exists()
+    assert not (run.path / "samples.jsonl").exists()
 
 
 @pytest.mark.process
