@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from mtformer.cli.help import Command, Group
 from mtformer.cli.options import ConfigArgument, OnOption, OverridesArgument, argument, optional
-from mtformer.cli.output import echo, error_lines, printable, table_lines
+from mtformer.cli.output import echo, error_lines, printable, require_no_input, table_lines
 from mtformer.cli.progress import ELAPSED, alive
 from mtformer.config.data import JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.loading import load_config, resolve_paths
@@ -54,6 +54,8 @@ def check(
 
     The exit code is 1 if a limit in data.check or data.filters is exceeded.
     """
+    for written in (json, html):
+        require_no_input(written, *words)
     config, tokenizers = _load(words, src_lang, tgt_lang, tokenizer)
     data = config.data
     if not (data.sources or data.dev or data.test):

@@ -15,7 +15,7 @@ from mtformer.cli import options
 from mtformer.cli.decoding_options import Load
 from mtformer.cli.line_files import parallel_lines
 from mtformer.cli.options import ToOption, argument, optional, require_at_most_one
-from mtformer.cli.output import echo, for_terminal, printable, table_lines
+from mtformer.cli.output import echo, for_terminal, printable, require_no_input, table_lines
 from mtformer.config.data import TextFiles
 from mtformer.config.loading import load_config
 from mtformer.errors import ConfigError, explain_write_errors, log
@@ -187,6 +187,7 @@ def exam(
 
     if json_file is not None and json_file.is_dir():
         raise ConfigError(f"{json_file}: is a folder; name a file")
+    require_no_input(json_file, src, ref, limits)
     accepted = read_limits(limits) if limits is not None else []
     translators = [load([run], to) for run in runs]
     test = _find_sets(runs[0], src, ref, None, to, or_dev=True)[0]

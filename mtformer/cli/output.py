@@ -15,6 +15,8 @@ from typing import IO, Any
 
 import typer
 
+from mtformer.errors import ConfigError
+
 UNLIMITED = 1_000_000
 """Console width at which no line wraps."""
 MAX_ERRORS = 20
@@ -24,6 +26,16 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 OTHER_LOGS = ("sacrebleu", "asyncio")
 log = logging.getLogger("mtformer")
 _log_once = cache(log.log)
+
+
+def require_no_input(output: Path | None, *inputs: Path | str | None) -> None:
+    """Raise ConfigError if an output file is one of the input files, which it would replace."""
+    if output is not None and output.is_file() and any(one is not None and _is_same(output, one) for one in inputs):
+        raise ConfigError(f"{output}: is also an input; name another file for the output")
+
+
+def _is_same(a: Path, b: Path | str) -> bool:
+    return os.path.exists(b) and a.samefile(b)
 
 
 def use_utf8() -> None:

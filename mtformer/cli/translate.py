@@ -19,7 +19,7 @@ from tqdm import tqdm
 from mtformer.cli.decoding_options import Load
 from mtformer.cli.line_files import ParallelLines, Position, ResumableOutput, parallel_lines
 from mtformer.cli.options import EnsembleArgument, OnOption, ToOption, optional
-from mtformer.cli.output import for_terminal
+from mtformer.cli.output import for_terminal, require_no_input
 from mtformer.data.corpus.readers import create_bytes, read_lines
 from mtformer.errors import ConfigError, DataError, log, require_extra
 from mtformer.files import file_sha256, naming_file
@@ -75,6 +75,8 @@ def translate(
     for message, applies in errors.items():
         if applies:
             raise ConfigError(message)
+    for written in (target, attention):
+        require_no_input(written, source, prefixes, required, targets, glossary)
     output = ResumableOutput(target) if target is not None and is_resumable else None
     files = {"prefixes": prefixes, "required": required, "targets": targets}
     beside = {name: path for name, path in files.items() if path is not None}

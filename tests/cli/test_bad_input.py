@@ -196,6 +196,28 @@ def test_wrong_arguments(words: str, fragments: list[str], trained: tuple[Path, 
         assert fragment in message
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "translate RUN --input IN --output IN",
+        "translate RUN --input IN --prefixes OUT --output OUT",
+        "translate RUN --input IN --glossary OUT --json-attention --json --output OUT",
+        "data check IN OUT --src-lang en --tgt-lang de --json IN",
+        "data check IN OUT --src-lang en --tgt-lang de --html ./OUT",
+        "exam RUN --src IN --ref OUT --json OUT",
+    ],
+)
+def test_an_output_does_not_replace_an_input(
+    words: str, trained: tuple[Path, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("IN", "OUT"):
+        Path(name).write_text("The man sleeps.\tDer Mann.\n")
+    message = error_of(*words.replace("RUN", str(trained[0])).split())
+    assert "is also an input; name another file" in message
+    assert {Path(name).read_text() for name in ("IN", "OUT")} == {"The man sleeps.\tDer Mann.\n"}
+
+
 def test_a_truncated_checkpoint(run: Path, corpus: Path) -> None:
     for weights in (RunDir(run).averaged / "model.safetensors", RunDir(run).checkpoint(8) / "model.safetensors"):
         data = bytearray(weights.read_bytes())
