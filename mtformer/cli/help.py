@@ -82,7 +82,7 @@ def _panels(command: Any) -> dict[str, list[tuple[str, str]]]:
     for one in command.params:
         names, text = one.secondary_opts if one.secondary_opts and one.default is True else one.opts, one.help
         default = one.show_default if isinstance(one.show_default, str) else getattr(one.default, "value", one.default)
-        if one.show_default and default not in (None, True, False):
+        if one.show_default and default is not None and not isinstance(default, bool):
             text = f"{text.rstrip('.')} (default: {default})."
         if one.param_type_name == "argument":
             panels["Arguments"].append((one.metavar, text))

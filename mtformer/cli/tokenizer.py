@@ -45,7 +45,8 @@ def train(
     if not loaded.data.sources:
         raise ConfigError("data.train: no training data; name at least one source")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"{folder}: already exists; name another folder with --output, or delete it")
+        remedy = "" if folder.is_file() else ", or delete it"
+        raise DataError(f"{folder}: already exists; name another folder with --output{remedy}")
     with alive("train the tokenizer", bar_format=ELAPSED):
         make_tokenizers(loaded, folder)
     pair = TokenizerPair.load(folder)

@@ -83,9 +83,13 @@ def distilled_config(
         "corpora": [source_fingerprint(source, data) for source in data.sources],
         "monolingual": [_hash(path) for path in monolingual],
     }
+    for one in monolingual:  # a line that cannot be read is reported before the teacher translates
+        read_lines(one)
     made_with = json.dumps(values, indent=2) + "\n"
     with lock_run(run):
-        if (record := folder / "teacher.json").exists() and record.read_text(errors="replace") != made_with:
+        is_begun = path.exists() or any(folder.glob("[0-9]*.tsv"))
+        record = folder / "teacher.json"
+        if is_begun and record.exists() and record.read_text(errors="replace") != made_with:
             raise ConfigError(f"{run.path}: made with other teachers or corpora; delete it, or choose another folder")
         write_text(record, made_with)
         if not path.exists():

@@ -149,6 +149,8 @@ def test_what_cannot_be_distilled_is_refused_before_translating(
     refuse({"test": None}, "no data.test")
     refuse({"train": [{"src": "missing.en", "tgt": "missing.de"}]}, "missing.en: no such file")
     refuse({}, "missing.en: no such file", "--mono", "missing.en")
+    (tmp_path / "latin.en").write_bytes(b"caf\xe9\n")
+    refuse({}, "not UTF-8", "--mono", tmp_path / "latin.en")
     refuse({"corpora": {"distilled": {"sources": [{"tsv": "a.tsv"}]}}}, "choose another")
     refuse({"language_pairs": ["en fr"], "language_tags": "source"}, "one direction")
 

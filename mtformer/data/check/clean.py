@@ -40,6 +40,8 @@ def clean(
 
     Raises DataError if the folder exists or cannot be written, or the corpus is empty.
     """
+    if folder.is_file():
+        raise DataError(f"{folder}: is a file; name the output folder after the config or files")
     if folder.exists():
         raise DataError(f"{folder}: already exists; choose another folder, or delete it")
     src, tgt = pipeline.languages if len(set(pipeline.languages)) == 2 else ("src", "tgt")
