@@ -18,7 +18,7 @@ from mtformer.cli.options import ToOption, argument, optional, require_at_most_o
 from mtformer.cli.output import echo, for_terminal, printable, require_no_input, table_lines
 from mtformer.config.data import TextFiles
 from mtformer.config.loading import load_config
-from mtformer.errors import ConfigError, explain_write_errors, log
+from mtformer.errors import ConfigError, DataError, explain_write_errors, log
 from mtformer.files import FORMAT, write_text
 from mtformer.run_dir import RunDir
 
@@ -82,8 +82,12 @@ def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", ou
     opened = RunDir.open(run)
     config = load_config(opened.config).config
     cards = {}
-    for one in sets:
-        folder = output / one.name if output is not None else opened.evaluation(one.name)
+    folders = [output / one.name if output is not None else opened.evaluation(one.name) for one in sets]
+    for folder in folders:  # checked before the translation, which takes long
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not (existing.is_dir() and os.access(existing, os.W_OK)):
+            raise DataError(f"{folder}: cannot be written; name another folder with --output")
+    for one, folder in zip(sets, folders, strict=True):
         with tqdm(total=len(one.sources), desc=printable(one.name), unit="line", disable=None, leave=False) as bar:
             cards[folder] = evaluate_one(translator, one, config.evaluation, folder, progress=bar.update)
     first = next(iter(cards.values()))

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from program import invoke
 from typer.testing import Result
 
@@ -37,6 +38,16 @@ def test_the_results_of_a_test_set_are_not_replaced_by_those_of_another(
     own = ("eval", trained[0], "--src", corpus / "test.en", "--ref", corpus / "test.de", "--output", tmp_path / "own")
     assert invoke(*own).exit_code == 0
     assert {path.name for path in (tmp_path / "own").iterdir()} == {"test"}
+
+
+def test_a_folder_that_cannot_be_written_is_reported_before_translating(
+    trained: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mtformer.evaluation.evaluate.evaluate", lambda *_, **options: pytest.fail("translated"))
+    (tmp_path / "file").write_text("")
+    result = invoke("eval", trained[0], "--output", tmp_path / "file" / "new")
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {tmp_path}/file/new/small: cannot be written; name another folder with --output\n"
 
 
 def test_decoding_options_are_in_the_score_card(trained: tuple[Path, Result], tmp_path: Path) -> None:
