@@ -9,6 +9,8 @@ import re
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,26 +68,36 @@ class _Program(Group):
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None or name not in COMMANDS else load_command(name), rest
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _errors_in_one_line():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _errors_in_one_line():
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except KeyboardInterrupt:
-            _show_traceback_if_asked()
-            sys.stderr.write("interrupted\n")
-            raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError:
-            flush_or_discard_stdout()
-            raise typer.Exit(BROKEN_PIPE) from None
-        except Exception as error:
-            message = _describe(error)
-            if message is None:
-                raise
-            _show_traceback_if_asked()
-            _let_others_report(error)
-            error_lines(message)
-            raise typer.Exit(2) from None
         return result
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        _show_traceback_if_asked()
+        sys.stderr.write("interrupted\n")
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        flush_or_discard_stdout()
+        raise typer.Exit(BROKEN_PIPE) from None
+    except Exception as error:
+        message = _describe(error)
+        if message is None:
+            raise
+        _show_traceback_if_asked()
+        _let_others_report(error)
+        error_lines(message)
+        raise typer.Exit(2) from None
 
 
 app = typer.Typer(
@@ -202,6 +214,9 @@ def _describe(error: Exception) -> str | None:
     """Return the message of a user or system error, or None for an internal error."""
     if isinstance(error, MtformerError | LostProcessError):
         return str(error)
+    usage = error.format_message() if hasattr(error, "format_message") else ""  # of Click, which Typer may include
+    if usage and not usage.startswith("Usage: "):  # not the help screen of a group without a command
+        return f"{usage.rstrip('.?')}; see `{getattr(getattr(error, 'ctx', None), 'command_path', 'mtformer')} --help`"
     text = " ".join(str(error).split())
     if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):  # PyTorch errors, ImportError and others
         return f"not enough memory ({text or 'MemoryError'}); free memory, or use smaller batches or a smaller model"

@@ -4,6 +4,7 @@ The option for `decoding.beam_size` is --beam-size.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from mtformer.cli.options import BackendOption, CheckpointsOption, DeviceOption, PrecisionOption, optional
 from mtformer.config.schema import DecodingConfig
 from mtformer.config.section import key_of
+from mtformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator
@@ -35,7 +37,11 @@ class Load:
         from mtformer.decoding.translator import Translator
 
         translator = Translator.load(runs, self.checkpoint or None, self.device, self.precision, self.backend)
-        return translator.into(to).with_decoding(**self.decoding)
+        translator = translator.into(to)
+        try:
+            return translator.with_decoding(**self.decoding)
+        except ConfigError as error:
+            raise ConfigError(re.sub(r"^decoding: (\w+):", _option_name, str(error))) from error
 
 
 def with_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -59,6 +65,10 @@ def with_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     with_load.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     with_load.__doc__ = command.__doc__
     return with_load
+
+
+def _option_name(found: re.Match[str]) -> str:
+    return f"--{found[1].replace('_', '-')}:"
 
 
 def _option(key: str, kind: Any) -> Any:

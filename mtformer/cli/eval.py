@@ -5,6 +5,7 @@ import math
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,6 +78,7 @@ def calibrate_run(run: RunDir, translator: "Translator", sets: "list[EvalSet]") 
 
 def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", output: Path | None = None) -> None:
     """Translate and score each test set, save the results, and print a table of the scores to stdout."""
+    from mtformer.evaluation.card import differences, read_card
     from mtformer.evaluation.evaluate import evaluate as evaluate_one
 
     opened = RunDir.open(run)
@@ -88,8 +90,13 @@ def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", ou
         if not (existing.is_dir() and os.access(existing, os.W_OK)):
             raise DataError(f"{folder}: cannot be written; name another folder with --output")
     for one, folder in zip(sets, folders, strict=True):
+        earlier = None
+        with suppress(DataError):  # no scores, or damaged ones
+            earlier = read_card(folder)
         with tqdm(total=len(one.sources), desc=printable(one.name), unit="line", disable=None, leave=False) as bar:
             cards[folder] = evaluate_one(translator, one, config.evaluation, folder, progress=bar.update)
+        if earlier is not None and (changed := differences(earlier, cards[folder])):
+            log.warning("%s: replaced scores with other settings (%s)", folder, "; ".join(changed))
     first = next(iter(cards.values()))
     rows = [["test set", "lines", *(score.label for score in first.scores)]]
     rows += [

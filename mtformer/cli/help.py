@@ -84,6 +84,8 @@ def _panels(command: Any) -> dict[str, list[tuple[str, str]]]:
         default = one.show_default if isinstance(one.show_default, str) else getattr(one.default, "value", one.default)
         if one.show_default and default is not None and not isinstance(default, bool):
             text = f"{text.rstrip('.')} (default: {default})."
+        if one.required and one.param_type_name == "option":
+            text = f"{text.rstrip('.')} (required)."
         if one.param_type_name == "argument":
             panels["Arguments"].append((one.metavar, text))
         else:

@@ -60,7 +60,8 @@ def translate(
     Decoding options default to the values in the run's config; see docs/decoding.md. Files may be plain, .gz, .xz or
     .zst. With --n-best, lines have the format of Moses: number ||| text ||| score.
     """
-    is_resumable = target is not None and (target.is_file() or not target.exists())  # not a pipe or device
+    target = None if target == Path("/dev/stdout") else target  # opening it again would truncate the shell's file
+    is_resumable = target is not None and _is_resumable(target)
     errors = {
         "--json-attention requires --json": json_attention and not as_json,
         "--targets requires --attention FILE": targets is not None and attention is None,
@@ -114,6 +115,12 @@ def translate(
         if attention_file is not None:
             attention_file.write()
     work.warn_of_flags()
+
+
+def _is_resumable(output: Path) -> bool:
+    """Return False for a pipe or device, including links such as /dev/stderr to a file that a shell has opened."""
+    is_open = output.is_symlink() and output.is_relative_to("/dev")
+    return not is_open and (output.is_file() or not output.exists())
 
 
 class Block(NamedTuple):

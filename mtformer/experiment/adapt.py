@@ -102,6 +102,8 @@ def adaptation_config(
     data = config.data
     [weights] = find_weights(opened, None, config.training.best_metric)
     old_sources = [_source(old_dev)] if old_dev is not None else _readable(data.dev_sources, data)
+    if old_dev is not None:
+        _first_pair(old_sources[0], data)  # a wrong file is refused before anything is written
     if not old_sources:
         log.warning("no old dev set: it is not measured how much the model forgets; name one with --old-dev")
     dev_sets = {f"old{number or ''}": _plain(source) for number, source in enumerate(old_sources)}
@@ -309,12 +311,16 @@ def _readable(sources: Sequence[Source], data: DataConfig) -> list[Source]:
     found = []
     for source in sources:
         try:
-            with open_reader(source, data) as reader:
-                reader.take(1).texts()
+            _first_pair(source, data)
             found.append(source)
         except DataError as error:
             log.warning("%s cannot be read: %s", describe(source), error)
     return found
+
+
+def _first_pair(source: Source, data: DataConfig) -> None:
+    with open_reader(source, data) as reader:
+        reader.take(1).texts()
 
 
 def _plain(source: Source) -> dict[str, Any]:

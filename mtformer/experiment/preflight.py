@@ -152,13 +152,13 @@ def choose_batches(
 
 
 def check_memory(
-    config: Config, prepared: Prepared, step: TrainingStep, run: RunDir, compiled: bool | None = None
+    config: Config, prepared: Prepared, step: TrainingStep, run: RunDir, compiled: bool | None = None, done: int = 0
 ) -> MemoryCheck:
     """Try the largest training and dev batches without changing the model; all processes must call it together.
 
     With `training.compile: auto` on CUDA, the model is compiled if training takes long enough; `compiled` is the
-    decision made when a resumed run started (None: decide now). Raise DeviceError if a single pair does not fit in
-    memory, or two checkpoints do not fit on the disk.
+    decision made when a resumed run started (None: decide now), and `done` its steps, which take no more time. Raise
+    DeviceError if a single pair does not fit in memory, or two checkpoints do not fit on the disk.
     """
     training, sizes = config.training, prepared.batches.sizes()
     disk_bytes, free_bytes = _disk(config, step, run)
@@ -184,14 +184,15 @@ def check_memory(
     if training.max_minutes is not None:
         fitting = fitting_steps(60 * training.max_minutes, mean_step_seconds, validation_seconds, training)
         num_steps = min(num_steps, fitting)
+    every = training.validate_every
     return MemoryCheck(
         shape=f"{largest.num_pairs:,} pairs, {largest.src_BS.size(1)} x {largest.tgt_in_BT.size(1)} tokens",
         step_seconds=seconds * training.accumulation_steps,
         peak_bytes=peak_bytes(step.device),
         num_steps=num_steps,
-        training_seconds=mean_step_seconds * relative_cost(training, 0, num_steps),
+        training_seconds=mean_step_seconds * relative_cost(training, done, max(done, num_steps)),
         one_validation_seconds=validation_seconds,
-        validation_seconds=validation_seconds * (num_steps // training.validate_every),
+        validation_seconds=validation_seconds * max(0, num_steps // every - done // every),
         disk_bytes=disk_bytes,
         free_bytes=free_bytes,
     )

@@ -336,7 +336,9 @@ def _walk(folder: Path) -> Iterator[RunRow]:
     for place, folders, files in os.walk(folder):
         here = RunDir(place)
         if {here.config.name, here.metrics.name, here.state.name}.intersection(files) or here.checkpoints.is_dir():
-            yield summarize(here.path)
+            is_export = here.is_bundle and RunDir(here.path.parent).checkpoints.is_dir()
+            if not is_export or here.path == folder:  # an export is not a run beside its own
+                yield summarize(here.path)
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != here.checkpoints.name)
         if SWEEP in files:
             yield from _of_sweep(here.path, folders)

@@ -108,7 +108,7 @@ def _prepare(
         trainer.resume(checkpoint, {key: [before, after] for key, before, after in changes})
     checked = None
     if not trainer.is_done():
-        checked = check_memory(resolved, prepared, step, run, earlier.get("compiled"))
+        checked = check_memory(resolved, prepared, step, run, earlier.get("compiled"), trainer.position.step)
         made_with["compiled"] = step.is_compiled
         log.info("memory check:%s", "".join(f"\n  {what:<15} {value}" for what, value in checked.lines()))
     return trainer, is_resumed, checked

@@ -275,6 +275,13 @@ def test_infinite_weights_stay_infinite() -> None:
         assert adapt._mix(old, new, share).tolist() == [-torch.inf, pytest.approx(1 + share)]
 
 
+def test_a_missing_old_dev_set_is_refused_before_anything_is_written(run: Path, new_text: Path, tmp_path: Path) -> None:
+    words = ("adapt", run, "--train", new_text, "--run-dir", tmp_path / "new")
+    result = invoke(*words, "--old-dev", tmp_path / "no.tsv")
+    assert (result.exit_code, (tmp_path / "new").exists()) == (2, False)
+    assert result.stderr.splitlines()[-1].startswith(f"error: {tmp_path}/no.tsv: ")
+
+
 def test_an_adaptation_is_not_resumed_with_other_text(
     adapted: tuple[Path, Result], trained: tuple[Path, Result]
 ) -> None:

@@ -40,6 +40,18 @@ def test_the_results_of_a_test_set_are_not_replaced_by_those_of_another(
     assert {path.name for path in (tmp_path / "own").iterdir()} == {"test"}
 
 
+def test_replaced_scores_with_other_settings_are_reported(trained: tuple[Path, Result], tmp_path: Path) -> None:
+    words = ("eval", trained[0], "--output", tmp_path)
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "scores.json").write_text("{")  # damaged
+    for options, changed in (([], None), (["--beam-size", 1], "2 and 1"), (["--beam-size", 1], None), ([], "1 and 2")):
+        result = invoke(*words, *options)
+        assert result.exit_code == 0, result.stderr
+        warning = f"warning: {tmp_path}/small: replaced scores with other settings (decoding.beam_size {changed})\n"
+        assert ("warning: " in result.stderr) == (changed is not None)
+        assert changed is None or warning in result.stderr
+
+
 def test_a_folder_that_cannot_be_written_is_reported_before_translating(
     trained: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,3 +88,10 @@ def test_hidden_negative_options_work() -> None:
 def test_panels_and_metavars_name_existing_parameters() -> None:
     known = {one.name for command in SCREENS.values() for one in command.params}
     assert {*PANEL_OF, *METAVAR_OF} <= known
+
+
+def test_required_options_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = invoke("adapt", "--help").stdout
+    marked = [line.split()[1] for line in shown.splitlines() if "(required)" in line]
+    assert marked == ["--train", "--run-dir"]

@@ -3,6 +3,7 @@
 import gzip
 import io
 import logging
+import lzma
 import os
 import random
 import re
@@ -113,6 +114,21 @@ def test_invalid_utf8_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "mtformer"):
         assert lines_of(b"ok\n\xff\n\xef\xbf\xbd\na\xe2\x82\n") == [["ok", "\ufffd", "\ufffd", "a\ufffd"]]
     assert "2 lines were not valid UTF-8" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (gzip.compress(b"a dog\n"), "gzip data, not UTF-8 text; decompress it"),
+        (lzma.compress(b"a dog\n"), "xz data"),
+        (b"\x28\xb5\x2f\xfd\x04\x00", "zstd data"),
+        ("a dog\n".encode("utf-16"), "UTF-16, not UTF-8 text; convert it"),
+        (b"\xfe\xff\x00a\x00\n", "UTF-16"),
+    ],
+)
+def test_files_that_are_not_utf8_text_are_refused(content: bytes, what: str) -> None:
+    with pytest.raises(DataError, match=f"^file 1: {what}"):
+        lines_of(b"one\n", content)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -231,9 +231,10 @@ def test_a_glossary_is_read_from_a_file(run: Path, lines: list[str], tmp_path: P
         (["--attention", "maps.html", "--output", "x", "--continue"], "--attention needs all lines"),
         (["--continue"], "--continue requires a file to resume; name it with --output"),
         (["--continue", "--output", "/dev/null"], "--continue requires a file to resume"),
+        (["--continue", "--output", "/dev/stdout"], "--continue requires a file to resume"),
         (["--output", "/"], "--output / is a folder; name a file"),
         (["--input", "nowhere"], "nowhere: no such file"),
-        (["--beam-size", "0"], "decoding: beam_size: must be at least 1 and at most 1000, not 0"),
+        (["--beam-size", "0"], "error: --beam-size: must be at least 1 and at most 1000, not 0"),
         (["--n-best", "9"], "n_best 9 is above beam_size 2"),
         (["--top-k", "5"], "top_k is for sampling"),
     ],
@@ -406,3 +407,16 @@ def test_attention_of_given_translations(run: Path, tmp_path: Path) -> None:
     targets.write_text("Der Mann schläft.\n")
     translate(run, "--targets", targets, "--attention", page, stdin="The man sleeps.\n")
     assert "Der Mann schläft." in page.read_text(encoding="utf-8")
+
+
+def test_output_to_dev_stdout_is_written_to_the_file_that_the_shell_opened(run: Path, tmp_path: Path) -> None:
+    with open(tmp_path / "out", "ab") as out:
+        out.write(b"first\n")
+        out.flush()
+        words = [sys.executable, "-c", PROGRAM, "translate", str(run), "--output", "/dev/stdout"]
+        subprocess.run(words, input=b"A dog.\n", stdout=out, check=True)
+        assert os.path.samestat(os.fstat(out.fileno()), (tmp_path / "out").stat())
+    first, translation = (tmp_path / "out").read_text().splitlines()
+    assert (first, bool(translation)) == ("first", True)
+    assert Path("/dev/stdout").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]

@@ -61,6 +61,10 @@ def test_memory_check_reports_time_and_disk_space(config: Config, prepared: Prep
     mean_share = sizes.mean_padded_tokens / sizes.largest.num_padded_tokens
     assert found.training_seconds == pytest.approx(found.step_seconds * mean_share * 40)
     assert found.validation_seconds > 0
+    rest = check_memory(config, prepared, step, RunDir(tmp_path / "run"), done=30)
+    assert rest.training_seconds == pytest.approx(rest.step_seconds * mean_share * 10)
+    num_left = 40 // config.training.validate_every - 30 // config.training.validate_every
+    assert rest.validation_seconds == pytest.approx(rest.one_validation_seconds * num_left)
     # The last 2 checkpoints, the best one, and one being written. Each has weights, moments and some headers.
     assert found.disk_bytes == 4 * 12 * count_parameters(step.model)["total"]
     text = dict(found.lines())

@@ -152,6 +152,15 @@ def test_incomplete_runs_and_other_folders(tmp_path: Path) -> None:
         list_runs(tmp_path / "none")
 
 
+def test_a_bundle_in_the_folder_of_its_run_has_no_row(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    run.checkpoints.mkdir()
+    for folder in (run.path / "bundle", tmp_path / "bundle"):
+        make_run(folder).bundle_weights.write_bytes(b"")
+    assert [(row.name, row.state) for row in list_runs(tmp_path)] == [("bundle", "bundle"), ("run", "new")]
+    assert [row.name for row in list_runs(run.path / "bundle")] == ["bundle"]
+
+
 def test_runs_of_a_sweep_without_a_folder(tmp_path: Path) -> None:
     make_run(tmp_path / "study" / "seed=1", "training.seed=1", records=RECORDS)
     entries = [{"name": f"seed={seed}", "values": {"training.seed": seed}, "error": error}
