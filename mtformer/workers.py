@@ -25,6 +25,11 @@ _make_tasks: type[RayTasks] | None = None
 """Set inside `use_ray`."""
 
 
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class WorkerEndedError(DataError):
     """Raised if a worker process was killed, usually by the system; the corpus itself is intact."""
 
@@ -70,7 +75,7 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
         device: str = "cpu",
         starts_programs: bool = False,
     ) -> None:
-        self._function, self.num_processes = function, num_processes or os.cpu_count() or 1
+        self._function, self.num_processes = function, num_processes or num_cores()
         self._pool: ProcessPoolExecutor | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._tasks: RayTasks | None = None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mtformer.errors import DataError
-from mtformer.workers import ITEMS_ALONE, Workers
+from mtformer.workers import ITEMS_ALONE, Workers, num_cores
 
 
 def _add(offset: int, number: int, num_threads: int) -> int:
@@ -139,3 +139,15 @@ def test_processes_exit_if_the_main_process_is_killed(tmp_path: Path) -> None:
         start = time.monotonic()
         assert main.stdout.read() == b""  # returns when all processes that have this file open have exited
     assert time.monotonic() - start < 30
+
+
+def test_the_number_of_cores_is_that_of_the_process() -> None:
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("requires Linux")
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert num_cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert num_cores() == len(allowed)

@@ -41,7 +41,8 @@ class Load:
         try:
             return translator.with_decoding(**self.decoding)
         except ConfigError as error:
-            raise ConfigError(re.sub(r"^decoding: (\w+):", _option_name, str(error))) from error
+            found = re.fullmatch(r"decoding: (\w+)(:.*)", str(error))
+            raise ConfigError(f"--{found[1].replace('_', '-')}{found[2]}" if found else str(error)) from error
 
 
 def with_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -65,10 +66,6 @@ def with_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     with_load.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     with_load.__doc__ = command.__doc__
     return with_load
-
-
-def _option_name(found: re.Match[str]) -> str:
-    return f"--{found[1].replace('_', '-')}:"
 
 
 def _option(key: str, kind: Any) -> Any:

@@ -20,7 +20,7 @@ from mtformer.cli.output import echo, for_terminal, printable, require_no_input,
 from mtformer.config.data import TextFiles
 from mtformer.config.loading import load_config
 from mtformer.errors import ConfigError, DataError, explain_write_errors, log
-from mtformer.files import FORMAT, write_text
+from mtformer.files import FORMAT, file_sha256, write_text
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def evaluate(
     Decoding options default to the values in the run's config; see docs/decoding.md.
     """
     require_at_most_one({"--testset": testset, "--src": src})
+    for name, value in {"--output": output, "--checkpoint": load.checkpoint}.items():  # confidence is for the run
+        require_at_most_one({"--calibrate": calibrate, name: value})
     is_ensemble = len(runs) > 1 or len(load.checkpoint or []) > 1
     if calibrate and is_ensemble:
         raise ConfigError("--calibrate is for one model, not for an ensemble; give one run and one checkpoint")
@@ -219,7 +221,9 @@ def exam(
         for one in broken[name]:
             echo("{}: {row}.{column} is {value:g}, but its limit is {limit:g}".format(name, **one), err=True)
     if json_file is not None:
-        exams = [{"run": name, "rows": rows, "broken": broken[name]} for name, rows in cards.items()]
+        hashes = [[file_sha256(path) for path in one.weights] for one in translators]
+        of_runs = zip(cards.items(), hashes, strict=True)
+        exams = [{"run": name, "weights": its, "rows": rows, "broken": broken[name]} for (name, rows), its in of_runs]
         values = {"format": FORMAT, "test_set": test.name, "exams": exams}
         with explain_write_errors(f"{json_file}:", "name another file"):
             write_text(json_file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")

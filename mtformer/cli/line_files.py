@@ -21,16 +21,8 @@ LINES_AT_ONCE = 2000
 BYTES_AT_ONCE = 1 << 20
 RECORD_KEYS = ("lines", "input_sha256", "bytes", "settings")
 
-_RENAME = "decompress it, or give the file its usual suffix: .gz, .xz or .zst"
-_CONVERT = "convert it, for example with `iconv -f UTF-16 -t UTF-8`"
-SIGNATURES = {
-    b"\x1f\x8b": ("gzip data", _RENAME),
-    b"\xfd7zXZ": ("xz data", _RENAME),
-    b"\x28\xb5\x2f\xfd": ("zstd data", _RENAME),
-    b"\xff\xfe": ("UTF-16", _CONVERT),
-    b"\xfe\xff": ("UTF-16", _CONVERT),
-}
-"""First bytes of files in other formats, with what they are and what the user can do."""
+SIGNATURES = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"\xff\xfe", b"\xfe\xff")
+"""First bytes of gzip, xz, zstd and UTF-16 (in either byte order)."""
 
 
 class Position(NamedTuple):
@@ -109,17 +101,10 @@ class ParallelLines:
 def _lines(name: str, file: IO[bytes]) -> Iterator[bytes]:
     with reading(name):
         for number, line in enumerate(iter(partial(read_line, file, name), b"")):
-            if number == 0:
-                _refuse_other_format(name, line)
-                line = line.removeprefix(BOM)
-            yield line
-
-
-def _refuse_other_format(name: str, start: bytes) -> None:
-    """Raise DataError if a file that is read as UTF-8 begins like compressed data or UTF-16."""
-    for signature, (kind, remedy) in SIGNATURES.items():
-        if start.startswith(signature):
-            raise DataError(f"{name}: {kind}, not UTF-8 text; {remedy}")
+            if not number and line.startswith(SIGNATURES):
+                what = "compressed or UTF-16, not UTF-8 text"
+                raise DataError(f"{name}: {what}; convert it, or give a compressed file its usual suffix")
+            yield line if number else line.removeprefix(BOM)
 
 
 @contextmanager

@@ -67,6 +67,7 @@ def translate(
         "--targets requires --attention FILE": targets is not None and attention is None,
         "--attention needs all lines, but --continue skips some; remove one of them": attention is not None
         and continues,
+        "--attention and --output name the same file": attention is not None and attention == target,
         "--attention cannot be combined with --on": attention is not None and on is not None,
         f"--output {target} is a folder; name a file": target is not None and target.is_dir(),
         "--continue requires a file to resume; name it with --output": continues and not is_resumable,
@@ -270,7 +271,7 @@ class _Work:
         self.num_lines += 1
         confidence = 1.0 if translation.confidence is None else translation.confidence  # None without text
         if self.only_above is not None and confidence < self.only_above:
-            translation = replace(translation, text="", alternatives=())
+            translation = replace(translation, text="", alternatives=(), attention=None)
         if self.as_json:
             return json.dumps(_describe(translation, self.json_attention, self.alignment), ensure_ascii=False) + "\n"
         lines = ""

@@ -37,6 +37,12 @@ class TsvFile(_Source):
     tgt_column: Positive = 2
     """Column of the target sentence; the first column is 1."""
 
+    @model_validator(mode="after")
+    def _fits(self) -> "TsvFile":
+        if self.src_column == self.tgt_column:
+            raise ValueError(f"src_column and tgt_column are both {self.src_column}; give different columns")
+        return self
+
 
 class JsonlFile(_Source):
     """A file with one JSON object per line."""
@@ -106,10 +112,10 @@ class FilterConfig(Section):
     max_length_ratio: Annotated[Annotated[float, Field(ge=1.0)] | None, Key(off=None)] = 4.0
     """Maximum ratio of the token counts, checked if the longer side has more than 10 tokens; null: no check."""
     max_length_difference: Annotated[Annotated[float, Field(gt=0.0)] | None, Key(off=None)] = 3.0
-    """Maximum difference in length (in characters), as a number of standard deviations. A standard deviation is the
-    square root of 6.8 times the length (Gale and Church 1993), plus 15 percent of the length for differences between
-    languages (25 percent for Chinese, Japanese, Korean and unknown languages). A Han character counts as 3.5
-    characters, a kana or Hangul character as 2; null: no check."""
+    """Maximum difference in length (in characters), as a number of standard deviations. The variance is 6.8 times the
+    length (Gale and Church 1993), plus the square of 15 percent of the length for differences between languages (25
+    percent for Chinese, Japanese, Korean and unknown languages). A Han character counts as 3.5 characters, a kana or
+    Hangul character as 2; null: no check."""
     drop_identical: Annotated[bool, Key(off=False)] = True
     """Remove pairs whose source and target are equal, ignoring case, punctuation and whitespace."""
     drop_duplicates: Annotated[bool, Key(off=False)] = True

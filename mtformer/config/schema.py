@@ -40,6 +40,9 @@ class TokenizerConfig(Section):
     def _fits(self) -> "TokenizerConfig":
         if self.joint and self.tgt_model is not None:
             raise ValueError("tgt_model is for separate vocabularies (joint: false); set a joint model as src_model")
+        for symbol in self.user_symbols:
+            if not symbol or symbol != "".join(symbol.split()) or symbol in ("<pad>", "<unk>", "<s>", "</s>"):
+                raise ValueError(f"user_symbols: {symbol!r} is empty, has white space or is a special piece")
         return self
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mtformer.decoding.inference import alignment_layer, pad
-from mtformer.decoding.inputs import check_length, check_lines
+from mtformer.decoding.inputs import check_length, check_lines, sentence_case
 from mtformer.decoding.postprocessing import END
 from mtformer.decoding.translation import Attention, Translation
 from mtformer.decoding.translator import Translator, evaluating
@@ -61,12 +61,14 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
     if len(translator.models) != 1:
         raise ConfigError("attention maps need one model and the mtformer backend; give one run and one checkpoint")
     [model], tgt, target = translator.models, translator.tokenizers.tgt, translator.engine.target
-    [source] = check_lines([source])
+    [source] = given = check_lines([source])
     if translation is None:
         [translation] = translator.translate([source])
     if isinstance(translation, Translation):
         tokens, text = translation.tokens, translation.text
         pieces = [piece for piece in translation.pieces if piece != END]  # a split line has one END per segment
+        if text.isupper() and not tgt.decode([tokens])[0].isupper():  # a line in capitals, see `without_capitals`
+            source = sentence_case(source)
     else:
         [text] = check_lines([translation])
         tokens, pieces = tgt.encode([text])[0], tgt.pieces(text)
@@ -82,7 +84,7 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
         return torch.stack([recorded[getattr(layer, name)][0].float().cpu() for layer in layers])
 
     return AttentionMaps(
-        source=source,
+        source=given[0],
         translation=text,
         src_pieces=[*translator.tokenizers.src.id_pieces(target.tags), *translator.tokenizers.src.pieces(source), END],
         tgt_pieces=[*pieces, END],

@@ -106,7 +106,8 @@ class CTranslate2Engine(Engine):
         self.max_positions = max_positions
         self.has_vocabulary_map = has_vocabulary_map
         self.device = translator.device
-        self.dtype = translator.compute_type
+        names = {kind: name for name, kind in PRECISIONS.items() if name}
+        self.dtype = names.get(translator.compute_type, translator.compute_type)
         self.src_pieces, self.tgt_pieces = tokenizers.src.vocabulary(), tokenizers.tgt.vocabulary()
         self.tgt_ids = {piece: number for number, piece in enumerate(self.tgt_pieces)}
 

@@ -36,6 +36,10 @@ MARK = r"[!-/:-@\[-`{-~¡-¿‐-⁞]"
 LETTER = rf"(?!{UNSPACED.pattern}|{MARK})\S"
 WORD = re.compile(rf"{UNSPACED.pattern}|(?:{LETTER})+(?:{MARK}+(?:{LETTER})+)*|(?P<marks>{MARK}+)")
 """A word with punctuation inside it, a character of a script without spaces, or other punctuation."""
+PART = re.compile(rf"{UNSPACED.pattern}|(?:{LETTER})+|(?P<marks>{MARK}+)")
+"""Like `WORD`, but without punctuation inside: text that is kept may be a part of a word, as in T-Shirt."""
+AMPERSAND = re.compile(r"(<(script|style)\b.*?</\2|<!--.*?-->)|&(?=\w+=)", re.IGNORECASE | re.DOTALL)
+"""Text without character references, or & before a name and =, as in URLs, which is not a character reference."""
 START_BYTE, BYTE = re.compile("<0x[0-7C-F][0-9A-F]>"), re.compile("<0x[89AB][0-9A-F]>")
 """Tokens for the first byte and for the other bytes of a character, with `tokenizer.byte_fallback`."""
 UNCLOSED = re.compile(r"<(script|style)\b(?:(?!</\1).)*\Z", re.IGNORECASE | re.DOTALL)
@@ -66,6 +70,7 @@ class Fragment:
 
     def __init__(self, html: str) -> None:
         self.text = LONG_NUMBER.sub("9999999", html.encode("utf-8", "replace").decode("utf-8"))
+        self.text = AMPERSAND.sub(lambda match: match[1] or "&amp;", self.text)
         if unclosed := UNCLOSED.search(self.text):  # html.parser may drop its text
             self.text += f"</{unclosed[1]}>"
         self.formatter = FORMATTERS[self.text.lstrip("\ufeff \t\r\n").startswith("<?xml")]
@@ -142,11 +147,12 @@ class _Run:
     def __init__(self, root: Tag, words_of: Mapping[int, str]) -> None:
         self.root, self.text, self.words = root, "", list[re.Match[str]]()
         self.ranges: dict[int, range] = {}  # words in each node, by id
+        self.word = PART if any(words_of.get(id(node)) for node in root.descendants) else WORD
         for node in root.descendants:
             is_break = isinstance(node, Tag) and node.name == "br"
             text, start = words_of.get(id(node), " " if is_break else _text(node)), len(self.words)
             self.text += text
-            self.words += WORD.finditer(text)
+            self.words += self.word.finditer(text)
             for one in (node, *node.parents):
                 self.ranges[id(one)] = range(self.ranges.get(id(one), range(start, start)).start, len(self.words))
         has_letters = any(map(str.isalpha, "".join(map(_text, root.descendants))))
@@ -155,7 +161,7 @@ class _Run:
     def fill(self, translation: Translation) -> None:
         """Replace the text with a translation; tags get the aligned words, others cross the fewest alignments."""
         text, ranges, weights = translation.text, self.ranges, self._attended(translation)
-        spans = [match.span() for match in WORD.finditer(text)]
+        spans = [match.span() for match in self.word.finditer(text)]
         values = [1.0 + text[start].isalnum() for start, _ in spans]  # punctuation counts less
         labels = [max(some, key=some.__getitem__, default=-1) for some in weights]
         nodes = [node for node in self.root.descendants if type(node) is not NavigableString]
@@ -174,8 +180,11 @@ class _Run:
             costs = dict(enumerate(accumulate(crossed, initial=0), start=low))
             ends = {words.stop == ranges[outer].stop: high, words.start == ranges[outer].start: low}
             start = ends.get(True, min(costs, key=costs.__getitem__))
-            ranked = ((sums[j + 1] - sums[i], i - j, -i, (i, j + 1)) for i in own for j in own if i <= j)
-            first, last = max(ranked, default=(0.0, 0, 0, (start, start)))[-1]
+            best, i = (0.0, 0, 0, (start, start)), -1
+            for j in sorted(own):  # i: the best start of a span that ends with j (Kadane's algorithm)
+                i = j if i < 0 or sums[j] <= sums[i] else i
+                best = max(best, (sums[j + 1] - sums[i], i - j, -i, (i, j + 1)))
+            first, last = best[-1]
             places[id(node)], homes[first:last] = (first, last), [id(node)] * (last - first)
         before, after = _text(self.root.contents[0]), _text(self.root.contents[-1])
         for tag in [self.root, *(node for node in nodes if isinstance(node, Tag) and ranges[id(node)])]:
@@ -201,7 +210,7 @@ class _Run:
     def _attended(self, translation: Translation) -> list[dict[int, float]]:
         """Return the attention of each target word to source words: the geometric mean of both directions."""
         attention = translation.attention or Attention([], [], [], [])  # None if the tokenizer removed all characters
-        words, received = list(WORD.finditer(translation.text)), defaultdict[int, float](float)
+        words, received = list(self.word.finditer(translation.text)), defaultdict[int, float](float)
         found = [defaultdict[int, float](float) for _ in words]
         src_words = _overlaps(attention.src_pieces, [match[0] for match in self.words])
         rows_of = _overlaps([match[0] for match in words], attention.tgt_pieces)

@@ -125,6 +125,11 @@ def one_line(text: str) -> str:
     return LINE_BREAKS.sub(" ", text.encode("utf-8", "replace").decode("utf-8"))
 
 
+def sentence_case(text: str) -> str:
+    """Return the text in lower case, except for the first letter of each sentence."""
+    return "".join(sentence.capitalize() for sentence in split_sentences(text))
+
+
 def without_capitals(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Line]:
     """Return the lines, of which those in capital letters are in lower case, except for the first letter.
 
@@ -135,8 +140,9 @@ def without_capitals(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Line]:
     found = list(lines)
     for number, line in enumerate(lines):
         words = [word for word in line.text.split() if word.isupper() and len(word) > 1]
-        if len(words) > 1 and line.text.isupper() and not line.prefix and not line.required:
-            text = "".join(sentence.capitalize() for sentence in split_sentences(line.text))
+        is_upper = all(map(str.isupper, filter(str.isalpha, line.text)))  # unlike `line.text.isupper()`, in any script
+        if len(words) > 1 and is_upper and not line.prefix and not line.required:
+            text = sentence_case(line.text)
             before, after = tokenizer.encode([line.text, text])
             if after.count(UNK) < before.count(UNK) or len(after) <= (1 - MIN_SAVED) * len(before):
                 found[number] = replace(line, text=text)

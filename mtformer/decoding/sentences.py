@@ -69,10 +69,11 @@ def split_sentences(line: str, num_tokens: CountTokens | None = None, limit: int
 
 def _is_continued(before: str, after: str, has_capitals: bool) -> bool:
     """Return True if it is uncertain whether a sentence ends between two adjacent parts of a line."""
+    end = before[-64:]  # enough for an abbreviation; `before` may be long
     return bool(
-        ABBREVIATION.search(before)
+        ABBREVIATION.search(end)
         or (has_capitals and after[0].islower())
-        or (after[0].isdigit() and SHORT_WORD.search(before))
+        or (after[0].isdigit() and SHORT_WORD.search(end))
         or not any(map(str.isalnum, after))
         or (before[-1] in CLOSING_BRACKETS + "”" and after[0] not in OPENING + "“")
         or sum(map(before.count, OPENING)) > sum(map(before.count, CLOSING_BRACKETS))

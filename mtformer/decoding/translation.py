@@ -4,6 +4,7 @@ S source pieces (without eos), T target pieces, W source words, X target words. 
 """
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
+from mtformer.decoding.inputs import WORD_END, WORD_START
 from mtformer.decoding.sentences import join_lines, needs_space
 from mtformer.text.tokenizer import BYTE_PIECE, SPACE
 
@@ -140,7 +142,8 @@ def flag_phrases(translation: Translation, prefix: str, required: Sequence[str])
     """Return the translation with a flag for each missing required phrase."""
     text = translation.text
     wrong = [] if text.startswith(prefix) else [f"{MISSING}: {prefix}"]
-    wrong += [f"{MISSING}: {phrase}" for phrase in required if phrase not in text]
+    missing = [phrase for phrase in required if not re.search(WORD_START + re.escape(phrase) + WORD_END, text)]
+    wrong += [f"{MISSING}: {phrase}" for phrase in missing]
     return replace(translation, flags=(*translation.flags, *wrong))
 
 

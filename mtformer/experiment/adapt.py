@@ -124,6 +124,7 @@ def adaptation_config(
             "data.train": [],
             "data.test": None,
             "data.temperature": 1.0,
+            "data.language_pairs": list(map(" ".join, data.directions[1:])),
             "data.corpora": {**old, "new": {"sources": [{"tsv": str(train_tsv)}]}},
             "data.dev": {"new": {"tsv": str(dev_tsv)}, **dev_sets},
             **_schedule(config, num_new),
@@ -278,12 +279,13 @@ def _write_replay(folder: Path, base: Path, device: str) -> None:
     """Write new sources with their translations by the old model."""
     log.info("the corpora of %s cannot be read; for replay, it translates the new sources", base)
     translator = Translator.load(base, device=device)
+    translator = translator.with_decoding(translator.decoding.for_validation(), beam_size=1)
     with (folder / "train.tsv").open(encoding="utf-8", newline="\n") as file:
 
         def replayed() -> Iterator[Pair]:
             while lines := list(islice(file, 10_000)):
                 sources = [line.split("\t")[0] for line in lines]
-                yield from zip(sources, (one.text for one in translator.translate(sources, beam_size=1)), strict=True)
+                yield from zip(sources, (one.text for one in translator.translate(sources)), strict=True)
 
         _write_pairs(folder / "replay.tsv", replayed())
 

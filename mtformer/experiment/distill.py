@@ -47,16 +47,21 @@ def load_teachers(runs: Sequence[Path], student: Config) -> Translator:
     teacher = None
     if len(runs) == 1 and find_spec("ctranslate2") and pick_device(device).type == "cpu":
         try:
-            teacher = Translator.load(runs[0], device=device, backend="ctranslate2").with_decoding(beam_size=BEAM_SIZE)
+            teacher = _with_search(Translator.load(runs[0], device=device, backend="ctranslate2"))
         except ConfigError as error:
             log.info("the teacher runs without CTranslate2: %s", error)
-    teacher = teacher or Translator.load(runs, device=device)
+    teacher = teacher or _with_search(Translator.load(runs, device=device))
     its = teacher.data
     assert its is not None
     if (data.src_lang, data.tgt_lang) not in its.directions:
         own = f"{data.src_lang}-{data.tgt_lang}"
         raise ConfigError(f"{runs[0]}: translates {its.src_lang}-{its.tgt_lang}, but the student {own}")
     return teacher.into(data.tgt_lang)
+
+
+def _with_search(teacher: Translator) -> Translator:
+    settings = teacher.decoding
+    return teacher.with_decoding(settings.for_validation(), beam_size=BEAM_SIZE, early_stopping=settings.early_stopping)
 
 
 def distilled_config(
@@ -152,7 +157,7 @@ class _TranslateShard:
 
     def __call__(self, shard: _Shard, num_threads: int) -> list[tuple[str, str]]:
         sources = [" ".join(src.split()) for src, _ in shard.pairs]
-        found = self.teacher.translate(sources, beam_size=BEAM_SIZE, n_best=BEAM_SIZE)
+        found = self.teacher.translate(sources, n_best=BEAM_SIZE)
         rows = zip(sources, found, (ref for _, ref in shard.pairs), strict=True)
         return [(src, text) for src, n_best, ref in rows if (text := best_text(src, n_best, ref)) is not None]
 

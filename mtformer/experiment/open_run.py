@@ -5,10 +5,12 @@ one once the new one is prepared. If the process is killed in between, the next 
 """
 
 import contextlib
+import json
 import os
 import re
 import shutil
 import time
+import zlib
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +30,6 @@ from mtformer.run_dir import RunDir, write_config
 
 Resume = bool | Literal["auto"]
 """auto: resume if a run exists, else start a new one."""
-DEV_TOKENIZERS = "dev BLEU tokenizers"
 TO_THE_END = ("cosine", "linear", "warmup_stable_decay")
 """Schedules that depend on `max_steps`."""
 EXPORTS = ("argos.argosmodel", "bundle", "ctranslate2", "huggingface")
@@ -152,7 +153,8 @@ def compare_configs(run: RunDir, old: Config, new: Config) -> None:
         if on_resume == "refuse":
             what = f"cannot resume with {key} {before!r} -> {after!r}, since the saved weights depend on it"
             raise CheckpointError(f"{run.path}: {what}; restore the old value, or start over with --overwrite")
-        changes_schedule = key == "training.max_steps" and new.training.schedule in TO_THE_END
+        changes_schedule = key == "training.max_minutes"
+        changes_schedule |= key == "training.max_steps" and new.training.schedule in TO_THE_END
         is_harmless = on_resume == "same" and not changes_schedule
         log.warning("resuming with %s %r -> %r%s", key, before, after, "" if is_harmless else INEXACT)
 
@@ -164,29 +166,29 @@ def describe_environment(
 
     The keys are the names used in messages. Checkpoints contain the returned dict.
     """
-    tokenizers, targets = prepared.tokenizers, [one.tgt_lang for one in prepared.dev]
+    tokenizers, dev = prepared.tokenizers, [one.corpus.store.fingerprint for one in prepared.dev]
+    bleu = {one.tgt_lang: for_language(config.evaluation, one.tgt_lang).bleu_tokenizer for one in prepared.dev}
+    # Scores with other settings are not compared, like those on other dev data.
+    scoring = [bleu, config.evaluation.lowercase, config.decoding.for_validation().output_settings()]
     device_text = f"cpu, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
     if device.type == "cuda":
         device_text = f"cuda, {torch.cuda.get_device_name(device)}"
     return {
         "training data": " ".join(corpus.store.fingerprint for corpus in prepared.corpora),
-        "dev data": " ".join(one.corpus.store.fingerprint for one in prepared.dev) or None,
+        "dev data": " ".join([*dev, f"{zlib.crc32(json.dumps(scoring).encode()):08x}"]) if dev else None,
         "tokenizer": " ".join(dict.fromkeys((tokenizers.src.sha256, tokenizers.tgt.sha256))),
         "processes": num_processes,
         "device": device_text,
         "precision": precision,
-        DEV_TOKENIZERS: {one: for_language(config.evaluation, one).bleu_tokenizer for one in targets},
+        "dev BLEU tokenizers": bleu,
         "mtformer": __version__,
         "torch": str(torch.__version__),
         "sentencepiece": version("sentencepiece"),
     }
 
 
-def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any], best_metric: str) -> None:
-    """Log differences from the environment that the checkpoint records.
-
-    Raise CheckpointError if the tokenizer differs, or the BLEU tokenizer for dev data if BLEU selects checkpoints.
-    """
+def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Log differences from the environment that the checkpoint records; raise CheckpointError for other tokenizers."""
     for name, after in new.items():
         before = old.get(name)
         if before == after:
@@ -194,18 +196,4 @@ def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any], 
         if name == "tokenizer":
             what = f"differs from the tokenizer of the saved weights (SHA-256 {before} -> {after})"
             raise CheckpointError(f"{run.tokenizer}: {what}; restore that one, or start over with --overwrite")
-        if name == DEV_TOKENIZERS and best_metric.startswith("bleu"):
-            _require_same_tokenizers(run, before if isinstance(before, dict) else {}, after)
         log.warning("resuming with %s %s -> %s%s", name, before, after, INEXACT)
-
-
-def _require_same_tokenizers(run: RunDir, old: dict[str, str], new: dict[str, str]) -> None:
-    """Raise CheckpointError if a language has different BLEU tokenizers in `old` and `new`."""
-    for language in old.keys() & new.keys():
-        if old[language] != new[language]:
-            raise CheckpointError(
-                f"{run.path}: cannot resume with dev BLEU ({language}) tokenized by {old[language]} -> "
-                f"{new[language]}, since training.best_metric bleu could no longer compare checkpoints; set "
-                f"evaluation.bleu_tokenizer to {old[language]}, choose another training.best_metric, or start over "
-                "with --overwrite"
-            )

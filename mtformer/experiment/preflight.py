@@ -112,6 +112,7 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     chosen, prepared, step, checked = try_config(config, run)
     tokenizers, corpus = prepared.tokenizers, measure(config.data)
     sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
+    is_long = checked.total_seconds > 3600 and config.training.max_epochs is None
     steps_per_epoch = prepared.batches.sizes().num_batches / chosen.training.accumulation_steps
     return [
         ("device, precision", f"{step.device}, {step.precision}"),
@@ -123,7 +124,7 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
         ("total steps", f"{checked.num_steps:,} ({checked.num_steps / steps_per_epoch:,.1f} epochs)"),
         *((f"parameters, {part}", f"{count:,}") for part, count in count_parameters(step.model).items()),
         *checked.lines(),
-        *([("to train for an hour", "training.max_minutes=60")] if checked.total_seconds > 3600 else []),
+        *([("to train for an hour", "training.max_minutes=60")] if is_long else []),
         (f"recommended for {corpus.pairs:,} pairs", differences(config, recommend(corpus))),
     ]
 
@@ -163,6 +164,9 @@ def check_memory(
     training, sizes = config.training, prepared.batches.sizes()
     disk_bytes, free_bytes = _disk(config, step, run)
     largest = sizes.largest
+    if training.max_epochs is not None:
+        of_epochs = training.max_epochs * sizes.num_batches / (training.accumulation_steps * step.ranks.size)
+        training = training.model_copy(update={"max_steps": max(1, min(training.max_steps, math.ceil(of_epochs)))})
     for batch in (largest, sizes.longest):
         step.check_memory(batch)  # allocates memory and initializes kernels; only the next call is timed
     seconds = step.check_memory(largest)

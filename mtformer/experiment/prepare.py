@@ -196,7 +196,7 @@ def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
         src = _tokenizer(config, section.src_model, (0, 1) if section.joint else (0,))
         pair = TokenizerPair(src, src if section.joint else _tokenizer(config, section.tgt_model, (1,)))
     for tags, tokenizer in zip(tags_by_side(config.data), (pair.src, pair.tgt), strict=True):
-        require_tags(tags, tokenizer)
+        require_tags([*tags, *section.user_symbols], tokenizer)
     with explain_write_errors(f"{folder}: the tokenizer", "choose another folder"):
         pair.save(folder)
     return pair

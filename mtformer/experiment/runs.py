@@ -21,7 +21,7 @@ from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerErr
 from mtformer.experiment.run_state import RunState, read_state
 from mtformer.experiment.sweep import short_keys
 from mtformer.files import read_json, read_meta
-from mtformer.run_dir import SCORES, SWEEP, RunDir, lower_is_better
+from mtformer.run_dir import CT2_WEIGHTS, SCORES, SWEEP, RunDir, lower_is_better
 from mtformer.training.history import read_records
 
 if TYPE_CHECKING:  # it imports torch
@@ -81,7 +81,8 @@ class RunContents:
         if self.config is None:
             return None
         training = self.config.training
-        plans = [record["max_steps"] for record in self.records if record["kind"] == "plan"]
+        plans = [record.get("max_steps") for record in self.records if record["kind"] == "plan"]
+        plans = [number for number in plans if is_number(number)]
         return plans[-1] if plans and training.max_minutes is not None else training.max_steps
 
     @cached_property
@@ -182,8 +183,10 @@ def format_value(value: Any) -> str:
 
 def _is_sample(record: Record) -> bool:
     rows = record.get("samples")
-    return isinstance(rows, list) and all(
-        isinstance(row, list) and len(row) == 3 and all(isinstance(text, str) for text in row) for row in rows
+    return (
+        is_number(record["step"])
+        and isinstance(rows, list)
+        and all(isinstance(row, list) and len(row) == 3 and all(isinstance(text, str) for text in row) for row in rows)
     )
 
 
@@ -336,7 +339,8 @@ def _walk(folder: Path) -> Iterator[RunRow]:
     for place, folders, files in os.walk(folder):
         here = RunDir(place)
         if {here.config.name, here.metrics.name, here.state.name}.intersection(files) or here.checkpoints.is_dir():
-            is_export = here.is_bundle and RunDir(here.path.parent).checkpoints.is_dir()
+            is_export = here.is_bundle or (here.path / CT2_WEIGHTS).is_file()
+            is_export &= RunDir(here.path.parent).checkpoints.is_dir()
             if not is_export or here.path == folder:  # an export is not a run beside its own
                 yield summarize(here.path)
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != here.checkpoints.name)

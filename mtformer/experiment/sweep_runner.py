@@ -24,7 +24,7 @@ from mtformer.experiment.sweep import PlannedRun, Sweep
 from mtformer.files import locked, write_text
 from mtformer.run_dir import SCORES, SWEEP, SWEEP_LOCK, SWEEP_STOP
 from mtformer.training.signals import StopSignal
-from mtformer.workers import Workers, use_ray
+from mtformer.workers import Workers, num_cores, use_ray
 
 if TYPE_CHECKING:
     from mtformer.experiment.preflight import MemoryCheck
@@ -85,9 +85,8 @@ def devices(sweep: Sweep) -> list[str]:
 
 def threads_each(jobs: int) -> int:
     """Return the number of threads per process: its share of OMP_NUM_THREADS, or of all cores if that is not set."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get(THREADS, "")
-    return max(1, (int(limit) if limit.isdecimal() and int(limit) else cores) // jobs)
+    return max(1, (int(limit) if limit.isdecimal() and int(limit) else num_cores()) // jobs)
 
 
 class _Job(NamedTuple):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff, load_config, resolve_paths
 from mtformer.config.schema import Config
 from mtformer.decoding.translator import Translator
@@ -22,7 +24,7 @@ from mtformer.experiment.prepare import DevSet, Prepared, load_pretrained, prepa
 from mtformer.experiment.run_state import lock_run, record_state
 from mtformer.files import read_meta, verify, write_text
 from mtformer.model.transformer import count_parameters
-from mtformer.run_dir import WEIGHTS, RunDir
+from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.training.checkpoint import newest_good, save_averaged
 from mtformer.training.loop import Position, Trainer
 from mtformer.training.metrics import Progress
@@ -79,6 +81,9 @@ def _prepare(
 ) -> tuple[Trainer, bool, MemoryCheck | None]:
     """Return the trainer, whether it resumes a run (decided by the main process), and the check, if not finished."""
     checkpoint = newest_good(run) if is_resumed else None
+    if is_resumed and checkpoint is None:  # the corpora may have been corrected; else the tokenizer is in the cache
+        shutil.rmtree(run.tokenizer, ignore_errors=True)
+        write_config(run, run.config.read_text(encoding="utf-8"))  # with checksums of the remaining files
     with ranks.main_first():
         if not ranks.is_main and not run.tokenizer.is_dir():
             what = f"process {ranks.rank} cannot read the files that process 0 wrote"
@@ -90,7 +95,7 @@ def _prepare(
     made_with = describe_environment(config, prepared, device, precision, ranks.size)
     made_with["compiled"] = bool(earlier.get("compiled"))  # decided by `check_memory`
     if checkpoint is not None:
-        compare_environments(run, earlier, made_with, config.training.best_metric)
+        compare_environments(run, earlier, made_with)
     if ranks.is_main:
         write_text(run.data_report, json.dumps(prepared.report(), indent=2, ensure_ascii=False) + "\n")
     step = make_step(config, prepared, device, precision, ranks)
@@ -106,6 +111,10 @@ def _prepare(
     if is_resumed:
         changes = config_diff(load_config(run.config).config, config)
         trainer.resume(checkpoint, {key: [before, after] for key, before, after in changes})
+        unused = [key for key, *_ in changes if key_metadata(key).on_resume == "warn"]
+        if unused and trainer.is_done():
+            what = f"is finished, so {', '.join(unused)} would have no effect; raise training.max_steps"
+            raise CheckpointError(f"{run.path}: {what}, or choose another folder with --run-dir")
     checked = None
     if not trainer.is_done():
         checked = check_memory(resolved, prepared, step, run, earlier.get("compiled"), trainer.position.step)

@@ -4,7 +4,6 @@ import contextlib
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -15,13 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, distributed
 
-from mtformer.config.loading import dump_config, load_config, resolve_paths, without_side_outputs
+from mtformer.config.loading import load_config, resolve_paths, without_side_outputs
 from mtformer.config.schema import Config
 from mtformer.device import pick_device, pick_precision, use_threads
 from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError, log
 from mtformer.experiment.train import train_experiment
 from mtformer.files import read_meta, write_text
-from mtformer.run_dir import WEIGHTS, RunDir, write_config
+from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.training.checkpoint import load_trainer_state
 from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
@@ -90,9 +89,6 @@ def verify_resume(config: Config, part: Part | None = None) -> list[Compared]:
         whole, halves = RunDir(Path(folder) / "whole"), RunDir(Path(folder) / "halves")
         log.info("verification 1 of 3: training %d steps without stopping", NUM_STEPS)
         _in_new_process(part, config, whole.path, None)
-        # The tokenizer is copied: training it again could take most of the time, and resuming does not depend on it.
-        shutil.copytree(whole.tokenizer, halves.tokenizer)
-        write_config(halves, dump_config(config))
         log.info("verification 2 of 3: training %d steps, then stopping", STOP_AT)
         _in_new_process(part, config, halves.path, STOP_AT)
         assert halves.steps()[-1] == STOP_AT, "the run did not stop at the requested step"

@@ -20,7 +20,7 @@ from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.ctranslate2_model import write_model
 from mtformer.decoding.translator import from_data_report
 from mtformer.decoding.weights import find_weights
-from mtformer.errors import CheckpointError, ConfigError, DataError, explain_write_errors
+from mtformer.errors import CheckpointError, ConfigError, DataError, explain_write_errors, log
 from mtformer.evaluation.card import read_card
 from mtformer.export.huggingface import write_huggingface
 from mtformer.export.vocabulary_map import write_vocabulary_map
@@ -28,7 +28,7 @@ from mtformer.files import atomic_file, atomic_folder, file_sha256, read_json, w
 from mtformer.run_dir import MODEL_CARD, MULTI_SENTENCE_SHARE, SCORES, RunDir
 from mtformer.templating import render
 from mtformer.text.tags import language_tag
-from mtformer.text.tokenizer import TokenizerPair
+from mtformer.text.tokenizer import BYTE_PIECE, TokenizerPair
 from mtformer.weights import average_weights, read_weights
 
 
@@ -68,7 +68,8 @@ def export(
         usable = "none" if form == "argos" else "source"
         raise ConfigError(f"data.language_tags '{tags}': not supported by --format {form}; train with '{usable}'")
     weights, tokenizers = find_weights(run, checkpoint, config.training.best_metric), TokenizerPair.load(run.tokenizer)
-    options = {"quantization": quantization, "vocabulary_map": vocabulary_map}
+    sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
+    options = {"quantization": quantization, "vocabulary_map": vocabulary_map, "vocab_sizes": sizes}
     card = model_card(run, config, weights, format=form, name=target.name, **options)
     package = f"translate-{config.data.src_lang}_{config.data.tgt_lang}"
     opening = _atomic_archive(target, package) if form == "argos" else atomic_folder(target)
@@ -94,6 +95,8 @@ def _write_argos(
 ) -> None:
     if not tokenizers.joint:
         raise ConfigError("tokenizer.joint false: not supported by Argos Translate; train with a joint vocabulary")
+    if any(map(BYTE_PIECE.fullmatch, tokenizers.tgt.vocabulary())):
+        log.warning("tokenizer.byte_fallback: Argos Translate shows a character spelled in bytes as <0x..>")
     metadata = {"package_version": "1.0", "argos_version": "1.10"}
     for side, code in (("from", config.data.src_lang), ("to", config.data.tgt_lang)):
         metadata |= {f"{side}_code": code, f"{side}_name": language_name(code)}
@@ -129,14 +132,16 @@ def write_companions(run: RunDir, config: Config, tokenizers: TokenizerPair, ins
 def model_card(run: RunDir, config: Config, weights: Sequence[Path], **export: object) -> str:
     """Return the model card of an export of these weights, with only their own scores.
 
-    `export` has what the template shows of the export: format, name, quantization and vocabulary_map. Raise DataError
+    `export` has what the template shows of the export: format, name, quantization, vocabulary_map and
+    vocab_sizes. Raise DataError
     if a score card, or the table in exam.json, is damaged.
     """
     data, own, hashes = config.data, loading.without_files(config), [file_sha256(path) for path in weights]
     cards = [read_card(path.parent) for path in sorted(run.evaluations.glob(f"*/{SCORES}"))]
     names = [path for source in data.sources for path in files_of(source) or [getattr(source, "dataset", "")]]
     try:
-        rows = read_json(run.exam)["exams"][0]["rows"] if run.exam.exists() else {}
+        [one] = read_json(run.exam)["exams"] if run.exam.exists() else [{"rows": {}}]
+        rows = one["rows"] if one.get("weights", hashes) == hashes else {}
         exam = [{"row": name, **row} for name, row in rows.items()]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{run.exam}: not a table with rows ({error}); write it again, or move it away") from error

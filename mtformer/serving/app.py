@@ -137,7 +137,7 @@ class _Service:
             fields["alternatives"] = [n_best[1:] for n_best in n_bests]
         if query.source == "auto":
             sources = self.settings.sources_of(query.target)
-            fields["detectedLanguage"] = [requests.detect(text.text, sources) for text in query.texts]
+            fields["detectedLanguage"] = [requests.detect("\n".join(text.lines), sources) for text in query.texts]
         is_list = isinstance(query.q, list)
         return JSONResponse(fields if is_list else {key: values[0] for key, values in fields.items()})
 

@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from mtformer.errors import DeviceError, LostProcessError
+from mtformer.errors import DeviceError, LostProcessError, log
 
 TIMEOUT = timedelta(hours=12)
 """Maximum time that a process waits for another one; longer than preparing data or saving a checkpoint takes. If a
@@ -134,6 +134,8 @@ def parallelize(
     weights of one layer (of `blocks`) at a time in `dtype`, that of the activations, and sums gradients in float32.
     """
     if not dist.is_initialized():
+        if sharded:
+            log.warning("training.sharded has no effect on a single process; start several with torchrun")
         return objective
     device_type = next(objective.parameters()).device.type
     if sharded:

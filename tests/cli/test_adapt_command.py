@@ -163,17 +163,20 @@ def test_an_interrupted_adaptation_resumes(
 
 
 def test_without_old_corpora_the_old_model_translates_the_new_sources(
-    trained: tuple[Path, Result], new_text: Path, tmp_path: Path
+    run: Path, new_text: Path, tmp_path: Path
 ) -> None:
-    bundle, run = tmp_path / "bundle", tmp_path / "run"
-    assert invoke("export", trained[0], "--output", bundle).exit_code == 0
+    bundle, path = tmp_path / "bundle", RunDir(run).config
+    path.write_text(path.read_text().replace("n_best: 1\n", "n_best: 2\n"))  # more than the beam of the replay
+    write_checksums(run, {**read_meta(run, CHECKSUMS)["sha256"], path.name: file_sha256(path)})
+    assert invoke("export", run, "--output", bundle).exit_code == 0
+    run = tmp_path / "new"
     result = invoke("adapt", bundle, "--train", new_text, "--run-dir", run, *FAST, UNFILTERED)
     assert result.exit_code == 0, result.stderr
     assert "no old dev set" in result.stderr
     assert "old" not in result.stdout
     replay, train = pairs(RunDir(run).corpus / "replay.tsv"), pairs(RunDir(run).corpus / "train.tsv")
     sources = "".join(line.split("\t")[0] + "\n" for line in train)
-    expected = invoke("translate", bundle, "--beam-size", 1, stdin=sources.encode()).stdout.splitlines()
+    expected = invoke("translate", bundle, "--beam-size", 1, "--n-best", 1, stdin=sources.encode()).stdout.splitlines()
     assert [line.split("\t")[1] for line in replay] == expected
 
 
@@ -338,3 +341,10 @@ def test_a_translation_memory_cannot_expand_entities_or_read_files(tmp_path: Pat
         path.write_text(f"{start}<tmx><body><tu><tuv lang='en'><seg>&a;</seg></tuv></tu></body></tmx>")
         with pytest.raises(DataError, match="entities"):
             [*read_tmx(str(path), "en", "de")]
+
+
+def test_other_directions_of_the_old_run_remain(run: Path, new_text: Path, tmp_path: Path) -> None:
+    data = load_config(RunDir(run).config).config.data
+    tagged = data.model_copy(update={"language_tags": "source", "language_pairs": ["en fr"]})
+    config = adapt_config(run, new_text, tmp_path / "new", data=tagged)
+    assert config.data.directions == [("en", "de"), ("en", "fr")]

@@ -161,10 +161,16 @@ def test_the_teacher_runs_without_ctranslate2_if_it_does_not_support_its_setting
     """An imported OPUS-MT model has `early_stopping: estimate`."""
     config = load_config(student).config
     path = RunDir(run).config
-    path.write_text(path.read_text().replace("early_stopping: ended", "early_stopping: estimate"))
+    changes = {"early_stopping: ended": "early_stopping: estimate", "mbr_samples: 0": "mbr_samples: 8"}
+    text = path.read_text()
+    for before, after in changes.items():
+        assert before in text
+        text = text.replace(before, after)
+    path.write_text(text)
     write_checksums(run, {**read_meta(run, CHECKSUMS)["sha256"], path.name: file_sha256(path)})
     teacher = distill.load_teachers([run], config)
     assert (teacher.decoding.early_stopping, len(teacher.models)) == ("estimate", 1)
+    assert (teacher.decoding.beam_size, teacher.decoding.draws) == (5, False)
 
 
 def test_the_direction_of_the_student_must_be_one_of_the_teacher(

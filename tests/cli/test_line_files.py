@@ -117,17 +117,17 @@ def test_invalid_utf8_is_counted(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "what"),
+    "content",
     [
-        (gzip.compress(b"a dog\n"), "gzip data, not UTF-8 text; decompress it"),
-        (lzma.compress(b"a dog\n"), "xz data"),
-        (b"\x28\xb5\x2f\xfd\x04\x00", "zstd data"),
-        ("a dog\n".encode("utf-16"), "UTF-16, not UTF-8 text; convert it"),
-        (b"\xfe\xff\x00a\x00\n", "UTF-16"),
+        gzip.compress(b"a dog\n"),
+        lzma.compress(b"a dog\n"),
+        b"\x28\xb5\x2f\xfd\x04\x00",
+        "a dog\n".encode("utf-16"),
+        "\ufeffa dog\n".encode("utf-16-be"),
     ],
 )
-def test_files_that_are_not_utf8_text_are_refused(content: bytes, what: str) -> None:
-    with pytest.raises(DataError, match=f"^file 1: {what}"):
+def test_files_that_are_not_utf8_text_are_refused(content: bytes) -> None:
+    with pytest.raises(DataError, match=r"^file 1: compressed or UTF-16, not UTF-8 text; convert it"):
         lines_of(b"one\n", content)
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 
 import pytest
+from pydantic import ValidationError
 
 from mtformer.config.loading import dump_config, load_config, without_files
+from mtformer.config.schema import TokenizerConfig
 from mtformer.errors import ConfigError
 
 Write = Callable[[str, str], str]
@@ -93,6 +95,7 @@ def test_one_error_of_each_kind(write: Write, text: str, message: str) -> None:
             "train.0.src_colum: unknown key; did you mean 'src_column'? allowed: src_lang, tgt_lang, tsv, src_column",
         ),
         ("{tsv: a, src_column: 0}", "train.0.src_column: must be at least 1, not 0"),
+        ("{tsv: a, src_column: 2}", "train.0: src_column and tgt_column are both 2; give different columns"),
     ],
 )
 def test_sources(write: Write, source: str, message: str) -> None:
@@ -245,3 +248,9 @@ def test_invalid_language_codes(key: str, code: str, hint: str, write: Write) ->
 @pytest.mark.parametrize("code", ["no", "pt-BR", "zh_Hant", "zho_Hans", "NDS", "sh", "qaa"])
 def test_language_codes(code: str, write: Write) -> None:
     assert load_config(write("a.yaml", f"data: {{src_lang: {code}, tgt_lang: de}}\n")).config.data.src_lang == code
+
+
+@pytest.mark.parametrize("symbol", ["", "a b", "a\u3000b", "<pad>", "</s>"])
+def test_symbols_that_sentencepiece_cannot_keep_whole(symbol: str) -> None:
+    with pytest.raises(ValidationError, match=r"is empty, has white space or is a special piece"):
+        TokenizerConfig(user_symbols=["<2de>", symbol])

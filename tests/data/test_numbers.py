@@ -78,3 +78,10 @@ def test_codes_of_languages_that_also_write_numbers_without_digits(code: str) ->
 
 def test_a_replaced_large_number_is_a_mismatch_in_all_languages() -> None:
     assert numbers_differ("1926年（大正15年）3月13日", "March 13, 1026", in_digits=False)
+
+
+@pytest.mark.parametrize(("src", "tgt"), [("in 1945", "1954"), ("12 dogs", "21 Hunde"), ("13 and 24", "31 und 42")])
+def test_digits_in_another_order_differ_if_all_numbers_must_match(src: str, tgt: str) -> None:
+    assert numbers_differ(src, tgt, in_digits=True, is_strict=True)
+    for same, other in (("3.5 km", "35 hm"), ("2013-07-03", "3.7.2013"), ("2.5 million", "2,500,000")):
+        assert not numbers_differ(same, other, in_digits=True, is_strict=True)

@@ -164,6 +164,16 @@ def test_alignment_layer_equals_attention_from_translate(
     assert maps.alignment == found.attention.alignment
 
 
+def test_maps_of_a_line_in_capitals_are_those_of_the_search(tokenizer: Tokenizer) -> None:
+    one = translator(tokenizer)
+    source = "DER HUND SCHLÄFT IM PARK"
+    [found] = one.translate([source], attention=True)
+    maps = attention_maps(one, source)
+    assert (maps.source, maps.translation) == (source, found.text)
+    assert maps.src_pieces[:-1] == tokenizer.pieces("Der hund schläft im park")
+    assert maps.alignment == one.translate(["Der hund schläft im park"], attention=True)[0].attention.alignment
+
+
 def test_attention_maps_of_bundle_with_packed_weights(run: RunDir) -> None:
     plain, narrow = (Translator.load(run.path, device="cpu", precision=name) for name in ("fp32", "bf16"))
     maps = attention_maps(plain, SOURCE)

@@ -3,6 +3,7 @@
 import html
 import random
 import re
+import time
 from collections import Counter
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -157,10 +158,33 @@ def test_tags_and_words_are_neither_lost_nor_invented(seed: int, changes: bool) 
         ("a &#" + "9" * 5000 + ";", ["A0 \ufffd1"], "A \ufffd"),
         ("<!doctype html><p>b</p>", ["B0"], "<!DOCTYPE html><p>B</p>"),
         ("", [], ""), ("<br>", [], "<br>"), ("http://a.b", ["X0"], "X"),
+        ("<a href='x?a=1&currency=2&copy=3&amp;b&lt;'>a</a>", ["A0"],
+         '<a href="x?a=1&amp;currency=2&amp;copy=3&amp;b&lt;">A</a>'),
+        ("<script>a&copy=b</script><!-- &copy=b -->&copy; 1&copy=2", ["A0 B1"],
+         "<script>a&copy=b</script><!-- &copy=b -->A B"),
     ],
 )  # fmt: skip
 def test_tags_stand_around_aligned_words(source: str, texts: list[str], expected: str) -> None:
     assert joined(source, *texts) == expected
+
+
+def test_kept_text_that_is_a_part_of_a_word() -> None:
+    """A T-shirt, whose T the page excludes from translation, is one word in German."""
+    source = 'a <b translate="no">Nike</b> shirt'
+    words = ["▁ein", "▁Ni", "ke", "-", "Hemd"]
+    weights = [[1.0, 0, 0], [0, 1.0, 0], [0, 1.0, 0], [0, 0.4, 0.6], [0, 0, 1.0]]
+    attention = Attention(["▁a", "▁Nike", "▁shirt"], words, weights, [0] * 5)
+    found = Fragment(source).join([Translation("ein Nike-Hemd", 0.0, [], attention=attention)])
+    assert found == 'ein <b translate="no">Nike</b>-Hemd'
+
+
+def test_many_words_in_nested_tags_take_linear_time() -> None:
+    """Also compare the best span of words with all spans; before, this line took half a minute."""
+    line = " ".join(["a", "b"] * 2000)
+    texts = [" ".join(f"{word}{number % 2}" for number, word in enumerate(line.split()))]
+    start = time.process_time()
+    assert joined(f"<b><i><u>{line}</u></i></b>", *texts) == f"<b><i><u>{line}</u></i></b>"
+    assert time.process_time() - start < 20
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from toy import WORDS, random_lines
 from mtformer.config.schema import TokenizerConfig
 from mtformer.decoding.inputs import check_inputs, without_capitals
 from mtformer.decoding.sentences import join_lines, split_line
+from mtformer.decoding.translation import Translation, flag_phrases
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.run_dir import RunDir
@@ -187,6 +188,22 @@ def test_required_phrases_of_long_and_blank_lines_are_checked(translator: Transl
     assert found[1].flags == ("missing: hund",)
 
 
+@pytest.mark.parametrize(
+    ("text", "phrase", "is_found"),
+    [
+        ("die Art", "Art", True),
+        ("die Artikel", "Art", False),
+        ("die Abart", "art", False),
+        ("Dr. Art, der", "Art", True),
+        ("das 犬猫", "犬", True),
+        ("das C++ hier", "C++", True),
+    ],
+)
+def test_a_part_of_a_word_is_not_the_required_phrase(text: str, phrase: str, is_found: bool) -> None:
+    found = flag_phrases(Translation(text, 0.0, []), "", [phrase])
+    assert found.flags == (() if is_found else (f"missing: {phrase}",))
+
+
 def test_invalid_required_phrases_raise_one_line_errors(translator: Translator) -> None:
     with pytest.raises(DataError, match="1 lists of required phrases for 2 lines"):
         translator.translate(["a", "b"], required=[["a"]])
@@ -239,6 +256,8 @@ def test_a_line_in_capital_letters_is_translated_in_lower_case(
         ("Der HUND IM PARK", "", [], "Der HUND IM PARK"),
         ("A 4", "", [], "A 4"),
         ("犬 NATO", "", [], "犬 NATO"),
+        ("犬は DER HUND UND DIE KATZEN です", "", [], "犬は DER HUND UND DIE KATZEN です"),
+        ("DER HUND UND 2 KATZEN!", "", [], "Der hund und 2 katzen!"),
         ("", "", [], ""),
         ("DER HUND", "ein", [], "DER HUND"),
         ("DER HUND", "", ["katze"], "DER HUND"),

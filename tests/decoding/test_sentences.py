@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -129,3 +130,10 @@ def test_parts_are_joined_with_spaces_if_the_script_uses_them() -> None:
     assert join_lines(["나는 간다", "너는 온다."]) == "나는 간다 너는 온다."
     assert join_lines(["Nice 😀", "Yes."]) == "Nice 😀 Yes."
     assert join_lines([]) == join_lines([" ", ""]) == ""
+
+
+def test_a_line_of_many_uncertain_ends_takes_linear_time() -> None:
+    line = "Contents " + ". " * 20_000 + "I think so. " + "the dog runs. " * 5000
+    start = time.process_time()
+    assert "".join(split_sentences(line)) == line
+    assert time.process_time() - start < 20  # minutes, if each end is searched from the start of the line

@@ -235,3 +235,11 @@ def test_a_full_disk_is_reported_before_the_first_step(
     (run.checkpoint(3) / "model.safetensors").write_bytes(bytes(one))  # existing checkpoints count as free space
     check_memory(config, prepared, step, run)
     assert "keep_last" not in caplog.text
+
+
+def test_the_estimate_has_the_steps_of_max_epochs(config: Config, prepared: Prepared, tmp_path: Path) -> None:
+    training = config.training.model_copy(update={"max_epochs": 2, "max_steps": 100_000, "accumulation_steps": 2})
+    limited = config.model_copy(update={"training": training})
+    found = check_memory(limited, prepared, make_step(limited, prepared), RunDir(tmp_path / "run"))
+    num_batches = prepared.batches.sizes().num_batches
+    assert num_batches - 1 <= found.num_steps <= num_batches

@@ -19,7 +19,7 @@ from mtformer.experiment.runs import (
     sort_runs,
     summarize,
 )
-from mtformer.run_dir import RunDir, run_names
+from mtformer.run_dir import CT2_WEIGHTS, RunDir, run_names
 
 
 def make_run(path: Path, *overrides: str, records: list[dict[str, Any]] | None = None) -> RunDir:
@@ -157,6 +157,7 @@ def test_a_bundle_in_the_folder_of_its_run_has_no_row(tmp_path: Path) -> None:
     run.checkpoints.mkdir()
     for folder in (run.path / "bundle", tmp_path / "bundle"):
         make_run(folder).bundle_weights.write_bytes(b"")
+    (make_run(run.path / "ctranslate2").path / CT2_WEIGHTS).write_bytes(b"")
     assert [(row.name, row.state) for row in list_runs(tmp_path)] == [("bundle", "bundle"), ("run", "new")]
     assert [row.name for row in list_runs(run.path / "bundle")] == ["bundle"]
 

@@ -1,5 +1,6 @@
 """Tests of training on a small corpus: stopping, resuming, changed data and settings, averaging."""
 
+import contextlib
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ from mtformer.decoding.translator import Translator, from_data_report
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, InterruptedRunError
 from mtformer.evaluation import scores
-from mtformer.experiment.open_run import DEV_TOKENIZERS, INEXACT
+from mtformer.experiment.open_run import INEXACT
 from mtformer.experiment.prepare import prepare_experiment
 from mtformer.experiment.run_state import lock_run, read_state
 from mtformer.experiment.runs import RunContents
@@ -97,13 +98,62 @@ def test_dev_bleu_uses_the_tokenizer_of_the_target_language_and_keeps_it(
     japanese = Config.model_validate({**base, "data": {**base["data"], "tgt_lang": "ja", "filters": filters}})
     train(japanese, run)
     assert ["|tok:char|" in signature for signature in scored] == [True]
-    assert read_meta(run.checkpoint(4))["made_with"][DEV_TOKENIZERS] == {"ja": "char"}
+    assert read_meta(run.checkpoint(4))["made_with"]["dev BLEU tokenizers"] == {"ja": "char"}
+    assert run.best_steps("bleu") == [4]
 
-    monkeypatch.setattr(scores, "_runnable", lambda tokenizer: tokenizer)
-    with pytest.raises(CheckpointError, match=r"run: cannot resume with dev BLEU \(ja\) tokenized by char -> ja-mecab"):
-        train(japanese, run, resume=True)
-    explicit = {**japanese.model_dump(), "evaluation": {"bleu_tokenizer": "char"}}
-    train(Config.model_validate(explicit), run, resume=True)
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"evaluation": {"lowercase": True}},
+        {"evaluation": {"bleu_tokenizer": "char"}},
+        {"decoding": {"validation_beam_size": 2}},
+    ],
+)
+def test_dev_scores_with_other_settings_are_not_compared(change: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    run, base = RunDir(tmp_path / "run"), config(folder).model_dump()
+    base["training"] |= {"keep_last": 3, "average_last": 0}
+    train(Config.model_validate(base), run)
+    assert run.best_steps("bleu")
+    train(Config.model_validate({**base, **change, "training": {**base["training"], "max_steps": 8}}), run, resume=True)
+    assert min(run.best_steps("bleu")) > 4
+
+
+def test_a_finished_run_does_not_take_over_settings_that_it_was_not_trained_with(folder: Path, tmp_path: Path) -> None:
+    run, given = RunDir(tmp_path / "run"), config(folder)
+    train(given, run)
+    before = run.config.read_bytes()
+    base = given.model_dump()
+    message = r"run: is finished, so training\.label_smoothing would have no effect; raise training\.max_steps"
+    with pytest.raises(CheckpointError, match=message):
+        train(
+            Config.model_validate({**base, "training": {**base["training"], "label_smoothing": 0.3}}), run, resume=True
+        )
+    assert run.config.read_bytes() == before
+    harmless = Config.model_validate({**base, "training": {**base["training"], "log_every": 3}})
+    assert train(harmless, run, resume=True).was_finished
+
+
+def test_a_run_killed_before_its_first_checkpoint_trains_its_tokenizer_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The corpus may have been corrected in between."""
+    run, given = RunDir(tmp_path / "run"), config(folder)
+
+    def kill(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mtformer.experiment.train.make_step", kill)
+        patch.setattr("mtformer.experiment.open_run._recreated", lambda path: contextlib.nullcontext(path.mkdir()))
+        with pytest.raises(KeyboardInterrupt):
+            train(given, run)
+    before = (run.tokenizer / "joint.model").read_bytes()
+    path = next(folder.glob("train.*"))
+    path.write_text(path.read_text(encoding="utf-8").replace("e", "qu"), encoding="utf-8")
+    train(given, run, resume=True)
+    assert (run.tokenizer / "joint.model").read_bytes() != before
+    RunDir.open(run.path)
 
 
 def test_a_finished_run_is_recorded_and_two_processes_cannot_train_it(folder: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Packages for Argos Translate; scripts/parity_argos.py compares them with the library itself."""
 
 import json
+import logging
 import re
 import zipfile
 from pathlib import Path
@@ -9,13 +10,15 @@ import ctranslate2
 import pytest
 import sentencepiece
 from program import invoke
-from small import Make, random_lines, write_bundle
+from small import Make, config_of, random_lines, train_tokenizer, write_bundle
 
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError
 from mtformer.export import bundle as module
 from mtformer.export.bundle import export
+from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
+from mtformer.text.tokenizer import TokenizerPair
 
 LINES = random_lines(20, seed=3)
 
@@ -55,6 +58,16 @@ def test_what_the_format_cannot_represent_is_refused(make_random: Make, tmp_path
         with pytest.raises(ConfigError, match=f"'{tags}': not supported by --format argos; train with 'none'$"):
             export(run, tmp_path / "it", None, "argos", None)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("byte_fallback", [False, True])
+def test_byte_pieces_are_reported(byte_fallback: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = train_tokenizer(tmp_path, "bytes", 340, byte_fallback=byte_fallback)
+    model = Transformer(config_of().model, tokenizer.vocab_size, tokenizer.vocab_size)
+    run = write_bundle(tmp_path / "run", model, TokenizerPair(tokenizer, tokenizer))
+    with caplog.at_level(logging.WARNING, "mtformer"):
+        export(run, tmp_path / "it", None, "argos", None)
+    assert ("tokenizer.byte_fallback: Argos Translate shows" in caplog.text) == byte_fallback
 
 
 def test_a_package_is_written_whole_or_not_at_all(bundle: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

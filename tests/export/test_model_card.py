@@ -78,9 +78,18 @@ def test_contents(run: Path, tmp_path: Path, corpus: Path) -> None:
         "| a\\|b | 3.1 |\n| c |  |\n",
     ):
         assert expected in text
+    assert "- a joint vocabulary of 300 pieces" in text
     assert str(corpus) not in text
     (tmp_path / "it" / "README.md").write_text("license: apache-2.0\n")  # the owner may edit it
     assert invoke("translate", tmp_path / "it", stdin=b"The man.\n").exit_code == 0
+
+
+def test_the_exam_is_that_of_the_exported_weights(run: Path, tmp_path: Path) -> None:
+    words = ("exam", run, "--lines", 2, "--json", run / "exam.json")
+    assert invoke(*words, "--checkpoint", "best").exit_code == 0
+    for checkpoint, is_shown in (("best", True), ("last", False)):
+        assert invoke("export", run, "--checkpoint", checkpoint, "--output", tmp_path / checkpoint).exit_code == 0
+        assert ("## Behavior tests" in card_of(tmp_path / checkpoint)[1]) == is_shown
 
 
 def test_scores_are_those_of_the_exported_weights(run: Path, tmp_path: Path) -> None:
@@ -106,7 +115,14 @@ def test_bad_runs_are_refused(run: Path, tmp_path: Path, form: str) -> None:
         assert message in result.stderr
         assert [path.name for path in tmp_path.iterdir() if path not in (run, copy)] == ["it"] * target.exists()
 
-    for text in ("{", "{}", "[]", '{"exams": 3}', '{"exams": [{"rows": [3]}]}'):
+    for text in (
+        "{",
+        "{}",
+        "[]",
+        '{"exams": 3}',
+        '{"exams": [{"rows": [3]}]}',
+        '{"exams": [{"rows": {}}, {"rows": {}}]}',
+    ):
         (run / "exam.json").write_text(text)
         refuse(f"{run}/exam.json: not a table with rows")
     (run / "exam.json").unlink()

@@ -132,6 +132,9 @@ def test_source_auto_returns_the_detected_language(start: Start, client: TestCli
         found = two_ways.post("/translate", json={"q": texts, "source": "auto", "target": target}).json()
         assert found["translatedText"] == [alone(both.into(target), text) for text in texts]
         assert [one["language"] for one in found["detectedLanguage"]] == [other, other]
+    tagged = '<p class="the dog and the cat of the house" title="this is the text of the page">der Hund</p>'
+    fields = {"q": tagged, "source": "auto", "target": "en", "format": "html"}
+    assert two_ways.post("/translate", json=fields).json()["detectedLanguage"]["language"] == "de"
 
 
 def test_detect(start: Start, client: TestClient, both: Translator) -> None:

@@ -41,7 +41,7 @@ def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False)
     if src_numbers == tgt_numbers:
         return False
     src_cores, tgt_cores = set(map(_core, src_numbers)), set(map(_core, tgt_numbers))
-    if src_cores == tgt_cores or _all_digits(src_numbers) == _all_digits(tgt_numbers):
+    if src_cores == tgt_cores or _all_digits(src_numbers, is_strict) == _all_digits(tgt_numbers, is_strict):
         return False
     src_left = _unexplained([n for n in src_numbers if _core(n) not in tgt_cores], tgt_numbers, tgt)
     tgt_left = _unexplained([n for n in tgt_numbers if _core(n) not in src_cores], src_numbers, src)
@@ -74,9 +74,10 @@ def _core(number: int) -> int:
     return number
 
 
-def _all_digits(numbers: list[int]) -> list[str]:
-    """Return all nonzero digits, sorted, so that 3.5 equals 35, and 2013-7-3 equals 3.7.2013."""
-    return sorted("".join(map(str, numbers)).replace("0", ""))
+def _all_digits(numbers: list[int], in_order: bool) -> list[str]:
+    """Return all nonzero digits, so that 3.5 equals 35; unless `in_order` sorted, so that 2013-7-3 equals 3.7.2013."""
+    digits = "".join(map(str, numbers)).replace("0", "")
+    return list(digits) if in_order else sorted(digits)
 
 
 def _unexplained(numbers: list[int], others: list[int], other: str) -> list[int]:
