@@ -98,7 +98,7 @@ def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
             "optimizer": "muon",
             "sharded": False,  # Muon needs whole matrices, and these models fit on one device
             "learning_rate": size.learning_rate,
-            "schedule": "cosine",
+            "schedule": "warmup_stable_decay",
             "warmup_steps": int(max_steps * WARMUP_SHARE),
             "validate_every": int(max_steps / VALIDATIONS),
             "keep_last": AVERAGED,
