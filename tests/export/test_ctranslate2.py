@@ -318,7 +318,7 @@ def test_quantized_exports_are_small_and_accurate(bundle: RunDir, tmp_path: Path
     assert sizes["float16"] == sizes["bfloat16"] < 0.6 * sizes[None]
     assert sizes["int8"] < 0.5 * sizes[None]
     assert load_exported(tmp_path / "int8", "cpu").engine.dtype.startswith("int8")
-    assert load_exported(tmp_path / "int8", "cpu", "fp32").engine.dtype == "float32"
+    assert load_exported(tmp_path / "int8", "cpu", "fp32").engine.dtype == "fp32"
 
 
 def test_an_unknown_quantization_raises_config_error(bundle: RunDir, tmp_path: Path) -> None:
@@ -472,7 +472,7 @@ def test_a_run_is_converted_once(
             translator = Translator.load(bundle.path, device="cpu", backend="ctranslate2")
             assert [one.text for one in translator.translate(LINES)] == expected
     assert caplog.text.count("once for these weights") == 1
-    assert translator.engine.dtype == "float32"
+    assert translator.engine.dtype == "fp32"
     assert translator.weights == [bundle.bundle_weights]
     assert sorted(path.name for path in bundle.path.rglob("*")) == before, "a run directory may be read-only"
     [folder] = folders(cache)
