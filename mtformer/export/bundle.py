@@ -132,9 +132,8 @@ def write_companions(run: RunDir, config: Config, tokenizers: TokenizerPair, ins
 def model_card(run: RunDir, config: Config, weights: Sequence[Path], **export: object) -> str:
     """Return the model card of an export of these weights, with only their own scores.
 
-    `export` has what the template shows of the export: format, name, quantization, vocabulary_map and
-    vocab_sizes. Raise DataError
-    if a score card, or the table in exam.json, is damaged.
+    `export` has what the template shows of the export: format, name, quantization, vocabulary_map and vocab_sizes.
+    Raise DataError if a score card, or the table in exam.json, is damaged.
     """
     data, own, hashes = config.data, loading.without_files(config), [file_sha256(path) for path in weights]
     cards = [read_card(path.parent) for path in sorted(run.evaluations.glob(f"*/{SCORES}"))]
