@@ -44,7 +44,7 @@ COMMANDS_HEAD = f"""# Command reference
 {GENERATED}
 `mtformer COMMAND --help` prints the same text. Results are written to stdout; progress, logs and errors are written to
 stderr. Exit codes: 0 success; 1 internal error, or a failed check; 2 user error, with a message of one line; 130 or 143
-stopped by Ctrl-C or SIGTERM.
+stopped by Ctrl-C or SIGTERM; 141 the reader of stdout closed the pipe.
 """
 NOT_RUN = {
     "distill": "takes hours",
