@@ -183,7 +183,7 @@ def _load(
             raise ConfigError("--src-lang and --tgt-lang are for files; a config has its own languages")
         if len(paths) > 1:
             raise ConfigError(f"{paths[1]}: give only one config; write overrides as section.key=value")
-        config = load_config(RunDir.open(first).config if first.is_dir() else first, overrides).config
+        config = resolve_paths(load_config(RunDir.open(first).config if first.is_dir() else first, overrides).config)
     else:
         if src_lang is None or tgt_lang is None:
             raise ConfigError(f"{first}: not a config (.yaml), so give its languages with --src-lang and --tgt-lang")

@@ -12,7 +12,7 @@ import typer
 from mtformer.cli.help import Command, Group
 from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, optional
 from mtformer.cli.output import echo, for_terminal
-from mtformer.config.loading import load_config
+from mtformer.config.loading import load_config, resolve_paths
 from mtformer.data.corpus.readers import decode_valid, read_line
 from mtformer.errors import ConfigError, DataError
 from mtformer.run_dir import RunDir
@@ -40,7 +40,7 @@ def train(
     from mtformer.cli.progress import ELAPSED, alive
     from mtformer.experiment.prepare import make_tokenizers
 
-    loaded = load_config(config, overrides or []).config
+    loaded = resolve_paths(load_config(config, overrides or []).config)
     folder = output or Path("tokenizers") / config.stem
     if not loaded.data.sources:
         raise ConfigError("data.train: no training data; name at least one source")

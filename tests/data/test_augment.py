@@ -21,7 +21,7 @@ from mtformer.data.store.pairs import Column, Pairs, count_id, flat, id_column, 
 from mtformer.text.tokenizer import UNK, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
-WORDS = [f"word{chr(97 + n % 26)}{n}" for n in range(40)]
+WORDS = [f"word{chr(97 + n % 26)}{chr(97 + n // 26)}" for n in range(40)]
 LINES = [" ".join(WORDS[n % 20 : n % 20 + 10]) for n in range(1000)]
 ALL = NoiseConfig(word_dropout=0.1, typos=0.1, case=0.3, final_stop=0.3, copies=0.3)
 
@@ -71,6 +71,8 @@ def test_typos_change_one_position_of_a_word_or_the_space_after_it() -> None:
     assert 0.12 * num_words < num_changed < 0.2 * num_words
     assert all(count > 150 for count in kinds.values())
     assert noisy(["a b  c", ""], typos=0.9) == ["a b  c", ""]
+    kept = ["1990 3,500 x.y@z.org https://a.b/c <2de>"] * 20
+    assert noisy(kept, typos=0.9) == kept
 
 
 # ---- both sides -----------------------------------------------------------------------------------------------------

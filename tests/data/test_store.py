@@ -59,7 +59,7 @@ def test_stores_may_have_more_files_than_can_be_open(
 
 
 def test_a_file_that_cannot_be_opened_is_not_called_damaged(made: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> None:
+    def refuse(path: Path, inode: int) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(store, "_open", refuse)

@@ -110,8 +110,8 @@ def add_typos(line: str, share: float, random: np.random.Generator) -> str:
 
 
 def _typo(word: str, random: np.random.Generator) -> str:
-    """Return the word, which ends with a space, with one typo; words of one letter are returned unchanged."""
-    if len(word) < 3:
+    """Return the word, which ends with a space, with one typo; one letter, numbers, tags and addresses are kept."""
+    if len(word) < 3 or re.search(r"[\d<>@/]", word):
         return word
     place = int(random.integers(len(word) - 2))
     before, letter, after = word[:place], word[place], word[place + 1 :]

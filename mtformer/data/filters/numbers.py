@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from mtformer.config.languages import base_code
 
 DIGITS = re.compile(r"\d{1,18}")
-GROUPED = re.compile(r"[.,'’\u00a0\u202f](?<=\d.)(?=\d{3}(?!\d))")
+GROUPED = re.compile(r"[ .,'’\u00a0\u202f](?<=\d.)(?<!\d{4}.)(?=\d{3}(?!\d))")
 """Thousands separators, as in 1,000, 1.000 and 1'000. The pattern starts with the separator, which is fastest."""
 SHORT_DATE = re.compile(r"(?<!\d)\d{1,2}[年月]")
 """Months, and years counted by era, as in 平成18年3月, which other languages write differently."""
 FULL_YEAR = re.compile(r"\d{3,4}年")
-ROMAN = re.compile(r"\b[IVXLC]{2,}\b|\b[VX]\b")
+ROMAN = re.compile(r"\b(?:[IVXLC]{2,}|[VX])(?=(?:e|ᵉ|ème)?\b)")
 ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 SPELLED_OUT = 12
 """Numbers up to this are often spelled out, as are round numbers (20, 100, 3000); trailing zeros are ignored."""
@@ -90,8 +90,9 @@ def _unexplained(numbers: list[int], others: list[int], other: str) -> list[int]
     for number in others:
         if number <= 24:  # 3 p.m. is 15:00
             written |= {number - 12, number + 12} if number > 12 else {number + 12}
+            written.add(100 * number - 100)  # the 18th century is 1700-talet in Swedish
         elif _is_year(number):  # 1968 is '68, the 1920s are the twenties
-            written |= {number % 100, *(number + years for years in CALENDARS)}
+            written |= {number % 100 or number // 100 + 1, *(number + years for years in CALENDARS)}
     short = {number for number in others if number < 100}
     return [n for n in numbers if n not in written and not (_is_year(n) and n % 100 in short)]
 

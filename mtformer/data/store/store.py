@@ -93,7 +93,7 @@ class Store:
         number = block - (int(self._end_block[shard - 1]) if shard else 0)
         path = self.folder / self._shards[shard].name
         with self._reading(path):
-            pairs, metadata = _open(path).get_batch_with_custom_metadata(number)
+            pairs, metadata = _open(path, path.stat().st_ino).get_batch_with_custom_metadata(number)
             if metadata is None or int(metadata[CHECKSUM]) != checksum(pairs):
                 raise ValueError(f"the checksum of block {number} does not match")
         if self.block_sizes[block] == len(pairs):
@@ -116,7 +116,7 @@ class Store:
 
 
 @lru_cache(OPEN_FILES)
-def _open(path: Path) -> pa.ipc.RecordBatchFileReader:
+def _open(path: Path, inode: int) -> pa.ipc.RecordBatchFileReader:  # another file may replace a damaged one
     return pa.ipc.open_file(pa.OSFile(str(path)))
 
 
