@@ -180,7 +180,8 @@ def option_row(option: Any) -> list[str]:
     value = shown if isinstance(shown, str) else value.value if isinstance(value, Enum) else value
     has_default = shown and isinstance(value, str | int | float) and not isinstance(value, bool)
     name = f" `{escape(value_of(option))}`" if value_of(option) else ""
-    return [names + name, f"`{value}`" if has_default else "required" if option.required else "", escape(option.help or "")]
+    default = f"`{value}`" if has_default else "required" if option.required else ""
+    return [names + name, default, escape(option.help or "")]
 
 
 def examples(command: Any) -> list[str]:
