@@ -50,7 +50,7 @@ def evaluate(
         require_at_most_one({"--calibrate": calibrate, name: value})
     is_ensemble = len(runs) > 1 or len(load.checkpoint or []) > 1
     if calibrate and is_ensemble:
-        raise ConfigError("--calibrate is for one model, not for an ensemble; give one run and one checkpoint")
+        raise ConfigError("--calibrate is for one model, not for an ensemble; give one run")
     if is_ensemble and output is None:
         raise ConfigError("the scores of an ensemble are not those of a run; give a folder for them with --output")
     if calibrate and not src and not testset:

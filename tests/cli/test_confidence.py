@@ -147,7 +147,8 @@ def test_commands_use_it(run: Path, calibration: Calibration, tmp_path: Path, co
         (path / "confidence.json").write_text(calibration.model_dump_json())
     for words, message in (
         (["--calibrate"], "needs a dev set"),
-        (["--calibrate", "--checkpoint", 4, "--checkpoint", 8], "for one model, not for an ensemble"),
+        (["--calibrate", "--checkpoint", 4], "--calibrate and --checkpoint cannot be combined"),
+        (["--calibrate", "--output", tmp_path / "new"], "--calibrate and --output cannot be combined"),
         (["--checkpoint", 4, "--checkpoint", 8], "give a folder for them with --output"),
         (["--calibrate", "--src", corpus / "dev.en", "--ref", corpus / "dev.de"], "at least 500 dev pairs, not 20"),
     ):

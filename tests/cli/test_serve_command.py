@@ -123,7 +123,7 @@ def test_a_missing_extra_is_reported_in_one_line(run: Path, package: str, monkey
     ("arguments", "message"),
     [
         (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: unknown host name or address"),
-        (["--beam-size", "0"], "decoding: beam_size: "),
+        (["--beam-size", "0"], "error: --beam-size: must be at least 1"),
         (["--checkpoint", "77"], "77"),
     ],
 )

@@ -173,6 +173,8 @@ def test_a_symbol_that_looks_like_a_language_code_raises_config_error(
 
 def _with_code(tokenizers: TokenizerPair) -> TokenizerPair:
     class WithCode:
+        vocab_size = tokenizers.src.vocab_size
+
         def vocabulary(self) -> list[str]:
             return [*tokenizers.src.vocabulary()[:-1], ">>de<<"]
 
