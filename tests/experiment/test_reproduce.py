@@ -131,6 +131,7 @@ def test_automatic_precision_is_that_of_the_run(corpus: Path, tmp_path: Path, mo
 def test_a_run_without_checkpoints_can_be_reproduced(run: RunDir) -> None:
     shutil.rmtree(run.checkpoints)
     change(run.metrics, '"grad_norm"', '"another_name"')
+    torch.set_num_threads(1)  # as in training; only a checkpoint records it
     found = reproduce(run, 2, QUIET)
     assert (found.first, found.environment) == (None, None)
 
