@@ -19,8 +19,11 @@ def eventually(holds: Callable[[], bool]) -> bool:
     return holds()
 
 
-def num_threads() -> int:
-    return sum(thread.name.startswith("prefetch") for thread in threading.enumerate())
+@pytest.fixture(name="num_threads")
+def count_threads() -> Callable[[], int]:
+    """Counts the threads of this test; unfinished iterators of preceding tests may still have theirs."""
+    before = set(threading.enumerate())
+    return lambda: sum(thread.name.startswith("prefetch") for thread in set(threading.enumerate()) - before)
 
 
 class Source(Iterator[int]):
@@ -37,7 +40,7 @@ class Source(Iterator[int]):
         return self.given - 1
 
 
-def test_items_are_in_order() -> None:
+def test_items_are_in_order(num_threads: Callable[[], int]) -> None:
     items = prefetch(iter(range(100)), num_ahead=3)
     assert list(items) == list(range(100))
     assert list(items) == []
@@ -63,7 +66,7 @@ def test_an_error_is_raised_after_the_preceding_items() -> None:
         next(items)
 
 
-def test_closing_stops_the_thread_and_the_iteration() -> None:
+def test_closing_stops_the_thread_and_the_iteration(num_threads: Callable[[], int]) -> None:
     with closing(prefetch(Source(), num_ahead=2)) as items:
         next(items)
         assert num_threads() == 1
@@ -72,7 +75,7 @@ def test_closing_stops_the_thread_and_the_iteration() -> None:
     items.close()
 
 
-def test_a_garbage_collected_prefetcher_stops_its_thread() -> None:
+def test_a_garbage_collected_prefetcher_stops_its_thread(num_threads: Callable[[], int]) -> None:
     items = prefetch(Source(), num_ahead=2)
     next(items)
     del items
