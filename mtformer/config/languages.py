@@ -12,20 +12,30 @@ from pydantic import AfterValidator
 @cache
 def _table() -> dict[str, list[str]]:
     """Return the names of each two-letter code, starting with the English name."""
+    return {code: [name, *" ".join(others).split()] for code, _, name, *others in _rows()}
+
+
+@cache
+def _two_letters() -> dict[str, str]:
+    """Return the two-letter code of three-letter codes."""
+    return {long: code for code, longs, *_ in _rows() for long in longs.split()}
+
+
+def _rows() -> list[list[str]]:
     text = resources.files(__package__).joinpath("languages.tsv").read_text(encoding="utf-8")
-    rows = [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
-    return {code: [name, *" ".join(others).split()] for code, name, *others in rows}
+    return [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
 
 
 def base_code(language: str) -> str:
-    """Return the part of a language code before `-` or `_`, such as pt for pt-BR."""
-    return re.split("[-_]", language.lower())[0]
+    """Return the part of a language code before `-` or `_`, with two letters if possible: pt for pt-BR and por_Latn."""
+    base = re.split("[-_]", language.lower())[0]
+    return _two_letters().get(base, base)
 
 
 def language_name(code: str) -> str:
     """Return the English name of a language, with the part of the code after `-` or `_` in parentheses."""
-    base, *rest = re.split("[-_]", code, maxsplit=1)
-    names = _table().get(base.lower())
+    _, *rest = re.split("[-_]", code, maxsplit=1)
+    names = _table().get(base_code(code))
     return code if names is None else f"{names[0]} ({rest[0]})" if rest else names[0]
 
 

@@ -86,7 +86,7 @@ def test_word_lists_are_consistent() -> None:
         relatives = set(entry.get("relatives", "").split())
         assert all(relatives.isdisjoint(words) for words in lists.values())
     assert all(words_of(code) for code in SAME_WORDS)
-    assert words_of("pt-BR") == words_of("pt")
+    assert words_of("pt-BR") == words_of("pt") == words_of("por_Latn")
 
 
 @pytest.fixture

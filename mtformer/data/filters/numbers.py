@@ -17,7 +17,7 @@ SPELLED_OUT = 12
 """Numbers up to this are often spelled out, as are round numbers (20, 100, 3000); trailing zeros are ignored."""
 CALENDARS = (543, 621, 622, -543, -621, -622)
 """Offsets in years between the Gregorian calendar and the Buddhist and Iranian calendars, in both directions."""
-CHARACTER_LANGUAGES = frozenset(["chi", "cmn", "ja", "jpn", "ko", "kor", "lzh", "wuu", "yue", "zh", "zho"])
+CHARACTER_LANGUAGES = frozenset(["ja", "ko", "lzh", "wuu", "yue", "zh"])
 """Languages that often write numbers with characters (二十五), or count years by eras."""
 
 

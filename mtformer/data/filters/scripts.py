@@ -11,6 +11,8 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from mtformer.config.languages import base_code
+
 Table = NDArray[np.uint8]
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -34,8 +36,8 @@ WEIGHTS = {"Han": 3.5, "Kana": 2.0, "Hangul": 2.0, "Bopomofo": 1.5}
 
 def scripts_of(language: str) -> frozenset[str]:
     """Return the scripts of a language code such as de, pt-BR or sr_Latn; empty if it is unknown."""
-    base, *subtags = re.split("[-_]", language.lower())
-    for subtag in subtags:
+    base = base_code(language)
+    for subtag in re.split("[-_]", language.lower())[1:]:
         if subtag in SUBTAGS:
             return frozenset(SUBTAGS[subtag].split())
     return frozenset(name for scripts, codes in LANGUAGES.items() if base in codes.split() for name in scripts.split())
