@@ -38,14 +38,9 @@ class AttentionMaps:
     num_tags: int = 0
 
     @property
-    def alignment_layer(self) -> int:
-        """Index of the decoder layer whose cross-attention gives word alignments."""
-        return alignment_layer(len(self.cross_LHTS))
-
-    @property
     def alignment(self) -> list[tuple[int, int]]:
         """Pairs (source word, target word), one per target word, as in `mtformer translate --alignment`."""
-        weights_TS = self.cross_LHTS[self.alignment_layer].mean(dim=0)[:, self.num_tags :]
+        weights_TS = self.cross_LHTS[alignment_layer(len(self.cross_LHTS))].mean(dim=0)[:, self.num_tags :]
         src_pieces, tgt_pieces = self.src_pieces[self.num_tags : -1], self.tgt_pieces[:-1]
         return Attention(src_pieces, tgt_pieces, weights_TS.tolist(), [0] * len(weights_TS)).alignment
 

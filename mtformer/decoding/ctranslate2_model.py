@@ -174,10 +174,9 @@ def _register_vocabularies(spec: Any, tokenizers: TokenizerPair) -> None:
     src, tgt = tokenizers.src.vocabulary(), tokenizers.tgt.vocabulary()
     for of_src, of_tgt in zip(src[:NUM_SPECIAL], tgt[:NUM_SPECIAL], strict=True):
         if of_src != of_tgt:
-            raise ConfigError(
-                f"tokenizer: special piece '{of_src}' of the source is '{of_tgt}' in the target; CTranslate2 requires "
-                "the same name on both sides, so retrain one of the two tokenizers"
-            )
+            what = f"tokenizer: special piece '{of_src}' of the source is '{of_tgt}' in the target"
+            remedy = "CTranslate2 requires the same name on both sides, so retrain one of the two tokenizers"
+            raise ConfigError(f"{what}; {remedy}")
     spec.register_source_vocabulary(src)
     spec.register_target_vocabulary(tgt)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = tgt[UNK], tgt[BOS], tgt[EOS]

@@ -112,7 +112,7 @@ class Translator:
         if backend not in (None, *BACKENDS):
             raise ConfigError(f"backend '{backend}': unknown backend; use {' or '.join(BACKENDS)}")
         is_int8_on_cpu = precision == "int8" and pick_device(device).type == "cpu"
-        if backend is None and (is_int8_on_cpu or any(map(_is_export, runs))):
+        if backend is None and (is_int8_on_cpu or any((run.path / CT2_WEIGHTS).is_file() for run in runs)):
             backend = "ctranslate2"
         configs = [load_config(run.config).config for run in runs]
         tokenizers = TokenizerPair.load(runs[0].tokenizer)
@@ -288,10 +288,6 @@ def _fails(segment: Segment, n_best: Sequence[Translation]) -> bool:
     return REPETITION in n_best[0].flags or bool(missing(n_best[0].tokens, segment.required))
 
 
-def _is_export(run: RunDir) -> bool:
-    return (run.path / CT2_WEIGHTS).is_file()
-
-
 def _load_own(
     members: Sequence[Member], tokenizers: TokenizerPair, device_name: str, precision: str | None
 ) -> tuple[Engine, list[Path]]:
@@ -325,7 +321,7 @@ def _load_ctranslate2(
     [(run, config, checkpoint)] = members
     if config.data.language_tags == "target":
         raise unsupported("data.language_tags 'target'")
-    if _is_export(run):
+    if (run.path / CT2_WEIGHTS).is_file():  # an export
         if checkpoint is not None:
             raise ConfigError(f"{run.path}: a CTranslate2 export has one set of weights; leave --checkpoint out")
         folder, weights = run.path, [run.path / CT2_WEIGHTS]

@@ -101,19 +101,12 @@ def compare(
     metric of a system. Raise ConfigError if the BLEU tokenizer is not available, or sacreBLEU's seed is invalid.
     """
     outputs = {run.path: material.outputs[run.path] for system in systems for run in system.runs}
-    measures = [Measure(name, material.evaluation, outputs, material.references) for name in METRICS]
-    chrf = measures[METRICS.index("chrf")]
+    name, references = material.name, material.references
+    measures = [Measure(metric, material.evaluation, outputs, references) for metric in METRICS]
     unit, buckets = _by_length(systems, material.sources, measures) if material.sources is not None else ("words", [])
-    return Comparison(
-        material.name,
-        len(material.references[0]),
-        [_table(systems, measure, progress) for measure in measures],
-        unit,
-        buckets,
-        _most_different(systems, material, chrf, num_sentences),
-        material.notes,
-        material.ignored,
-    )
+    tables = [_table(systems, measure, progress) for measure in measures]
+    rows = _most_different(systems, material, measures[METRICS.index("chrf")], num_sentences)
+    return Comparison(name, len(references[0]), tables, unit, buckets, rows, material.notes, material.ignored)
 
 
 def config_differences(systems: Sequence[System]) -> dict[str, list[Any]]:
@@ -181,13 +174,10 @@ def _most_different(systems: Sequence[System], material: Material, measure: Meas
     chrf = np.array([[measure.score_of(counts_C) for counts_C in measure.counts[path]] for path in paths])
     spread = chrf.max(0) - chrf.min(0)
     order = [int(line) for line in np.argsort(-spread, kind="stable")[:number] if spread[line] > 0]
-    return [
-        SentenceRow(
-            line + 1,
-            material.sources[line] if material.sources is not None else None,
-            [stream[line] for stream in material.references],
-            [material.outputs[path][line] for path in paths],
-            chrf[:, line].tolist(),
-        )
-        for line in order
-    ]
+    rows = []
+    for line in order:
+        source = material.sources[line] if material.sources is not None else None
+        references = [stream[line] for stream in material.references]
+        hypotheses = [material.outputs[path][line] for path in paths]
+        rows.append(SentenceRow(line + 1, source, references, hypotheses, chrf[:, line].tolist()))
+    return rows

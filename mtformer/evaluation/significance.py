@@ -9,7 +9,7 @@ N sentences, C statistics that a metric collects per sentence: n-grams for BLEU 
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,16 +34,12 @@ class Measure:
     """
 
     def __init__(
-        self,
-        name: MetricName,
-        config: EvaluationConfig,
-        outputs: Mapping[Path, Sequence[str]],
-        references: Sequence[Sequence[str]],
+        self, name: MetricName, config: EvaluationConfig, outputs: Mapping[Path, list[str]], references: list[list[str]]
     ) -> None:
         self.name = name
         self._metric = make_metric(name, config)
         self.counts: dict[Path, Counts] = {
-            path: np.array(self._metric._extract_corpus_statistics(list(lines), list(references)), dtype=float)
+            path: np.array(self._metric._extract_corpus_statistics(lines, references), dtype=float)
             for path, lines in outputs.items()
         }
         self.label = self._metric._compute_score_from_stats(next(iter(self.counts.values())).sum(0)).name

@@ -128,10 +128,9 @@ def _vocabulary(tokenizers: TokenizerPair, side: str) -> dict[str, int]:
     vocabulary: dict[str, int] = {}
     for number, piece in enumerate(tokenizer.vocabulary()):
         if side == "src" and LANGUAGE_CODE.fullmatch(piece):
-            raise ConfigError(
-                f"tokenizer.user_symbols '{piece}' cannot be exported to Hugging Face, because MarianTokenizer treats "
-                "it as a language code at the beginning of a line; train with a symbol in another format"
-            )
+            why = "because MarianTokenizer treats it as a language code at the beginning of a line"
+            what = f"tokenizer.user_symbols '{piece}' cannot be exported to Hugging Face, {why}"
+            raise ConfigError(f"{what}; train with a symbol in another format")
         is_code = piece[:1] == "▁" and LANGUAGE_CODE.fullmatch(piece[1:])
         vocabulary[piece[1:] if is_code else piece] = number
     return vocabulary
@@ -170,9 +169,8 @@ def _generation_config(config: Config) -> dict[str, Any]:
         if getattr(decoding, key):
             raise ConfigError(f"decoding.{key} cannot be exported to Hugging Face; remove it")
     if decoding.repetition_penalty != 1 and decoding.beam_size == 1:  # there, Hugging Face changes logits
-        raise ConfigError(
-            "decoding.repetition_penalty cannot be exported to Hugging Face with beam_size 1; set it to 1"
-        )
+        what = "decoding.repetition_penalty cannot be exported to Hugging Face with beam_size 1"
+        raise ConfigError(f"{what}; set it to 1")
     return {
         "num_beams": decoding.beam_size,
         "length_penalty": decoding.length_penalty,

@@ -29,26 +29,19 @@ DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("encoder_layers", "decoder_layers"), 12),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 16),
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 4096),
-    "d_model": 1024,
-    "max_position_embeddings": 1024,
+    **dict.fromkeys(("d_model", "max_position_embeddings"), 1024),
+    **dict.fromkeys(("attention_dropout", "activation_dropout"), 0.0),
+    **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), 58100),
     "activation_function": "gelu",
     "dropout": 0.1,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
     "eos_token_id": 0,
-    "pad_token_id": 58100,
-    "decoder_start_token_id": 58100,
     "scale_embedding": False,
 }
 """Defaults for settings that are missing in config.json."""
-ONLY = {
+ONLY: dict[str, Any] = {
     "model_type": "marian",
-    "scale_embedding": True,
-    "share_encoder_decoder_embeddings": True,
-    "tie_word_embeddings": True,
-    "normalize_before": False,
-    "normalize_embedding": False,
-    "add_final_layer_norm": False,
+    **dict.fromkeys(("scale_embedding", "share_encoder_decoder_embeddings", "tie_word_embeddings"), True),
+    **dict.fromkeys(("normalize_before", "normalize_embedding", "add_final_layer_norm"), False),
     "static_position_embeddings": True,
 }
 """Settings for which only one value can be imported. It is also the default, except for the first two."""
@@ -151,10 +144,8 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 def _special_rows(source: Path, settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> SpecialRows:
     for key, text in (("pad_token_id", "<pad>"), ("eos_token_id", "</s>")):
         if text not in vocabulary or vocabulary[text] != settings[key]:
-            raise CheckpointError(
-                f"{source}: {key} is {settings[key]} in config.json, "
-                f"but '{text}' is {vocabulary.get(text)} in vocab.json"
-            )
+            what = f"{settings[key]} in config.json, but '{text}' is {vocabulary.get(text)} in vocab.json"
+            raise CheckpointError(f"{source}: {key} is {what}")
     start = settings["decoder_start_token_id"]
     if start not in vocabulary.values():
         raise CheckpointError(f"{source}: decoder_start_token_id {start} of config.json is not an id in vocab.json")
@@ -187,12 +178,11 @@ def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any]
         },
         "tokenizer": {"joint": False, "vocab_size": vocab_size},
         "model": {
-            "d_model": settings["d_model"],
             "num_heads": settings["encoder_attention_heads"],
             "d_ff": settings["encoder_ffn_dim"],
             "num_encoder_layers": settings["encoder_layers"],
             "num_decoder_layers": settings["decoder_layers"],
-            **{key: settings[key] for key in ("dropout", "attention_dropout", "activation_dropout")},
+            **{key: settings[key] for key in ("d_model", "dropout", "attention_dropout", "activation_dropout")},
             "norm_position": "post",
             "activation": ACTIVATIONS[settings["activation_function"]],
             "max_positions": settings["max_position_embeddings"],

@@ -94,10 +94,6 @@ class DecoderCache:
         is_own_RR = torch.eye(R, dtype=torch.bool, device=mask_B11S.device)
         self.own_B1RX = kernel_mask(is_own_RR.repeat(B, 1, 1, T), states_BSD)
 
-    def mask(self) -> Tensor | None:
-        """Return the self-attention mask (B, 1, R, T*R) for all steps; None: attend to all positions."""
-        return None if self.R == 1 else self.own_B1RX
-
     def reorder(self, beam_BR: Tensor) -> None:
         """Let beam r of sentence b continue the history of its beam beam_BR[b, r]."""
         own_B1Rt = self.own_B1RX[..., : self.length * self.R]

@@ -24,12 +24,7 @@ HAS_FLOAT32_PRODUCTS = "dtype" in torch.ops.aten.mm.overloads()
 
 
 class Linear(nn.Module):
-    """Linear layer y = x W^T + b, or several projections of the same x fused in one matrix.
-
-    Args:
-        in_width: width of x.
-        *out_widths: width of each projection. `Transformer.init_weights` initializes each with its own fan-out.
-    """
+    """Linear layer y = x W^T + b, or several projections of the same x, of `out_widths`, fused in one matrix."""
 
     def __init__(self, in_width: int, *out_widths: int) -> None:
         super().__init__()
@@ -93,25 +88,16 @@ class LinearCopies:
         torch._foreach_copy_(self.copies, self.sources)
 
 
-class LayerNorm(nn.Module):
+class LayerNorm(nn.LayerNorm):
     """Layer normalization: (x - mean) / sqrt(var + eps) * weight + bias over the last dimension (Ba et al. 2016)."""
-
-    def __init__(self, D: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(D))
-        self.bias = nn.Parameter(torch.zeros(D))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x normalized to mean 0 and variance 1, scaled and shifted, in the dtype of x."""
         return F.layer_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.bias.to(x.dtype), NORM_EPS)
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(nn.RMSNorm):
     """RMS normalization: x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich 2019)."""
-
-    def __init__(self, D: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(D))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x normalized to a root mean square of 1 and scaled, in the dtype of x."""
@@ -121,12 +107,8 @@ class RMSNorm(nn.Module):
 NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
 
 
-class Dropout(nn.Module):
+class Dropout(nn.Dropout):
     """Apply `dropout` in training mode and return the input unchanged in evaluation mode."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x, with random elements set to zero in training mode."""

@@ -23,14 +23,12 @@ def sinusoid(num_positions: int, D: int) -> Tensor:
 class AddedPositions(nn.Module):
     """Position encoding that is added to the embeddings: fixed sinusoids, or learned vectors (Gehring et al. 2017)."""
 
-    weight: Tensor
-
     def __init__(self, max_positions: int, D: int, is_learned: bool) -> None:
         super().__init__()
         if is_learned:
-            self.weight = nn.Parameter(torch.empty(max_positions, D))
+            self.weight: Tensor = nn.Parameter(torch.empty(max_positions, D))
         else:
-            self.register_buffer("weight", sinusoid(max_positions, D), persistent=False)
+            self.weight = nn.Buffer(sinusoid(max_positions, D), persistent=False)
 
     def forward(self, positions: slice) -> Tensor:
         """Return the vectors (T, D) to add to the embeddings."""
@@ -55,14 +53,11 @@ class RotaryPositions(nn.Module):
     Dimension i of a head is paired with i + K/2; the pair is rotated by pos / 10000^(2i/K).
     """
 
-    cos: Tensor
-    sin: Tensor
-
     def __init__(self, max_positions: int, K: int) -> None:
         super().__init__()
         sin, cos = sinusoid(max_positions, K).unsqueeze(1).chunk(2, dim=-1)
-        self.register_buffer("cos", torch.cat([cos, cos], dim=-1), persistent=False)
-        self.register_buffer("sin", torch.cat([-sin, sin], dim=-1), persistent=False)
+        self.cos = nn.Buffer(torch.cat([cos, cos], dim=-1), persistent=False)
+        self.sin = nn.Buffer(torch.cat([-sin, sin], dim=-1), persistent=False)
 
     def forward(self, positions: slice) -> Rotation:
         """Return the rotation for these positions."""

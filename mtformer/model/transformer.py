@@ -115,7 +115,7 @@ class DecoderLayer(nn.Module):
         """Return the hidden states (B, T, D).
 
         Without a cache the causal mask is the only target mask: targets are padded on the right, and the loss ignores
-        padding. With a cache, T is the number of beams at one position, and `history_mask` is `DecoderCache.mask()`.
+        padding. With a cache, T is the number of beams at one position, and `history_mask` is `DecoderCache.own_B1RX`.
         """
         states_BSD, source_mask = encoder_output
         kv = self.cross_attention.keys_values(states_BSD) if cache is None else cache.source
@@ -144,8 +144,9 @@ class Transformer(nn.Module):
         self.src_embedding = self.tgt_embedding if tie == "all" else nn.Parameter(torch.empty(src_vocab, D))
         self.output = nn.Parameter(torch.empty(tgt_vocab, D)) if tie == "none" else self.tgt_embedding
         self.output_bias = nn.Parameter(torch.zeros(tgt_vocab)) if config.output_bias else None
-        self.src_positions, self.tgt_positions = _added_positions(config), _added_positions(config)
-        is_rotary = config.positions == "rotary"
+        is_rotary, is_learned = config.positions == "rotary", config.positions == "learned"
+        added = (None if is_rotary else AddedPositions(config.max_positions, D, is_learned) for _ in range(2))
+        self.src_positions, self.tgt_positions = added
         self.rotary = RotaryPositions(config.max_positions, D // config.num_heads) if is_rotary else None
         self.embedding_dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_encoder_layers))
@@ -203,18 +204,14 @@ class Transformer(nn.Module):
         cache: DecoderCache | None = None,
         mask_BT: Tensor | None = None,
     ) -> Tensor:
-        """Return hidden states (B, T, D).
+        """Return hidden states (B, T, D) for full targets, which start with bos and are padded on the right.
 
-        Args:
-            tgt_in_BT: full targets (starting with bos, padded on the right); with a cache, the last token of each beam
-                (B, R).
-            encoder_output: the result of `encode`; with a cache, its `encoder_output`, without finished sentences.
-            cache: the result of `new_cache`; one position is appended.
-            mask_BT: see `forward`.
+        With a cache (see `new_cache`), one position is appended: the targets are the last token of each beam (B, R),
+        and the encoder output is that of the cache, without finished sentences. For the mask see `forward`.
         """
         positions = slice(tgt_in_BT.size(1)) if cache is None else slice(cache.length, cache.length + 1)
         assert cache is None or cache.length < self.config.max_positions, "longer than max_positions"
-        history_mask = None if cache is None else cache.mask()
+        history_mask = None if cache is None or cache.R == 1 else cache.own_B1RX
         x_BTD = self._embed(tgt_in_BT, self.tgt_embedding, self.tgt_positions, positions, mask_BT)
         rotation = self.rotary(positions) if self.rotary is not None else None
         for i, layer in enumerate(self.decoder):
@@ -248,11 +245,6 @@ class Transformer(nn.Module):
         if added is not None:
             x = x + added(positions).to(x.dtype)
         return self.embedding_dropout(x.to(self.compute_dtype or weight.dtype))
-
-
-def _added_positions(config: ModelConfig) -> AddedPositions | None:
-    is_added = config.positions != "rotary"
-    return AddedPositions(config.max_positions, config.d_model, config.positions == "learned") if is_added else None
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:

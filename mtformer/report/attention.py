@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mtformer.decoding.attention_maps import AttentionMaps, attention_maps
+from mtformer.decoding.inference import alignment_layer
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, log
@@ -71,7 +72,7 @@ def map_values(label: str, one: AttentionMaps) -> dict[str, Any]:
             kind: {"queries": queries, "keys": keys, "weights": (100 * weights.flatten(2)).round().int().tolist()}
             for kind, (queries, keys, weights) in maps.items()
         },
-        "layer": one.alignment_layer,
+        "layer": alignment_layer(len(one.cross_LHTS)),
     }
 
 

@@ -191,8 +191,6 @@ def config(run: RunContents) -> dict[str, Any]:
 def config_differences(runs: Sequence[RunContents]) -> Table | None:
     """Return a row for each run with the values that differ and affect the result; None without differences."""
     known = [(run.name, run.run.path, leaves(run.config)) for run in runs if run.config is not None]
-    if len(known) < 2:
-        return None
     rows = [RunRow(name, path, "", config={dotted(k): v for k, v in values.items()}) for name, path, values in known]
     keys = differing_keys(rows)
     cells = [(row.name, *(format_plain(without_folder(key, row.config.get(key))) for key in keys)) for row in rows]

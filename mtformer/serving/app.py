@@ -183,10 +183,8 @@ class _Service:
 def _frontend(settings: Settings) -> dict[str, Any]:
     """Return the settings for clients in LibreTranslate's format."""
     source, target = ({"code": code, "name": language_name(code)} for code in settings.directions[0])
-    needs_key = settings.api_key is not None
     return {
-        "apiKeys": needs_key,
-        "keyRequired": needs_key,
+        **dict.fromkeys(("apiKeys", "keyRequired"), settings.api_key is not None),
         "charLimit": settings.max_characters,
         "frontendTimeout": 500,
         "suggestions": False,

@@ -46,19 +46,13 @@ def respond_with(html: str) -> HTMLResponse:
 
 def line_values(translation: Translation, n_best: int) -> dict[str, Any]:
     """Return the source tokens of a line, and its n best translations with words and attention, for the page."""
-    hypotheses = [translation, *translation.alternatives][:n_best]
     pieces = translation.attention.src_pieces if translation.attention is not None else []
     units = _units(pieces, joins_words=False)
-    return {
-        "source": [_text(pieces[start:end]) for start, end in units],
-        "hypotheses": [
-            {
-                **{"text": one.text, "score": round(one.score, 4), "confidence": one.confidence},
-                **{"flags": list(one.flags), "words": _words(one, units)},
-            }
-            for one in hypotheses
-        ],
-    }
+    hypotheses = []
+    for one in (translation, *translation.alternatives)[:n_best]:
+        shown = {"text": one.text, "score": round(one.score, 4), "confidence": one.confidence}
+        hypotheses.append({**shown, "flags": list(one.flags), "words": _words(one, units)})
+    return {"source": [_text(pieces[start:end]) for start, end in units], "hypotheses": hypotheses}
 
 
 def _words(translation: Translation, src_units: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:

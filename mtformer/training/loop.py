@@ -148,7 +148,8 @@ class Trainer:
         else:  # until the next plan, which needs some steps of this process, the schedule stays the same
             soonest, self.position.max_steps = self.position.step + self.given.log_every + 2 * FIRST_STEPS, None
         if planned is not None and self.given.max_minutes is not None:
-            self._set_steps(min(max(planned, soonest), self.given.max_steps))
+            num_steps = min(max(planned, soonest), self.given.max_steps)
+            self.config = self.step.config = with_steps(self.given, num_steps)
         dev, new_dev = made_with.get("dev data"), self.made_with.get("dev data")
         if state["best_metric"] != self.config.best_metric or (new_dev is not None and dev != new_dev):
             self.position.best, self.position.validations_since_best = None, 0
@@ -158,10 +159,7 @@ class Trainer:
     def train(self, seconds_before: float = 0.0, validation_seconds: float = 0.0) -> Position:
         """Train until the end and return the final position.
 
-        Args:
-            seconds_before: time in seconds that this process has spent before, for `max_minutes`.
-            validation_seconds: estimated time of a validation.
-
+        For `max_minutes`: this process has spent `seconds_before`, and a validation takes about `validation_seconds`.
         Raise InterruptedRunError after SIGINT or SIGTERM, when a checkpoint has been saved; MtformerError if gradients
         remain non-finite, the loss or weights to be saved are not finite, or a checkpoint cannot be saved.
         """
@@ -253,14 +251,11 @@ class Trainer:
             return
         self.position.max_steps, self.position.max_minutes = num_steps, self.given.max_minutes
         self.position.given_steps, had_plan = self.given.max_steps, self.config is not self.given
-        self._set_steps(num_steps)
+        self.config = self.step.config = with_steps(self.given, num_steps)
         log.info("step %d: %d steps in all fit in %g minutes", step, num_steps, self.given.max_minutes)
         if had_plan:
             self._jump("the number of steps that fit in the time changed")
         self.metrics.write("plan", step, max_steps=num_steps)
-
-    def _set_steps(self, num_steps: int) -> None:
-        self.config = self.step.config = with_steps(self.given, num_steps)
 
     def _one_step(self, micro_batches: list[Batch]) -> None:
         with self.core_watch.step():
@@ -311,11 +306,9 @@ class Trainer:
 
     def _evaluate(self) -> Decoded:
         """Return all dev metrics, and sample translations; raise MtformerError if the loss is not finite."""
-        if self.dev_batches is None:
+        if self.dev_batches is None or self.decode_dev is None:  # without dev data, both are None
             return Decoded({}, [])
         metrics = self._finite_loss("dev", self._until_stopped(self.dev_batches()))
-        if self.decode_dev is None:
-            return Decoded(metrics, [])
         scores, samples = self.decode_dev(self._stop_validation_if_signaled)
         return Decoded({**metrics, **scores}, samples)
 

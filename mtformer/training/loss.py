@@ -67,8 +67,7 @@ def linear_cross_entropy(
     inputs = (one for one in (hidden_ND, weight_VD, bias_V) if one is not None)
     with_grad = torch.is_grad_enabled() and any(one.requires_grad for one in inputs)
     arguments = (hidden_ND, weight_VD, target_N, label_smoothing, bias_V, with_grad, kl_weights)
-    objective, nll, loss = _LinearCrossEntropy.apply(*arguments)
-    return objective, objective.detach() if loss is None else loss, nll
+    return _LinearCrossEntropy.apply(*arguments)
 
 
 class Objective(nn.Module):
@@ -108,14 +107,9 @@ class Objective(nn.Module):
             kl_weights = (weight, weight if is_rdrop else 0.0)
             hidden_BTD = hidden_BTD.unflatten(0, (2, -1)).permute(1, 2, 0, 3).flatten(1, 2)
             tgt_out_BT = torch.stack([tgt_out_BT, tgt_out_BT if is_rdrop else torch.zeros_like(tgt_out_BT)], dim=2)
-        sums = linear_cross_entropy(
-            hidden_BTD.flatten(0, 1),
-            self.model.output,
-            tgt_out_BT.flatten(),
-            config.label_smoothing,
-            self.model.output_bias,
-            kl_weights,
-        )
+        hidden_ND, target_N, smoothing = hidden_BTD.flatten(0, 1), tgt_out_BT.flatten(), config.label_smoothing
+        weight_VD, bias_V = self.model.output, self.model.output_bias
+        sums = linear_cross_entropy(hidden_ND, weight_VD, target_N, smoothing, bias_V, kl_weights)
         objective, loss, nll = (one / 2 for one in sums) if is_rdrop else sums
         return objective, loss, nll
 
@@ -198,7 +192,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         with_grad: bool,
         kl_weights: tuple[float, float] | None,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         N, (V, D) = hidden_ND.size(0), weight.shape
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         weight_VD = weight.to(hidden_ND.dtype)
@@ -209,7 +203,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden_ND) if with_grad else None
         grad_weight = weight.new_zeros(V, D, dtype=wide) if with_grad else None
         grad_bias = bias.new_zeros(V, dtype=wide) if with_grad and bias is not None else None
-        loss, nll = (hidden_ND.new_zeros((), dtype=wide) for _ in range(2))
+        loss, nll, kl = (hidden_ND.new_zeros((), dtype=wide) for _ in range(3))
         chunk = max(1, min(N, CHUNK_LOGITS.get(hidden_ND.device.type, CHUNK_LOGITS["cuda"]) // V))
         if hidden_ND.dtype == torch.float16:
             chunk = min(chunk, FP16_ROWS if kl_weights is None else int(FP16_ROWS / (1 + sum(kl_weights))))
@@ -221,7 +215,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             exact_N1 = exact_N1 if bias is None else exact_N1 + bias[target_N, None]
         # All chunks share one buffer: allocating new pages takes as long as the softmax.
         logits_room, p_room = hidden_ND.new_empty(chunk, V), hidden_ND.new_empty(chunk, V, dtype=wide)
-        log_p_room, kl = torch.empty_like(p_room[: 0 if kl_weights is None else chunk]), None
+        log_p_room = torch.empty_like(p_room[: 0 if kl_weights is None else chunk])
         row_C = torch.arange(chunk, device=hidden_ND.device)
         for i in range(0, N, chunk):
             h_CD, y_C1, real_C1 = hidden_ND[i : i + chunk], target_N[i : i + chunk, None], real_N1[i : i + chunk]
@@ -234,7 +228,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if kl_weights is not None:
                 log_p_CV = torch.log_softmax(logits_CV, dim=1, dtype=wide, out=log_p_room[:C])
                 kl_of_chunk, kl_grad_CV = _divergence(log_p_CV, p_CV, kl_weights, with_grad_N1[i : i + chunk])
-                kl = kl_of_chunk if kl is None else kl + kl_of_chunk
+                kl += kl_of_chunk
             p_C1 = p_CV.gather(1, y_C1)
             logit_C1 = logits_CV.gather(1, y_C1).to(wide)
             if exact_N1 is not None:
@@ -264,15 +258,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 grad_bias += p_CV.t() @ with_grad_C1[:, 0].to(p_CV.dtype)
         if grad_hidden is not None and grad_weight is not None:
             uniform_D = (uniform * classes.sum_of_rows_D).to(grad_hidden.dtype)
-            grad_hidden = (grad_hidden - (uniform_D if kl is None else uniform_D * real_N1)) * with_grad_N1
+            grad_hidden = (grad_hidden - (uniform_D if kl_weights is None else uniform_D * real_N1)) * with_grad_N1
             rest_D = uniform * (hidden_ND * real_N1).sum(dim=0, dtype=wide)
             classes.subtract_from(grad_weight, rest_D, grad_bias, uniform * real_N1.sum())
             ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype), grad_bias)
-        if kl is None:
-            ctx.mark_non_differentiable(nll)
-            return loss, nll, None
-        ctx.mark_non_differentiable(nll, loss)
-        return loss + kl, nll, loss
+        ctx.mark_non_differentiable(loss, nll)
+        return loss + kl, loss, nll
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]:

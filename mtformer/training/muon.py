@@ -39,12 +39,8 @@ class Muon(torch.optim.AdamW):
     that are fused in one matrix are updated separately, and matrices of the same shape are multiplied in one batch. As
     in fused AdamW, a step with `found_inf` changes nothing, and the host does not wait for the device.
 
-    Args:
-        matrices: weights of linear layers with the heights of their projections.
-        others: all other parameters.
-        dtype: data type of the products in `orthogonalize`.
-        weight_decay: weight decay of the matrices.
-        **adam: arguments of AdamW for both.
+    `matrices` are weights of linear layers with the heights of their projections; only they get the weight decay.
+    `dtype` is that of the products in `orthogonalize`.
     """
 
     found_inf: Tensor | None = None

@@ -4,12 +4,11 @@ Numbers and small objects are exchanged on the CPU (gloo), so this never waits f
 weights use PyTorch's DistributedDataParallel and FSDP2 (`fully_shard`).
 """
 
-import contextlib
 import inspect
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -64,7 +63,7 @@ class Ranks:
         """Return True if the flag is set on any process."""
         return self.sum([float(flag)])[0] > 0
 
-    @contextlib.contextmanager
+    @contextmanager
     def main_first(self) -> Iterator[None]:
         """Run the body of the context on process 0 first, then on one process per machine, then on the others.
 
@@ -83,7 +82,7 @@ if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).paramete
     SYNC_BUFFERS = "forward_sync_buffers"  # renamed in PyTorch 2.13
 
 
-@contextlib.contextmanager
+@contextmanager
 def join_ranks(device: torch.device) -> Iterator[Ranks]:
     """Connect the processes of `torchrun` inside the context; without `torchrun`, yield `ALONE`.
 
@@ -122,9 +121,6 @@ def own_device(device: torch.device) -> torch.device:
     return own
 
 
-# ---- gradients and weights ------------------------------------------------------------------------------------------
-
-
 def parallelize(
     objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, sharded: bool, dtype: torch.dtype
 ) -> nn.Module:
@@ -156,7 +152,7 @@ def gradient_sync(objective: nn.Module, is_last: bool) -> AbstractContextManager
         objective.set_requires_gradient_sync(is_last)
     if isinstance(objective, DistributedDataParallel) and not is_last:
         return objective.no_sync()
-    return contextlib.nullcontext()
+    return nullcontext()
 
 
 def unshard(tensor: Tensor) -> Tensor:

@@ -3,10 +3,9 @@
 Steps do not wait for the device: results stay there until a log line needs them.
 """
 
-import contextlib
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,7 +179,7 @@ class TrainingStep:
 
     def ema_weights(self) -> AbstractContextManager[None]:
         """Return a context in which the model has the weights for validation (with `ema_decay`, the averages)."""
-        return contextlib.nullcontext() if self.ema is None else self.ema.applied()
+        return nullcontext() if self.ema is None else self.ema.applied()
 
     def full_model(self) -> Transformer:
         """Return the model, or an unsharded copy if its weights are sharded."""
@@ -221,11 +220,9 @@ class TrainingStep:
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
         """Load moments and learning rate from the result of `optimizer_state`; the number of processes may differ."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        moments = {
-            number: {name: shard_like(x, parameters[number]) for name, x in own.items()}
-            for number, own in state["state"].items()
-        }
-        for number, own in moments.items():
+        moments: dict[int, dict[str, Tensor]] = {}
+        for number, own in state["state"].items():
+            moments[number] = {name: shard_like(x, parameters[number]) for name, x in own.items()}
             sizes = {x.shape for name, x in own.items() if name != "step"}
             if own["step"].ndim or sizes != {parameters[number].shape}:
                 raise ValueError("the shapes of moments and parameter differ")
@@ -241,9 +238,7 @@ class TrainingStep:
         self.optimizer.found_inf = is_skipped.float()  # type: ignore[attr-defined]  # as GradScaler does
         self.optimizer.step()
 
-    def _sums(
-        self, batches: Sequence[Batch], scale: float | None, is_alone: bool = False
-    ) -> tuple[tuple[Tensor, Tensor], int]:
+    def _sums(self, batches: Sequence[Batch], scale: float | None, is_alone: bool = False) -> tuple[Tensor, int]:
         """Accumulate gradients of `scale` x objective; return the sums (loss, nll) and the number of halvings.
 
         If `scale` is None, no gradients are computed. `is_alone`: gradients are not synchronized, outside of steps.
@@ -254,8 +249,7 @@ class TrainingStep:
             synced = len(pieces) - 1 if self.config.sharded or not is_alone else None
             outcome = self._accumulate(pieces, scale, synced)
             if isinstance(outcome, Tensor):
-                loss, nll = outcome
-                return (loss, nll), len(pieces) - len(batches)
+                return outcome, len(pieces) - len(batches)
             self._reduce_batch_size(outcome, may_retry=self.ranks.size == 1 or (is_alone and not self.config.sharded))
 
     def _accumulate(self, pieces: Sequence[Batch], scale: float | None, synced: int | None) -> Tensor | Batch:

@@ -64,7 +64,7 @@ def trainer(
         toy_step(config),
         partial(toy_batches, max_epochs=config.training.max_epochs),
         dev_batches or (lambda: [toy_batch(99)]),
-        decode,
+        decode or (lambda progress: Decoded({}, [])),
         progress or Quiet(),
         made_with or MADE_WITH,
     )
