@@ -33,9 +33,6 @@ def num_cores() -> int:
 class WorkerEndedError(DataError):
     """Raised if a worker process was killed, usually by the system; the corpus itself is intact."""
 
-    def __init__(self) -> None:
-        super().__init__("a worker process was killed, most likely because memory ran out; lower data.num_workers")
-
 
 @contextmanager
 def use_ray(address: str | None) -> Iterator[None]:
@@ -147,7 +144,8 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
         try:
             return item, self._submit(item).result()
         except BrokenProcessPool as error:
-            raise WorkerEndedError from error
+            what = "a worker process was killed, most likely because memory ran out; lower data.num_workers"
+            raise WorkerEndedError(what) from error
 
 
 _function: Function  # in a worker process

@@ -100,17 +100,13 @@ def clean(
     data = config.data
     _require_one_direction(config)
     require_files(data.train)
-    direction = data.languages(data.train[0])
+    pipeline = Pipeline(data.filters, data.languages(data.train[0]), tokenizers)
     if tokenizers is None:
         log.info("max_tokens and max_length_ratio are not applied without a tokenizer; name one with --tokenizer")
     with use_ray(on), tqdm(desc="clean", unit="pair", unit_scale=True, disable=None, leave=False) as bar:
+        records = chain.from_iterable(read_records(source, data, PAIRS_AT_ONCE) for source in data.train)
         report = clean_corpus(
-            chain.from_iterable(read_records(source, data, PAIRS_AT_ONCE) for source in data.train),
-            Pipeline(data.filters, direction, tokenizers),
-            folder,
-            is_compressed=gz,
-            num_workers=data.num_workers,
-            progress=bar.update,
+            records, pipeline, folder, is_compressed=gz, num_workers=data.num_workers, progress=bar.update
         )
     for line in report.lines():
         if tokenizers is not None or " tokens " not in line:

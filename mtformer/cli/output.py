@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import typer
 
-from mtformer.errors import ConfigError
+from mtformer.errors import ConfigError, log
 
 UNLIMITED = 1_000_000
 """Console width at which no line wraps."""
@@ -24,7 +24,6 @@ MAX_ERROR_LENGTH = 500
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """Control characters except tabs and line ends."""
 OTHER_LOGS = ("sacrebleu", "asyncio")
-log = logging.getLogger("mtformer")
 _log_once = cache(log.log)
 
 

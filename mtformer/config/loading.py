@@ -38,11 +38,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
 
     Sections are merged key by key, and test sets, named dev sets and corpora by name; lists are replaced. If a source
     changes its type (files instead of a dataset), the keys of the old type are removed. `NAME: null` removes a set or
-    corpus, and an empty `test:` removes all test sets.
-
-    Args:
-        path: the YAML file.
-        overrides: `section.key=value`, where value is YAML; list items by their index, as in `data.train.0.src=a.en`.
+    corpus, and an empty `test:` removes all test sets. Overrides are `section.key=value`, where value is YAML; an index
+    names a list item, as in `data.train.0.src=a.en`.
 
     Raise ConfigError if the config is invalid, with a line per error: location, dotted path, problem, allowed values.
     """

@@ -208,10 +208,8 @@ class TrainingConfig(Section):
         if self.optimizer == "muon" and self.sharded:
             raise ValueError("muon needs whole matrices; use adamw, or set sharded: false")
         if self.consistency == "none" and (self.consistency_weight, self.consistency_start) != (3.0, 0):
-            raise ValueError(
-                "consistency_weight and consistency_start are for R-Drop and SimCut; also set consistency: rdrop or "
-                "simcut, or set these keys to their defaults, 3.0 and 0"
-            )
+            remedy = "also set consistency: rdrop or simcut, or set these keys to their defaults, 3.0 and 0"
+            raise ValueError(f"consistency_weight and consistency_start are for R-Drop and SimCut; {remedy}")
         if self.consistency != "simcut" and self.cutoff != 0.05:
             raise ValueError("cutoff is for SimCut; also set consistency: simcut")
         return self
@@ -287,9 +285,8 @@ class DecodingConfig(Section):
     def output_settings(self) -> dict[str, Any]:
         """Return the settings that affect a translation, as JSON values."""
         keys = {name: key_of(DecodingConfig, name) for name in type(self).model_fields}
-        return self.model_dump(
-            mode="json", include={name for name, key in keys.items() if key.has_effect and key.is_option}
-        )
+        included = {name for name, key in keys.items() if key.has_effect and key.is_option}
+        return self.model_dump(mode="json", include=included)
 
     @property
     def draws(self) -> bool:
@@ -366,8 +363,7 @@ class Config(Section):
             raise ValueError("model.tie_embeddings 'all' needs tokenizer.joint: true; use 'output' or 'none'")
         num_tags = (self.data.language_tags == "source") + any(one.tag for one in self.data.corpora.values())
         if self.data.filters.max_tokens + num_tags >= self.model.max_positions:
-            raise ValueError(
-                f"data.filters.max_tokens {self.data.filters.max_tokens} (plus eos and tags) exceeds "
-                f"model.max_positions {self.model.max_positions}; lower the former or raise the latter"
-            )
+            what = f"data.filters.max_tokens {self.data.filters.max_tokens} (plus eos and tags)"
+            limit = f"model.max_positions {self.model.max_positions}"
+            raise ValueError(f"{what} exceeds {limit}; lower the former or raise the latter")
         return self

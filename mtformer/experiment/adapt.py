@@ -82,20 +82,14 @@ class Point(NamedTuple):
 def adaptation_config(
     base: Path, train: Sequence[str], dev: str | None, old_dev: str | None, run: RunDir, overrides: Sequence[str]
 ) -> Config:
-    """Write the corpora of an adaptation to its run directory, and return its config.
+    """Write the corpora of an adaptation of `base` to its run directory, and return its config.
 
-    Args:
-        base: run or bundle to adapt.
-        train: new text, each a TSV, JSONL or TMX file or two parallel files `SRC,TGT`.
-        dev: dev set of the new text; None: hold out pairs of `train`.
-        old_dev: dev set of the old text; None: the dev sets of `base`, if they can be read.
-        run: run directory of the adaptation, which does not exist or was interrupted.
-        overrides: changes to the config, `section.key=value`; those of old corpora say where their files are now.
-
-    Raise ConfigError, CheckpointError or DataError if `base` or a file cannot be used, or there are too few pairs.
+    `train` has TSV, JSONL or TMX files, or two parallel files `SRC,TGT`. Without `dev`, pairs of `train` are held out;
+    without `old_dev`, the dev sets of `base` are used, if they can be read. `run` does not exist or was interrupted.
+    Overrides of old corpora say where their files are now; the others change the new config. Raise ConfigError,
+    CheckpointError or DataError if `base` or a file cannot be used, or there are too few pairs.
     """
     opened = RunDir.open(base)
-    # Files of RUN may have moved; all other overrides change the new config.
     moved = [one for one in overrides if re.match(r"data\.(train|dev|corpora\.[^.=]+\.sources)=", one)]
     given = [one for one in overrides if one not in moved]
     config = load_config(opened.config, moved).config
@@ -266,13 +260,8 @@ def _write_new(folder: Path, train: Sequence[str], dev: str | None, data: DataCo
     if num_train < MIN_PAIRS or not held_out:
         counts = f"{num_train} new pairs for training and {len(held_out)} for dev"
         raise DataError(f"{', '.join(train)}: {counts}; give at least {MIN_PAIRS} and 1")
-    _write_pairs(folder / "dev.tsv", held_out)
+    write_text(folder / "dev.tsv", "".join(f"{src}\t{tgt}\n" for src, tgt in held_out))
     log.info("new text: %s pairs for training, %s for dev", f"{num_train:,}", f"{len(held_out):,}")
-
-
-def _write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{src}\t{tgt}\n" for src, tgt in pairs)
 
 
 def _write_replay(folder: Path, base: Path, device: str) -> None:
@@ -280,14 +269,11 @@ def _write_replay(folder: Path, base: Path, device: str) -> None:
     log.info("the corpora of %s cannot be read; for replay, it translates the new sources", base)
     translator = Translator.load(base, device=device)
     translator = translator.with_decoding(translator.decoding.for_validation(), beam_size=1)
-    with (folder / "train.tsv").open(encoding="utf-8", newline="\n") as file:
-
-        def replayed() -> Iterator[Pair]:
-            while lines := list(islice(file, 10_000)):
-                sources = [line.split("\t")[0] for line in lines]
-                yield from zip(sources, (one.text for one in translator.translate(sources)), strict=True)
-
-        _write_pairs(folder / "replay.tsv", replayed())
+    lines = iter(read_lines(folder / "train.tsv"))
+    with (folder / "replay.tsv").open("w", encoding="utf-8", newline="\n") as file:
+        while sources := [line.split("\t")[0] for line in islice(lines, 10_000)]:
+            found = translator.translate(sources)
+            file.writelines(f"{src}\t{one.text}\n" for src, one in zip(sources, found, strict=True))
 
 
 def _replayed(base: RunDir, data: DataConfig, num_tokens: float) -> dict[str, Any]:

@@ -177,11 +177,9 @@ def check_memory(
     limits = [limit for limit in step.ranks.gather(step.max_padded_tokens) if limit is not None]
     if limits:
         step.max_padded_tokens = min(limits)
-        log.warning(
-            "the largest batch does not fit in memory; micro-batches of more than %d tokens, including padding, will "
-            "be split in two; a lower training.batch_tokens with more accumulation_steps is equivalent and faster",
-            step.max_padded_tokens,
-        )
+        what = f"micro-batches of more than {step.max_padded_tokens} tokens, including padding, will be split in two"
+        remedy = "a lower training.batch_tokens with more accumulation_steps is equivalent and faster"
+        log.warning("the largest batch does not fit in memory; %s; %s", what, remedy)
     step.order_gradients(largest)
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
     mean_step_seconds, num_steps = seconds * mean_batches / training.max_steps, training.max_steps
@@ -202,12 +200,10 @@ def check_memory(
     )
 
 
-def _compile(
-    step: TrainingStep, largest: Batch, seconds: float, training_seconds: float, compiled: bool | None
-) -> float:
+def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: float, compiled: bool | None) -> float:
     """Compile the model if that saves time or `compiled` is True; return the seconds for the largest batch."""
     if compiled is None:
-        compiled = step.ranks.gather(training_seconds * COMPILE_GAIN > COMPILE_SECONDS)[0]
+        compiled = step.ranks.gather(total_seconds * COMPILE_GAIN > COMPILE_SECONDS)[0]
     if not compiled:
         return seconds
     start = time.perf_counter()
@@ -255,9 +251,6 @@ def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
         what = f"{format_bytes(free)} free, but two checkpoints need {format_bytes(2 * one)}"
         raise DeviceError(f"{place}: {what}; free some space, or choose another folder with --run-dir")
     if free < needed:
-        log.warning(
-            "%s: the checkpoints will take up to %s, but only %s are free; "
-            "free some space, or lower training.keep_last",
-            place, format_bytes(needed), format_bytes(free),
-        )  # fmt: skip
+        what = f"the checkpoints will take up to {format_bytes(needed)}, but only {format_bytes(free)} are free"
+        log.warning("%s: %s; free some space, or lower training.keep_last", place, what)
     return needed, free

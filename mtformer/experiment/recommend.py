@@ -111,7 +111,5 @@ def differences(config: Config, recommended: dict[str, dict[str, Any]]) -> str:
     """Return the recommended values that differ from those of a config, as overrides; "no changes" if none does."""
     values = {dotted(path): value for path, value in leaves(config).items()}
     flat = {f"{section}.{key}": value for section, keys in recommended.items() for key, value in keys.items()}
-    return (
-        " ".join(f"{key}={'null' if value is None else value}" for key, value in flat.items() if values[key] != value)
-        or "no changes"
-    )
+    changes = [f"{key}={'null' if value is None else value}" for key, value in flat.items() if values[key] != value]
+    return " ".join(changes) or "no changes"

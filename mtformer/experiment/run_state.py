@@ -91,10 +91,8 @@ def _is_held(path: Path) -> bool:
     try:
         with FileLock(path, timeout=0):
             return False
-    except Timeout:
-        return True
-    except OSError:  # the file belongs to another user
-        return False
+    except OSError as error:  # an error other than `Timeout`: the file belongs to another user
+        return isinstance(error, Timeout)
 
 
 def _write(run: RunDir, state: StateName, starts: dict[str, str | None], error: str | None = None) -> None:

@@ -80,10 +80,8 @@ class RunContents:
         """Number of training steps: planned for `max_minutes`, or set in the config."""
         if self.config is None:
             return None
-        training = self.config.training
-        plans = [record.get("max_steps") for record in self.records if record["kind"] == "plan"]
-        plans = [number for number in plans if is_number(number)]
-        return plans[-1] if plans and training.max_minutes is not None else training.max_steps
+        training, plans = self.config.training, self.points("plan", "max_steps")
+        return int(plans[-1][1]) if plans and training.max_minutes is not None else training.max_steps
 
     @cached_property
     def state(self) -> RunState:

@@ -142,7 +142,9 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     shared = (*itertools.starmap(_override, file.common.items()), *overrides)
     runs = []
     for options in itertools.product(*axes):
-        name = _shortened(",".join(option.label for option in options))
+        name = ",".join(option.label for option in options)
+        if len(name) > LONGEST_NAME:
+            name = f"{name[: LONGEST_NAME - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
         values = {key: value for option in options for key, value in option.values.items()}
         own = (*shared, *itertools.starmap(_override, values.items()))
         try:
@@ -200,11 +202,6 @@ def _label(key: str, value: Any) -> str:
     if isinstance(value, str | list):
         text = re.sub(r"[^A-Za-z0-9._+]+", "-", text).strip("-.")
     return f"{key}={text}"
-
-
-def _shortened(name: str) -> str:
-    """Return the name, with its end replaced by a hash if it is too long."""
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _check_axes(axes: Sequence[Sequence[_Option]]) -> None:

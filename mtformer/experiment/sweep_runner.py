@@ -213,13 +213,12 @@ def _train(job: _Job, num_threads: int) -> int:
     if not job.log_file.parent.is_dir():
         raise DataError(f"{job.log_file.parent}: no such folder; use a folder that all nodes share")
     given = {THREADS: job.threads, DEVICES: job.cuda_device}
-    environment = {name: str(value) for name, value in given.items() if value is not None}
+    environment = os.environ | {name: str(value) for name, value in given.items() if value is not None}
     with job.log_file.open("ab") as output:
         # The new session ensures that Ctrl-C in a terminal does not reach the process.
         process = subprocess.Popen(
-            job.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=os.environ | environment,
-            start_new_session=True,
-        )  # fmt: skip
+            job.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
+        )
     sent = ""
     while process.poll() is None:
         time.sleep(POLL_SECONDS)

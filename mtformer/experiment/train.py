@@ -4,7 +4,7 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,18 +13,18 @@ import torch
 from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff, load_config, resolve_paths
 from mtformer.config.schema import Config
-from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights
 from mtformer.device import be_deterministic, pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, DeviceError, log
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.open_run import Resume, compare_environments, describe_environment, open_run
 from mtformer.experiment.preflight import MemoryCheck, check_memory, choose_batches, make_step
-from mtformer.experiment.prepare import DevSet, Prepared, load_pretrained, prepare_experiment
+from mtformer.experiment.prepare import Prepared, load_pretrained, prepare_experiment
 from mtformer.experiment.run_state import lock_run, record_state
 from mtformer.files import read_meta, verify, write_text
 from mtformer.model.transformer import count_parameters
 from mtformer.run_dir import WEIGHTS, RunDir, write_config
+from mtformer.training.budget import Plans
 from mtformer.training.checkpoint import newest_good, save_averaged
 from mtformer.training.loop import Position, Trainer
 from mtformer.training.metrics import Progress
@@ -43,12 +43,7 @@ class Outcome(NamedTuple):
 
 
 def train_experiment(
-    config: Config,
-    run: RunDir,
-    progress: Progress,
-    resume: Resume,
-    overwrite: bool,
-    plans: Mapping[int, int] | None = None,
+    config: Config, run: RunDir, progress: Progress, resume: Resume, overwrite: bool, plans: Plans | None = None
 ) -> Outcome:
     """Train the tokenizer if it does not exist, prepare the data, train, and average checkpoints if configured.
 
@@ -180,19 +175,15 @@ def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> Decode
     """
     ranks = step.ranks
 
-    def translate(translator: Translator, one: DevSet, progress: Callable[[int], object]) -> list[str]:
-        own = translator.into(one.tgt_lang).translate(one.sources[ranks.rank :: ranks.size], progress=progress)
-        hypotheses = [""] * len(one.sources)
-        for rank, texts in enumerate(ranks.gather([translation.text for translation in own])):
-            hypotheses[rank :: ranks.size] = texts
-        return hypotheses
-
     def decode(progress: Callable[[int], object]) -> Decoded:
         translator = prepared.translator(config, step.full_model())
         found: dict[str, list[float]] = {}
         samples: list[tuple[str, str, str]] = []
         for one in prepared.dev:
-            hypotheses = translate(translator, one, progress)
+            own = translator.into(one.tgt_lang).translate(one.sources[ranks.rank :: ranks.size], progress=progress)
+            hypotheses = [""] * len(one.sources)
+            for rank, texts in enumerate(ranks.gather([translation.text for translation in own])):
+                hypotheses[rank :: ranks.size] = texts
             settings = for_language(config.evaluation, one.tgt_lang)
             for result in score(hypotheses, one.references, settings, ("bleu", "chrf")):
                 for name in ("", *one.names):

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from mtformer.errors import CheckpointError, ConfigError, DeviceError, Interrupt
 from mtformer.experiment.train import train_experiment
 from mtformer.files import read_meta, write_text
 from mtformer.run_dir import WEIGHTS, RunDir
+from mtformer.training.budget import Plans
 from mtformer.training.checkpoint import load_trainer_state
 from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
@@ -143,21 +144,13 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
         raise MtformerError(f"{run.path}: no metrics at the steps of its config; training.log_every was changed")
     names = [(key, name) for key in common for name in old[key] if name in new[key]]
     sides = [{f"step {key[0]}: {key[1]} {name}": side[key][name] for key, name in names} for side in (old, new)]
-    return Reproduced(
-        num_records=len(common),
-        num_figures=len(names),
-        first=_compare("figures", *sides).difference,
-        environment=changed if made_with else None,
-        is_deterministic=device.type == "cpu" or config.training.deterministic,
-    )
+    first = _compare("figures", *sides).difference
+    is_deterministic = device.type == "cpu" or config.training.deterministic
+    return Reproduced(len(common), len(names), first, changed if made_with else None, is_deterministic)
 
 
 def train_part(
-    config: Config,
-    folder: Path,
-    stop_at: int | None,
-    progress: Progress | None = None,
-    plans: Mapping[int, int] | None = None,
+    config: Config, folder: Path, stop_at: int | None, progress: Progress | None = None, plans: Plans | None = None
 ) -> None:
     """Train like `mtformer train --resume auto`; at step `stop_at`, send this process SIGTERM as a scheduler would.
 

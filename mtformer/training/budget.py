@@ -11,6 +11,8 @@ FIRST_STEPS = 5
 PLANNED_AFTER = 0.03
 """The number of steps is set at the first log line or validation after this share of the time or the warmup."""
 MAX_WARMUP_SHARE = 0.2
+Plans = Mapping[int, int]
+"""Planned numbers of steps, by the step of the plan."""
 TOLERANCE = 0.02
 """A planned number of steps changes if the number of remaining steps differs by more than this share."""
 
@@ -54,7 +56,7 @@ class Budget:
     seconds: float
     validation_seconds: float
     """Time of a validation: an estimate, until one is measured."""
-    plans: Mapping[int, int] | None
+    plans: Plans | None
     """Plans to follow instead of planning by time, as numbers of steps by step; None: plan by time."""
     _num_steps: int = 0
     _start: float = 0.0

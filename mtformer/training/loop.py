@@ -19,7 +19,7 @@ from mtformer.data.batching.mixture import START, SamplerState
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError, log
 from mtformer.files import read_meta
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir, lower_is_better
-from mtformer.training.budget import FIRST_STEPS, Budget, relative_cost, with_steps
+from mtformer.training.budget import FIRST_STEPS, Budget, Plans, relative_cost, with_steps
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
 from mtformer.training.history import append_record, cut_after
 from mtformer.training.metrics import CoreWatch, Metrics, Progress, Window
@@ -70,7 +70,7 @@ class Trainer:
     progress: Progress
     made_with: dict[str, Any]
     """Description of the data, versions and device; saved in each checkpoint and compared on resuming."""
-    plans: Mapping[int, int] | None = None
+    plans: Plans | None = None
     """See `Budget`."""
 
     def __post_init__(self) -> None:

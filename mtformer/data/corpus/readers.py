@@ -13,7 +13,7 @@ import lzma
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -239,10 +239,8 @@ class FileReader:
                 while file.take(LINES_AT_ONCE):
                     pass
             src, tgt = self._files
-            raise DataError(
-                f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files must have the "
-                "same number of lines (only \\n ends a line)"
-            )
+            counts = f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}"
+            raise DataError(f"{counts}; parallel files must have the same number of lines (only \\n ends a line)")
         return RawRecords(size, partial(self._parse, first, *blocks))
 
 
@@ -336,12 +334,7 @@ def parse_row(line: str) -> dict[str, Any]:
 
 
 def parse_rows(
-    source: JsonlFile | HubDataset,
-    languages: tuple[str, str],
-    rows: Iterable[Any],
-    place: str,
-    first: int,
-    faults: Faults,
+    source: JsonlFile | HubDataset, languages: tuple[str, str], rows: list[Any], place: str, first: int, faults: Faults
 ) -> Columns:
     """Return the texts of rows, given as objects or lines of JSON; `first` is the index of the first row.
 

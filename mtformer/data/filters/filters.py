@@ -14,7 +14,7 @@ from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Mask, normalize
 from mtformer.data.filters.language import WordCheck, confidences
 from mtformer.data.filters.numbers import numbers_differ, writes_digits
-from mtformer.data.filters.scripts import WEIGHTS, Alphabet, Counts, scripts_of
+from mtformer.data.filters.scripts import WEIGHTS, Alphabet, scripts_of
 
 KEPT = 0
 EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS = "empty", "identical", "repetition", "URLs and markup", "few letters"
@@ -104,7 +104,9 @@ class Filter:
             is_long = side.weight >= FROM_LETTERS
             judged.mark(SCRIPT, is_long & (side.own < config.min_script_share * side.weight))
         if config.max_length_difference is not None:
-            judged.mark(DIFFERENCE, _length_difference(src, tgt, self._ratio_deviation) > config.max_length_difference)
+            mean = (src.length + tgt.length) / 2
+            deviation = np.sqrt(VARIANCE * np.maximum(mean, 1) + (self._ratio_deviation * mean) ** 2)
+            judged.mark(DIFFERENCE, np.abs(src.length - tgt.length) / deviation > config.max_length_difference)
         if config.drop_different_numbers:
             judged.test(NUMBERS, src.digits + tgt.digits > 0, lambda s, t: numbers_differ(s, t, self._in_digits))
         if config.drop_other_languages:
@@ -183,13 +185,6 @@ def _is_markup(line: str, share: float) -> bool:
     if "<" not in line and "&" not in line and "@" not in line and "//" not in line and "www." not in line:
         return False
     return sum(map(len, MARKUP_PATTERN.findall(line))) > share * len(line.strip())
-
-
-def _length_difference(src: Counts, tgt: Counts, ratio_deviation: float) -> NDArray[np.float64]:
-    """Return the length difference of each pair in standard deviations."""
-    mean = (src.length + tgt.length) / 2
-    deviation = np.sqrt(VARIANCE * np.maximum(mean, 1) + (ratio_deviation * mean) ** 2)
-    return np.abs(src.length - tgt.length) / deviation
 
 
 def _different_marks(src: str, tgt: str) -> int:

@@ -279,13 +279,8 @@ def _finish(job: _Job, num_shards: int) -> None:
     if first_row == report.kept:
         (job.folder / DUPLICATES).unlink()
     report.left_out = in_order(report.left_out)
-    contents = {
-        "format": FORMAT,
-        "shards": [vars(shard) for shard in shards],
-        "longest": longest.tolist(),
-        "report": report.to_dict(),
-    }
-    write_text(job.folder / STORE, json.dumps(contents, indent=1, ensure_ascii=False) + "\n")
+    values = {"shards": [vars(shard) for shard in shards], "longest": longest.tolist(), "report": report.to_dict()}
+    write_text(job.folder / STORE, json.dumps({"format": FORMAT, **values}, indent=1, ensure_ascii=False) + "\n")
 
 
 def _duplicates(job: _Job, num_shards: int) -> Iterator[Mask]:
