@@ -25,6 +25,7 @@ from mtformer.slurm import set_ranks
 if TYPE_CHECKING:
     from mtformer.config.schema import Config
     from mtformer.experiment.open_run import Resume
+    from mtformer.experiment.train import Outcome
 
 
 class TrainCommand(Command):
@@ -98,14 +99,15 @@ def train(
         command = ["mtformer", "train", str(config), *(overrides or [])]
         command += ["--run-dir", str(run_dir), "--resume", *(["auto"] if resume == "auto" else [])]
         is_resume: Resume = "auto" if resume == "auto" else resume is not None
-        if run_training(loaded.config, run_dir, command, is_resume, overwrite):
-            _finish(loaded.config, run_dir)
+        outcome = run_training(loaded.config, run_dir, command, is_resume, overwrite)
+        if outcome is not None:
+            _finish(loaded.config, run_dir, outcome.was_finished)
 
 
 def run_training(
     config: "Config", run_dir: Path, command: list[str], resume: "Resume", overwrite: bool = False
-) -> bool:
-    """Train with a progress bar and a log file; return False in processes other than the first one of `torchrun`.
+) -> "Outcome | None":
+    """Train with a progress bar and a log file; return None in processes other than the first one of `torchrun`.
 
     After a signal, print `command`, which resumes the run, and exit.
     """
@@ -124,15 +126,15 @@ def run_training(
             echo(f"stopped at step {stopped.step}, checkpoint saved; resume with: {shlex.join(command)}", err=True)
         raise typer.Exit(128 + stopped.signal_number) from None
     if not is_main:
-        return False
+        return None
     position = outcome.position
     word = "already" if outcome.was_finished else "done"
     steps = f"{position.step} of {position.max_steps or config.training.max_steps}"
     echo(f"{word} at step {steps} ({position.seconds / 60:.1f} minutes): {run_dir}", err=True)
-    return True
+    return outcome
 
 
-def _finish(config: "Config", run_dir: Path) -> None:
+def _finish(config: "Config", run_dir: Path, was_finished: bool) -> None:
     """Fit the confidence of a finished run, score its test sets, write its report, and print the next steps."""
     from mtformer.cli.eval import calibrate_run, evaluate_sets
     from mtformer.cli.runs import report
@@ -148,7 +150,7 @@ def _finish(config: "Config", run_dir: Path) -> None:
     data = load_config(RunDir.open(run_dir).config).config.data
     if data.dev or data.test:
         translator = Translator.load(run_dir, device=config.training.device)
-    if data.dev:
+    if data.dev and not (was_finished and RunDir(run_dir).confidence.exists()):  # it may be that of `eval --calibrate`
         try:
             dev_sets = [source_set("dev", source, data) for source in data.dev_sources]
             if sum(len(one.sources) for one in dev_sets) >= MIN_PAIRS:
@@ -260,7 +262,8 @@ def distill(
                 target = run.evaluation(one.name) if name == "student" else Path(folder, one.name)
                 card = evaluate(translator, one, student.evaluation, target)
                 scores = [f"{score.value:.2f}" for score in card.scores[:2]]
-                rows.append([one.name, name, *scores, f"{len(one.sources) / card.seconds:,.0f}", f"{size:,}"])
+                speed = f"{len(one.sources) / card.seconds:,.0f}"
+                rows.append([one.name, name, *scores, speed, f"{size:,}" if size else "-"])  # -: a CTranslate2 export
     echo(*table_lines(rows, right=range(2, 6)))
     echo(f"translate with: mtformer translate {run.path}", err=True)
 

@@ -136,14 +136,22 @@ def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
         yield flag.FEWER_SENTENCES
     source, text = (unicodedata.normalize("NFKC", one) for one in (source, text))
     has_other_numbers = numbers_differ(source, text, in_digits, is_strict=True)
+    has_lost_address = not all(_has_address(text, found) for found in addresses(source))
     source, text = source.casefold(), text.casefold()
     is_name = len(text.split()) <= 2 and len(UNSPACED.findall(text)) <= 8  # names are often the same
     if text.split() == source.split() and not is_name:
         yield flag.COPY
     if has_other_numbers:
         yield flag.NUMBERS
-    if any(found not in text for found in addresses(source)):
+    if has_lost_address:
         yield flag.LOST_ADDRESS
+
+
+def _has_address(text: str, address: str) -> bool:
+    """Return True if a text has the whole address; case matters only in the path of a URL."""
+    host = re.split("(?<![:/])/", address, maxsplit=1)[0]
+    whole = f"(?i:{re.escape(host)}){re.escape(address[len(host) :])}"
+    return re.search(rf"(?<![\w@.-]){whole}(?![\w@/-]|\.\w)", text, re.ASCII) is not None
 
 
 def addresses(line: str, kind: re.Pattern[str] = ADDRESS) -> list[str]:

@@ -26,8 +26,9 @@ from mtformer.decoding.engine import Engine, plan_batches
 from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.inputs import Segment, check_inputs, check_lines, make_segments, without_capitals
 from mtformer.decoding.postprocessing import END, Postprocessor
+from mtformer.decoding.sentences import split_sentences
 from mtformer.decoding.translation import REPETITION, Scored, Translation, flag_phrases, in_capitals, join_n_best
-from mtformer.decoding.weights import find_weights
+from mtformer.decoding.weights import find_weights, is_default
 from mtformer.device import pick_device, pick_search_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
 from mtformer.files import read_json
@@ -119,6 +120,7 @@ class Translator:
         members = [(run, config, one) for run, config in zip(runs, configs, strict=True) for one in checkpoints]
         load = _load_ctranslate2 if backend == "ctranslate2" else _load_own
         engine, weights = load(members, tokenizers, device, precision)
+        is_fitted = len(members) == 1 and is_default(runs[0], weights, configs[0].training.best_metric)
         return Translator(
             engine,
             tokenizers,
@@ -127,7 +129,7 @@ class Translator:
             multi_sentence_share=min(from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0 for run in runs),
             weights=weights,
             data=configs[0].data,
-            calibration=load_calibration(runs[0].confidence) if len(members) == 1 else None,
+            calibration=load_calibration(runs[0].confidence) if is_fitted else None,
         )
 
     def with_decoding(self, decoding: DecodingConfig | None = None, **settings: Any) -> "Translator":
@@ -284,8 +286,12 @@ class Translator:
 
 
 def _fails(segment: Segment, n_best: Sequence[Translation]) -> bool:
-    """Return True if the best translation lacks required phrases, or has a repetition, which they may cause."""
-    return REPETITION in n_best[0].flags or bool(missing(n_best[0].tokens, segment.required))
+    """Return True if the best translation lacks required phrases, or has what they may cause.
+
+    That is a repetition or, for a phrase that does not fit, a further sentence.
+    """
+    has_more = len(split_sentences(n_best[0].text)) > len(split_sentences(segment.text))
+    return has_more or REPETITION in n_best[0].flags or bool(missing(n_best[0].tokens, segment.required))
 
 
 def _load_own(

@@ -1,6 +1,7 @@
 """Selection of the weights of a run: averaged, best, last, the mean of the last N, a step, or a path."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,6 +66,14 @@ def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
     if (gain if lower_is_better(best_metric) else -gain) <= MIN_LEAD * best:
         return DefaultWeights(run.averaged, gain, f"{average_text}, {gain:+.2f} compared to the {best_text}")
     return DefaultWeights(folder, gain, f"{best_text}; the {average_text} differ by {gain:+.2f}")
+
+
+def is_default(run: RunDir, weights: Sequence[Path], best_metric: str) -> bool:
+    """Return True if these are the weights for which the confidence of a run, bundle or export is fitted."""
+    if run.is_bundle or (run.path / CT2_WEIGHTS).is_file():
+        return True  # it has one set of weights
+    default = default_weights(run, best_metric)
+    return default is not None and list(weights) == [default.folder / WEIGHTS]
 
 
 def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:

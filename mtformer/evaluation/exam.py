@@ -22,7 +22,7 @@ from mtformer.config.schema import EvaluationConfig
 from mtformer.config.section import Section
 from mtformer.config.yaml_text import Origin
 from mtformer.data.batching.augment import add_typos, change_case, drop_final_stop, texts_to_copy, title_case
-from mtformer.data.filters.numbers import numbers
+from mtformer.data.filters.numbers import values
 from mtformer.decoding.postprocessing import EMAIL, URL, addresses
 from mtformer.decoding.sentences import join_lines
 from mtformer.decoding.translation import REPETITION, Translation
@@ -106,7 +106,7 @@ NUM_JOINED = {"two_sentences": 2, "long": 20}
 """Number of adjacent lines that are joined before the change, where it is not 1."""
 ROWS = (*PERTURBATIONS, "batches")
 ITEMS: dict[str, Callable[[str], Sequence[Hashable]]] = {
-    "numbers": numbers,
+    "numbers": values,
     "urls": lambda line: addresses(line, URL),
     "emails": lambda line: addresses(line, EMAIL),
     "emoji": EMOJI.findall,

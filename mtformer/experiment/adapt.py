@@ -2,17 +2,19 @@
 
 NEW/corpus/train.tsv, dev.tsv   the new pairs
 NEW/corpus/replay.tsv           translations of new sources by the old model, if its own corpora cannot be read
-NEW/corpus/made_from.json       names of the given files, checksum of the old weights
+NEW/corpus/made_from.json       names and checksums of the given files, checksum of the old weights
 NEW                             a run, whose averaged weights are the chosen point between old and new weights
 """
 
 import contextlib
+import heapq
 import json
 import math
 import re
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -25,13 +27,13 @@ from mtformer.config.languages import base_code, is_language
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, TrainingConfig
 from mtformer.data.corpus.readers import read_lines
-from mtformer.data.corpus.sources import describe, open_reader, read_pairs
+from mtformer.data.corpus.sources import describe, open_reader, read_pairs, source_fingerprint
 from mtformer.data.corpus.tmx import read_tmx
 from mtformer.data.data_report import Pair
 from mtformer.decoding.translator import Translator, from_data_report
 from mtformer.decoding.weights import find_weights
 from mtformer.device import pick_device
-from mtformer.errors import CheckpointError, ConfigError, DataError, log
+from mtformer.errors import ConfigError, DataError, log
 from mtformer.evaluation.evaluate import named_sets
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.run_state import lock_run
@@ -56,7 +58,9 @@ OLD_TOKENS = 2.0
 MAX_BATCH = 4096
 """Maximum number of tokens in a batch, most of which would be repetitions of a small new text."""
 RATE = 0.25
-"""Peak learning rate divided by that of the model's own training."""
+"""Peak learning rate divided by that of the model's own training; an adapted model is adapted again with the same."""
+ADAPTED = "bleu new"
+"""`training.best_metric` of adapted models."""
 DEFAULTS = (
     *("max_epochs", "max_minutes", "step_tokens", "accumulation_steps", "patience", "average_last", "ema_decay"),
     *("consistency", "consistency_weight", "consistency_start", "cutoff"),
@@ -92,20 +96,27 @@ def adaptation_config(
     opened = RunDir.open(base)
     moved = [one for one in overrides if re.match(r"data\.(train|dev|corpora\.[^.=]+\.sources)=", one)]
     given = [one for one in overrides if one not in moved]
-    config = load_config(opened.config, moved).config
+    plain = ["training.best_metric=bleu"] if opened.is_bundle else []  # an adapted one lacks the dev set `new`
+    config = load_config(opened.config, [*plain, *moved]).config
+    num_steps = [int(one.partition("=")[2]) for one in given if re.fullmatch(r"training\.max_steps=\d{1,9}", one)]
     data = config.data
     [weights] = find_weights(opened, None, config.training.best_metric)
     old_sources = [_source(old_dev)] if old_dev is not None else _readable(data.dev_sources, data)
     if old_dev is not None:
-        _first_pair(old_sources[0], data)  # a wrong file is refused before anything is written
+        if _is_tmx(old_sources[0]):
+            raise ConfigError(f"{old_dev}: --old-dev does not read TMX; give a TSV or JSONL file, or SRC,TGT")
+        deque(read_pairs(old_sources[0], data), maxlen=0)  # a wrong file is refused before anything is written
     if not old_sources:
         log.warning("no old dev set: it is not measured how much the model forgets; name one with --old-dev")
     dev_sets = {f"old{number or ''}": _plain(source) for number, source in enumerate(old_sources)}
     train_tsv, dev_tsv, replay_tsv = (run.corpus.resolve() / f"{name}.tsv" for name in ("train", "dev", "replay"))
-    is_first = not run.corpus.is_dir()
-    record, made_from = run.corpus / "made_from.json", json.dumps([*train, dev, file_sha256(weights)]) + "\n"
-    if not is_first and record.exists() and record.read_text(errors="replace") != made_from:
+    files = [*train, *([] if dev is None else [dev])]
+    values = [*train, dev, file_sha256(weights), *(source_fingerprint(_source(name), data) for name in files)]
+    record, made_from = run.corpus / "made_from.json", json.dumps(values) + "\n"
+    is_other = record.exists() and record.read_text(errors="replace") != made_from
+    if is_other and run.steps():
         raise ConfigError(f"{run.path}: made from other files or weights; repeat them, or choose another --run-dir")
+    is_first = is_other or not run.corpus.is_dir()
     has_old = len(_readable(data.sources, data)) >= max(1, len(data.sources)) if is_first else not replay_tsv.exists()
     replay = {"replay": {"sources": [{"tsv": str(replay_tsv)}]}}
 
@@ -121,7 +132,7 @@ def adaptation_config(
             "data.language_pairs": list(map(" ".join, data.directions[1:])),
             "data.corpora": {**old, "new": {"sources": [{"tsv": str(train_tsv)}]}},
             "data.dev": {"new": {"tsv": str(dev_tsv)}, **dev_sets},
-            **_schedule(config, num_new),
+            **_schedule(config, num_steps[-1] if num_steps else max(MIN_STEPS, round(STEPS_PER_ROOT * num_new**0.5))),
         }
         own = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
         return load_config(opened.config, ["data.dev=[]", "data.corpora=null", *own, *given]).config
@@ -142,18 +153,19 @@ def adaptation_config(
     return adapted(len(targets), sum(map(len, TokenizerPair.load(opened.tokenizer).tgt.encode(targets))))
 
 
-def _schedule(config: Config, num_new: int) -> dict[str, Any]:
-    training, steps = config.training, max(MIN_STEPS, round(STEPS_PER_ROOT * math.sqrt(num_new)))
+def _schedule(config: Config, steps: int) -> dict[str, Any]:
+    training = config.training
     peak = learning_rate(max(1, training.warmup_steps), training, config.model.d_model)
+    rate = 1.0 if training.init_from is not None and training.best_metric == ADAPTED else RATE
     batch_tokens = training.step_tokens if training.batch_tokens == "auto" else training.batch_tokens
     return {
-        "training.learning_rate": RATE * peak,
+        "training.learning_rate": rate * peak,
         "training.schedule": "linear",
         "training.warmup_steps": steps // 10,
         "training.max_steps": steps,
         "training.batch_tokens": min(batch_tokens or MAX_BATCH, MAX_BATCH),
         "training.validate_every": math.ceil(steps / 5),
-        "training.best_metric": "bleu new",
+        "training.best_metric": ADAPTED,
         "training.keep_last": 1,
         **{f"training.{key}": TrainingConfig.model_fields[key].default for key in DEFAULTS},
     }
@@ -223,18 +235,22 @@ def _source(name: str) -> Source:
     """Return the source for a file, or for two parallel files `SRC,TGT`."""
     files = name.split(",")
     if Path(name).exists() or len(files) == 1:
-        return JsonlFile(jsonl=name) if ".jsonl" in Path(name).suffixes else TsvFile(tsv=name)
+        return JsonlFile(jsonl=name) if ".jsonl" in Path(name.lower()).suffixes else TsvFile(tsv=name)
     if len(files) > 2:
         raise ConfigError(f"{name}: too many files; give one TSV, JSONL or TMX file, or two files SRC,TGT")
     return TextFiles(src=files[0], tgt=files[1])
 
 
+def _is_tmx(source: Source) -> bool:
+    return isinstance(source, TsvFile) and ".tmx" in Path(source.tsv.lower()).suffixes
+
+
 def _read(name: str, data: DataConfig) -> Iterator[Pair]:
     """Yield the pairs of a file with normalized whitespace; raise DataError if they are in other languages."""
-    if ".tmx" in Path(name).suffixes:
+    source = _source(name)
+    if _is_tmx(source):
         pairs: Iterable[Pair] = read_tmx(name, data.src_lang, data.tgt_lang)
     else:
-        source = _source(name)
         if isinstance(source, TextFiles):
             for path, language in ((source.src, data.src_lang), (source.tgt, data.tgt_lang)):
                 ending = Path(re.sub(r"\.(gz|xz|zst)$", "", path)).suffix[1:]
@@ -247,21 +263,31 @@ def _read(name: str, data: DataConfig) -> Iterator[Pair]:
 
 
 def _write_new(folder: Path, train: Sequence[str], dev: str | None, data: DataConfig) -> None:
-    """Write the new pairs as train.tsv and dev.tsv; no pair is in both."""
-    held_out = dict.fromkeys(_read(dev, data)) if dev is not None else dict[Pair, None]()
-    num_train = 0
+    """Write the new pairs as train.tsv and dev.tsv; no pair is in both, or has a blank side."""
+    held_out = dict.fromkeys(filter(all, _read(dev, data))) if dev is not None else dict[Pair, None]()
+    codes, num_train, num_blank = set[int](), 0, 0
+    if dev is None:  # from all files, whatever their order
+        of_all = (_code(pair) for name in train for pair in _read(name, data) if all(pair))
+        codes = set(heapq.nsmallest(DEV_PAIRS, (code for code in of_all if code % 10 == 0)))
     with (folder / "train.tsv").open("w", encoding="utf-8", newline="\n") as file:
         for pair in (pair for name in train for pair in _read(name, data)):
-            if dev is None and len(held_out) < DEV_PAIRS and zlib.crc32("\t".join(pair).encode()) % 10 == 0:
+            num_blank += not all(pair)
+            if all(pair) and _code(pair) in codes:
                 held_out[pair] = None
-            if pair not in held_out:
+            if all(pair) and pair not in held_out:
                 file.write("\t".join(pair) + "\n")
                 num_train += 1
+    if num_blank:
+        log.warning("new text: %s pairs with a blank side are left out", f"{num_blank:,}")
     if num_train < MIN_PAIRS or not held_out:
         counts = f"{num_train} new pairs for training and {len(held_out)} for dev"
         raise DataError(f"{', '.join(train)}: {counts}; give at least {MIN_PAIRS} and 1")
     write_text(folder / "dev.tsv", "".join(f"{src}\t{tgt}\n" for src, tgt in held_out))
     log.info("new text: %s pairs for training, %s for dev", f"{num_train:,}", f"{len(held_out):,}")
+
+
+def _code(pair: Pair) -> int:
+    return zlib.crc32("\t".join(pair).encode())
 
 
 def _write_replay(folder: Path, base: Path, device: str) -> None:
@@ -283,8 +309,10 @@ def _replayed(base: RunDir, data: DataConfig, num_tokens: float) -> dict[str, An
     try:
         report = read_json(base.data_report)
         tokens = {name: one["tokens"]["tgt"] for name, one in report.get("corpora", {"": report}).items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{base.data_report}: missing or damaged; restore it from a copy") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # a bundle has no counts
+        encode = TokenizerPair.load(base.tokenizer).tgt.encode
+        pairs = {name: chain.from_iterable(read_pairs(x, data) for x in one.sources) for name, one in corpora.items()}
+        tokens = {name: sum(len(encode([tgt])[0]) for _, tgt in some) for name, some in pairs.items()}
     # Names include the direction if a corpus has several, as in `train.en-de`.
     sizes = {n: sum(count for name, count in tokens.items() if name.split(".")[0] in ("", n)) for n in corpora}
     scale = num_tokens / sum(sizes[name] * one.weight for name, one in corpora.items())

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from mtformer.config.data import CorpusConfig, TsvFile
 from mtformer.config.schema import Config
 from mtformer.data.corpus.readers import read_lines, reading
-from mtformer.data.corpus.sources import read_pairs, source_fingerprint
+from mtformer.data.corpus.sources import read_pairs, require_sources, source_fingerprint
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.device import pick_device
@@ -61,7 +61,10 @@ def load_teachers(runs: Sequence[Path], student: Config) -> Translator:
 
 def _with_search(teacher: Translator) -> Translator:
     settings = teacher.decoding
-    return teacher.with_decoding(settings.for_validation(), beam_size=BEAM_SIZE, early_stopping=settings.early_stopping)
+    early_stopping = settings.early_stopping
+    teacher = teacher.with_decoding(settings.for_validation(), beam_size=BEAM_SIZE, early_stopping=early_stopping)
+    teacher.calibration = None  # it rates only the best translation of a line, which would then lose to the others
+    return teacher
 
 
 def distilled_config(
@@ -88,7 +91,8 @@ def distilled_config(
         "corpora": [source_fingerprint(source, data) for source in data.sources],
         "monolingual": [_hash(path) for path in monolingual],
     }
-    for one in monolingual:  # a line that cannot be read is reported before the teacher translates
+    require_sources(data)  # what cannot be read is reported before the teacher translates
+    for one in monolingual:
         read_lines(one)
     made_with = json.dumps(values, indent=2) + "\n"
     with lock_run(run):
@@ -100,18 +104,27 @@ def distilled_config(
         if not path.exists():
             pairs = chain.from_iterable(read_pairs(source, data) for source in data.sources)
             lines = chain(pairs, ((line, None) for path in monolingual for line in read_lines(path)))
+            finished = list[int]()
+
+            def advance(num_lines: int) -> None:
+                finished.append(num_lines)
+                progress(num_lines)
+
             with Workers(translate, 1, student.training.device) as workers:
-                for shard, kept in workers.map(_missing_shards(lines, folder, progress)):
+                for shard, kept in workers.map(_missing_shards(lines, folder, advance)):
                     write_text(shard.path, "".join(f"{src}\t{text}\n" for src, text in kept))
-                    progress(len(shard.pairs))
+                    advance(len(shard.pairs))
             files = sorted(folder.glob("[0-9]*.tsv"), key=lambda path: (len(path.name), path))
-            with atomic_file(path) as temporary, temporary.open("wb") as file:
-                for one in files:
-                    file.write(one.read_bytes())
+            num_kept = sum(one.read_bytes().count(b"\n") for one in files)
+            log.info("translations kept: %s of %s", f"{num_kept:,}", f"{sum(finished):,}")
+            if num_kept:
+                with atomic_file(path) as temporary, temporary.open("wb") as file:
+                    for one in files:
+                        file.write(one.read_bytes())
             for one in files:
                 one.unlink()
-            if not path.stat().st_size:
-                raise DataError(f"{folder}: no translation of the teacher is good enough; check the teacher with eval")
+            if not num_kept:
+                raise DataError(f"{run.path}: no translation is good enough; check the teacher with eval")
     distilled = CorpusConfig(sources=[TsvFile(tsv=str(path.resolve()))])
     corpora = {**data.corpora, "distilled": distilled}
     return student.model_copy(update={"data": data.model_copy(update={"corpora": corpora})})

@@ -19,7 +19,7 @@ from mtformer.data.corpus.sources import files_of
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.ctranslate2_model import write_model
 from mtformer.decoding.translator import from_data_report
-from mtformer.decoding.weights import find_weights
+from mtformer.decoding.weights import find_weights, is_default
 from mtformer.errors import CheckpointError, ConfigError, DataError, explain_write_errors, log
 from mtformer.evaluation.card import read_card
 from mtformer.export.huggingface import write_huggingface
@@ -85,7 +85,7 @@ def export(
         else:
             RunDir(folder).bundle_weights.write_bytes(save(average_weights(weights)))
         if form in ("bundle", "ctranslate2"):
-            write_companions(run, config, tokenizers, RunDir(folder))
+            write_companions(run, config, tokenizers, weights, RunDir(folder))
         write_checksums(folder)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8")  # has no checksum, because its owner completes it
 
@@ -115,13 +115,15 @@ def _atomic_archive(target: Path, name: str) -> Iterator[Path]:
         shutil.copyfile(shutil.make_archive(f"{parent}/archive", "zip", parent, name), path)
 
 
-def write_companions(run: RunDir, config: Config, tokenizers: TokenizerPair, inside: RunDir) -> None:
+def write_companions(
+    run: RunDir, config: Config, tokenizers: TokenizerPair, weights: Sequence[Path], inside: RunDir
+) -> None:
     """Write everything but the weights: tokenizer, config without file names, confidence, number of sentences."""
     pairs = list(map(" ".join, config.data.directions[1:]))
     data = loading.without_files(config.data)
     data = data.model_copy(update={"language_pairs": pairs, "both_directions": False})
     tokenizers.save(inside.tokenizer)
-    if run.confidence.exists():
+    if run.confidence.exists() and is_default(run, weights, config.training.best_metric):
         shutil.copyfile(run.confidence, inside.confidence)
     text = loading.dump_config(loading.without_files(config).model_copy(update={"data": data}))
     inside.config.write_text(text, encoding="utf-8")

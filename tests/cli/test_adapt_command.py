@@ -12,7 +12,7 @@ import torch
 from program import invoke
 from typer.testing import Result
 
-from mtformer.config.data import TextFiles
+from mtformer.config.data import DataConfig, TextFiles
 from mtformer.config.loading import dump_config, load_config
 from mtformer.config.schema import Config, DecodingConfig
 from mtformer.data.corpus.tmx import read_tmx
@@ -271,6 +271,56 @@ def test_a_tokenizer_given_to_the_old_run_is_kept(run: Path, new_text: Path, tmp
     assert (changed.tokenizer.src_model, changed.training.init_from) == (None, str(run))
 
 
+def test_pairs_are_held_out_of_all_files_and_blank_ones_left_out(new_text: Path, tmp_path: Path) -> None:
+    """Otherwise the weights would be chosen on the first of several corpora."""
+    lines = [f"{number} dogs\t{number} Hunde\n" for number in range(9_000)]
+    (tmp_path / "a.tsv").write_text("".join([*lines, "\tleer\n", "blank\t \n"]))
+    names, data = [str(tmp_path / "a.tsv"), str(new_text)], DataConfig(src_lang="en", tgt_lang="de")
+    adapt._write_new(tmp_path, names, None, data)
+    train, dev = (pairs(tmp_path / f"{name}.tsv") for name in ("train", "dev"))
+    own = {" ".join(line.split()) for line in pairs(new_text)}
+    shares = [len({" ".join(line.split()) for line in some} & own) / len(some) for some in (train, dev)]
+    assert (len(dev), len({*train, *dev})) == (500, 9_150)
+    assert 0 < shares[1] < 3 * shares[0]
+    assert not any("leer" in line or "blank" in line for line in [*train, *dev])
+
+
+def test_the_schedule_follows_a_given_number_of_steps(
+    adapted: tuple[Path, Result], trained: tuple[Path, Result], new_text: Path, tmp_path: Path
+) -> None:
+    words = [str(new_text)], None, None
+    short = adapt.adaptation_config(trained[0], *words, RunDir(tmp_path / "short"), ["training.max_steps=50"]).training
+    assert (short.max_steps, short.warmup_steps, short.validate_every) == (50, 5, 10)
+    # A model that was adapted before is adapted with the same learning rate.
+    again = adapt.adaptation_config(adapted[0], *words, RunDir(tmp_path / "again"), []).training
+    assert again.learning_rate == pytest.approx(load_config(RunDir(adapted[0]).config).config.training.learning_rate)
+
+
+def test_a_bundle_replays_its_corpora_if_their_files_are_given(
+    adapted: tuple[Path, Result], trained: tuple[Path, Result], new_text: Path, tmp_path: Path
+) -> None:
+    assert invoke("export", adapted[0], "--output", tmp_path / "bundle").exit_code == 0
+    [given] = load_config(RunDir(trained[0]).config).config.data.train
+    assert isinstance(given, TextFiles)
+    where = [f"data.train=[{{src: {given.src}, tgt: {given.tgt}}}]"]
+    config = adapt.adaptation_config(tmp_path / "bundle", [str(new_text)], None, None, RunDir(tmp_path / "new"), where)
+    counts = json.loads(RunDir(adapted[0]).data_report.read_text())["corpora"]
+    old, new = (counts[name]["tokens"]["tgt"] for name in ("train", "new"))
+    assert config.data.corpora["train"].weight * old == pytest.approx(2 * new, rel=0.05)  # filters remove some
+
+
+def test_text_that_the_filters_refuse_can_be_corrected(
+    trained: tuple[Path, Result], new_text: Path, tmp_path: Path
+) -> None:
+    swapped = ["\t".join(reversed(line.split("\t"))) for line in pairs(new_text)]
+    (tmp_path / "swapped.tsv").write_text("\n".join(swapped) + "\n")
+    words = ("adapt", trained[0], "--train", tmp_path / "swapped.tsv", "--run-dir", tmp_path / "run", *FAST)
+    result = invoke(*words)
+    assert (result.exit_code, "max_filtered_share" in result.stderr) == (2, True), result.stderr
+    shutil.copy(new_text, tmp_path / "swapped.tsv")
+    assert invoke(*words).exit_code == 0
+
+
 def test_infinite_weights_stay_infinite() -> None:
     """An imported Marian model excludes some tokens by a bias of -inf, of which `lerp` makes NaN."""
     old, new = torch.tensor([-torch.inf, 1.0]), torch.tensor([-torch.inf, 2.0])
@@ -286,10 +336,18 @@ def test_a_missing_old_dev_set_is_refused_before_anything_is_written(run: Path, 
 
 
 def test_an_adaptation_is_not_resumed_with_other_text(
-    adapted: tuple[Path, Result], trained: tuple[Path, Result]
+    adapted: tuple[Path, Result], trained: tuple[Path, Result], new_text: Path, tmp_path: Path
 ) -> None:
-    words = ("adapt", trained[0], "--train", "other.tsv", "--run-dir", adapted[0])
-    result = invoke(*words)
+    """Without a checkpoint, the corpora are written again; with one, a file that changed is refused."""
+    (tmp_path / "new.tsv").write_text(new_text.read_text())
+    run, words = RunDir(tmp_path / "run"), ([str(tmp_path / "new.tsv")], None, None)
+    adapt.adaptation_config(trained[0], *words, run, [])
+    (tmp_path / "new.tsv").write_text(new_text.read_text().upper())
+    adapt.adaptation_config(trained[0], *words, run, [])
+    assert (run.corpus / "train.tsv").read_text().isupper()
+    shutil.copytree(adapted[0] / "checkpoints", run.checkpoints)
+    (tmp_path / "new.tsv").write_text(new_text.read_text())
+    result = invoke("adapt", trained[0], "--train", tmp_path / "new.tsv", "--run-dir", run.path)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "made from other files or weights" in result.stderr
 
@@ -318,7 +376,8 @@ TMX = """<?xml version="1.0"?>
 <tuv xml:lang="DE"><seg>Ein großer
 alter Hund.</seg></tuv></tu>
 <tu><tuv xml:lang="en"><seg>Only English.</seg></tuv><tuv xml:lang="fr"><seg>Non.</seg></tuv></tu>
-<tu><tuv lang="de"><seg>Ja.</seg></tuv><tuv lang="en"><seg>Yes.</seg></tuv></tu>
+<tu><tuv lang="de-AT"><seg>Ja.</seg></tuv><tuv lang="de-CH"><seg>Jo.</seg></tuv>
+<tuv lang="en"><seg><g id="1">Yes</g>.</seg></tuv></tu>
 </body></tmx>"""
 
 
@@ -327,6 +386,8 @@ def test_translation_memory(tmp_path: Path) -> None:
         file.write(TMX)
     found = [*read_tmx(str(tmp_path / "a.tmx.gz"), "en", "de-AT")]
     assert found == [("A big & old dog.", "Ein großer\nalter Hund."), ("Yes.", "Ja.")]
+    (tmp_path / "b.tmx").write_text(TMX.replace("<tmx ", '<tmx xmlns="http://www.lisa.org/tmx14" '))
+    assert [*read_tmx(str(tmp_path / "b.tmx"), "en", "de_CH")] == [found[0], ("Yes.", "Jo.")]
     with pytest.raises(DataError, match="no en-it pairs; languages in the file: de, en, fr"):
         [*read_tmx(str(tmp_path / "a.tmx.gz"), "en", "it")]
     with pytest.raises(DataError, match="pt-PT and pt-BR have the same language code in TMX"):

@@ -13,6 +13,7 @@ from typer.testing import Result
 from mtformer.decoding.confidence import GOOD_CHRF, Calibration, features, fit, load_calibration
 from mtformer.decoding.translation import LOW_CONFIDENCE, NUMBERS, Translation, join
 from mtformer.errors import DataError
+from mtformer.run_dir import RunDir
 
 
 def simulated(num: int, seed: int) -> tuple[list[str], list[Translation], list[float]]:
@@ -126,6 +127,9 @@ def test_commands_use_it(run: Path, calibration: Calibration, tmp_path: Path, co
     assert (refused.exit_code, "no fitted confidence" in refused.stderr) == (2, True)
     (run / "confidence.json").write_text(calibration.model_dump_json())
     assert invoke("export", run, "--output", tmp_path / "bundle").exit_code == 0
+    assert invoke("export", run, "--checkpoint", 4, "--output", tmp_path / "other").exit_code == 0
+    assert not (tmp_path / "other" / "confidence.json").exists()  # it is fitted for the default weights
+    assert '"confidence"' not in invoke("translate", run, "--checkpoint", 4, "--json", stdin=text).stdout
     for path in (run, tmp_path / "bundle"):
         first, blank = map(json.loads, invoke("translate", path, "--json", stdin=text).stdout.splitlines())
         assert 0 < first["confidence"] < 1
@@ -154,3 +158,16 @@ def test_commands_use_it(run: Path, calibration: Calibration, tmp_path: Path, co
     ):
         result: Result = invoke("eval", run, *words)
         assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
+def test_a_finished_run_keeps_the_confidence_that_was_fitted_for_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = list[RunDir]()
+    monkeypatch.setattr("mtformer.decoding.confidence.MIN_PAIRS", 1)
+    monkeypatch.setattr("mtformer.cli.eval.calibrate_run", lambda run, *_: fitted.append(run))
+    words = ("train", RunDir(run).config, "--run-dir", run, "--resume")
+    (run / "confidence.json").write_text("{}")
+    assert invoke(*words).exit_code == 0
+    assert fitted == []
+    (run / "confidence.json").unlink()
+    assert invoke(*words).exit_code == 0
+    assert [one.path for one in fitted] == [run]

@@ -11,6 +11,7 @@ from typer.testing import Result
 
 from mtformer.config.data import DataConfig
 from mtformer.config.loading import load_config
+from mtformer.decoding.confidence import Calibration
 from mtformer.decoding.translation import REPETITION, Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError
@@ -142,12 +143,13 @@ def test_what_cannot_be_distilled_is_refused_before_translating(
         path.write_text(yaml.safe_dump(values))
         result = invoke("distill", trained[0], "--config", path, "--run-dir", tmp_path / "new", *words)
         assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
-        assert len(result.stderr.strip().splitlines()) == 1
+        assert len([line for line in result.stderr.splitlines() if not line.startswith("converting the model")]) == 1
         assert not (tmp_path / "new").exists()
 
     refuse({"tgt_lang": "fr"}, "translates en-de, but the student en-fr")
     refuse({"test": None}, "no data.test")
     refuse({"train": [{"src": "missing.en", "tgt": "missing.de"}]}, "missing.en: no such file")
+    refuse({"dev": [{"src": "missing.en", "tgt": "missing.de"}]}, "missing.en: no such file")
     refuse({}, "missing.en: no such file", "--mono", "missing.en")
     (tmp_path / "latin.en").write_bytes(b"caf\xe9\n")
     refuse({}, "not UTF-8", "--mono", tmp_path / "latin.en")
@@ -168,7 +170,10 @@ def test_the_teacher_runs_without_ctranslate2_if_it_does_not_support_its_setting
         text = text.replace(before, after)
     path.write_text(text)
     write_checksums(run, {**read_meta(run, CHECKSUMS)["sha256"], path.name: file_sha256(path)})
+    empty = Calibration(good_chrf=50, num_pairs=500, regressions=[])
+    RunDir(run).confidence.write_text(empty.model_dump_json())
     teacher = distill.load_teachers([run], config)
+    assert teacher.calibration is None  # it would flag only the best translation of a line
     assert (teacher.decoding.early_stopping, len(teacher.models)) == ("estimate", 1)
     assert (teacher.decoding.beam_size, teacher.decoding.draws) == (5, False)
 
@@ -185,6 +190,16 @@ def test_the_direction_of_the_student_must_be_one_of_the_teacher(
         wanted = config.data.model_copy(update={"src_lang": src, "tgt_lang": tgt})
         with pytest.raises(ConfigError, match="translates en-fr, but the student"):
             distill.load_teachers([trained[0], trained[0]], config.model_copy(update={"data": wanted}))
+
+
+def test_without_a_good_translation_nothing_is_left(
+    trained: tuple[Path, Result], student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distill, "best_text", lambda *_: None)
+    for _ in range(2):
+        result = invoke("distill", trained[0], "--config", student, "--run-dir", tmp_path / "new")
+        assert (result.exit_code, "no translation is good enough" in result.stderr) == (2, True), result.stderr
+        assert [path.name for path in (tmp_path / "new" / "corpus").iterdir()] == ["teacher.json"]
 
 
 def test_translations_of_another_teacher_are_not_used(

@@ -251,6 +251,7 @@ def test_a_term_across_a_sentence_end_leaves_no_shorter_one(translator: Translat
         ("rot", ["rot"], "", ["rot"]),
         ("rot", ["rot", ""], "rot", []),
         ("rot", [], "rot", []),
+        ("Rot. Blau.", [], "", ["Rot.", "Blau."]),
     ],
 )
 def test_a_phrase_that_needs_a_repetition_is_dropped(

@@ -1,11 +1,14 @@
 """Compare the numbers in two lines across the number formats of different languages."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable
+from decimal import Decimal
 
 from mtformer.config.languages import base_code
 
 DIGITS = re.compile(r"\d{1,18}")
+DECIMAL = re.compile(r"\d{1,18}(?:[.,]\d{1,18})*")
 GROUPED = re.compile(r"[ .,'’\u00a0\u202f](?<=\d.)(?<!\d{4}.)(?=\d{3}(?!\d))")
 """Thousands separators, as in 1,000, 1.000 and 1'000. The pattern starts with the separator, which is fastest."""
 SHORT_DATE = re.compile(r"(?<!\d)\d{1,2}[年月]")
@@ -33,15 +36,21 @@ def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False)
     clock, two-digit years or Roman numerals, or the calendar. Round numbers are ignored, because they may be
     spelled out; small numbers are compared only if both lines have the same number of unmatched ones. If `in_digits`
     is False (see `writes_digits`), small numbers and numbers that occur in one line only are ignored. If `is_strict`,
-    any number without a counterpart is a difference.
+    any number without a counterpart is a difference, and so is a value that is 10 or 100 times too large or small.
     """
     if DIGITS.findall(src) == DIGITS.findall(tgt) and "年" not in src + tgt and "月" not in src + tgt:
         return False  # the same digits, possibly grouped differently (see below)
+    if is_strict:
+        src_values, tgt_values = Counter(values(src)), Counter(values(tgt))
+        times = {(a, b) for a in src_values - tgt_values for b in tgt_values - src_values}
+        if any(larger in (10 * smaller, 100 * smaller) for a, b in times for larger, smaller in ((a, b), (b, a))):
+            return True
     src_numbers, tgt_numbers = _numbers(src), _numbers(tgt)
     if src_numbers == tgt_numbers:
         return False
     src_cores, tgt_cores = set(map(_core, src_numbers)), set(map(_core, tgt_numbers))
-    if src_cores == tgt_cores or _all_digits(src_numbers, is_strict) == _all_digits(tgt_numbers, is_strict):
+    src_digits, tgt_digits = (_all_digits(*side, is_strict) for side in ((src, src_numbers), (tgt, tgt_numbers)))
+    if src_cores == tgt_cores or src_digits == tgt_digits:
         return False
     src_left = _unexplained([n for n in src_numbers if _core(n) not in tgt_cores], tgt_numbers, tgt)
     tgt_left = _unexplained([n for n in tgt_numbers if _core(n) not in src_cores], src_numbers, src)
@@ -55,9 +64,10 @@ def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False)
     return in_digits and src_large + tgt_large > shared
 
 
-def numbers(line: str) -> list[int]:
-    """Return the numbers in a line, without separators, leading and trailing zeros."""
-    return list(map(_core, _numbers(line)))
+def values(line: str) -> list[Decimal]:
+    """Return the values of the numbers in a line; those with several separators, such as dates, are several numbers."""
+    found = (re.split("[.,]", number) for number in DECIMAL.findall(GROUPED.sub("", line)))
+    return [Decimal(one) for parts in found for one in (parts if len(parts) > 2 else [".".join(parts)])]
 
 
 def _numbers(line: str) -> list[int]:
@@ -74,10 +84,14 @@ def _core(number: int) -> int:
     return number
 
 
-def _all_digits(numbers: list[int], in_order: bool) -> list[str]:
-    """Return all nonzero digits, so that 3.5 equals 35; unless `in_order` sorted, so that 2013-7-3 equals 3.7.2013."""
-    digits = "".join(map(str, numbers)).replace("0", "")
-    return list(digits) if in_order else sorted(digits)
+def _all_digits(line: str, numbers: list[int], is_strict: bool) -> list[str]:
+    """Return all nonzero digits, so that 3.5 equals 35, sorted, so that 2013-7-3 equals 3.7.2013.
+
+    If `is_strict`, return all digits between the first and the last nonzero one in their order.
+    """
+    if is_strict:
+        return list("".join(DIGITS.findall(GROUPED.sub("", line))).strip("0"))
+    return sorted("".join(map(str, numbers)).replace("0", ""))
 
 
 def _unexplained(numbers: list[int], others: list[int], other: str) -> list[int]:
