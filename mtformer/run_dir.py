@@ -107,7 +107,7 @@ class RunDir:
         return [step for step, meta in self._metas().items() if not meta["is_temporary"]]
 
     def best_steps(self, metric: str) -> list[int]:
-        """Return the steps of all checkpoints that have this dev metric, best first; ties in ascending order.
+        """Return the steps of all checkpoints that have this dev metric, best first; of equal ones by dev loss.
 
         Checkpoints that were validated on other dev data than the last one are left out.
         """
@@ -115,7 +115,7 @@ class RunDir:
         metas = {step: meta for step, meta in self._metas().items() if metric in meta["metrics"]}
         dev = {step: meta["made_with"].get("dev data") for step, meta in metas.items()}
         values = {step: meta["metrics"][metric] for step, meta in metas.items() if dev[step] == dev[max(dev)]}
-        return sorted(values, key=lambda step: (sign * values[step], step))
+        return sorted(values, key=lambda step: (sign * values[step], metas[step]["metrics"].get("loss", 0.0), step))
 
     def _metas(self) -> dict[int, dict[str, Any]]:
         metas = {}

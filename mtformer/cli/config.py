@@ -60,15 +60,18 @@ def _recommended(loaded: "LoadedConfig", path: Path | None, overrides: list[str]
     """Yield a config that extends `path` with the recommended values, as YAML."""
     from mtformer.cli.progress import ELAPSED, alive
     from mtformer.config.yaml_text import write_yaml
-    from mtformer.experiment.recommend import measure, recommend
+    from mtformer.experiment.recommend import MAX_PAIRS, measure, recommend
 
     if path is None or path.is_dir():
         raise ConfigError("--recommend needs CONFIG, a YAML file that names the training corpus")
     if overrides:
         raise ConfigError("--recommend extends CONFIG as it is; set the values of overrides in the file instead")
+    if loaded.config.training.init_from is not None:
+        raise ConfigError(f"--recommend: training.init_from in {path} determines the model; remove it")
     with alive("read the corpus", bar_format=ELAPSED):
-        corpus = measure(loaded.config.data)
-    yield f"# Recommended for {corpus.pairs:,} training pairs; keep this file beside {path.name}."
+        corpus = measure(loaded.config)
+    least = "at least " if corpus.pairs == MAX_PAIRS else ""
+    yield f"# Recommended for {least}{corpus.pairs:,} training pairs; keep this file beside {path.name}."
     yield "# Models with rotary positions cannot be exported to Hugging Face; with sinusoidal positions they can."
     yield write_yaml({"extends": path.name, **recommend(corpus)}).rstrip("\n")
 

@@ -310,7 +310,7 @@ def reproduce(
     elif found.environment is None:
         why = "the run has no checkpoint that records its data, versions and device"
     elif found.is_deterministic:
-        why = "data, versions and device are the same; its config may have been edited"
+        why = "data, versions and device are the same; its config may have been edited, or changed by --resume"
     else:
         why = "data, versions and device are the same, but training.deterministic is off"
     error_lines(f"{run} was not reproduced: {why}")

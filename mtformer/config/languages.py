@@ -8,6 +8,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+WITHOUT_SPACES = frozenset(["bo", "dz", "ja", "khb", "km", "lo", "lzh", "my", "nod", "th", "wuu", "yue", "zh"])
+"""Languages whose words are not separated by spaces."""
+
 
 @cache
 def _table() -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from mtformer.config.languages import base_code
+from mtformer.config.languages import WITHOUT_SPACES, base_code
 from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import ConfigError, log
 
@@ -14,7 +14,11 @@ if TYPE_CHECKING:  # importing sacreBLEU takes a second
 
 MetricName = Literal["bleu", "chrf", "ter"]
 METRICS: tuple[MetricName, ...] = ("bleu", "chrf", "ter")
-BY_LANGUAGE = {**dict.fromkeys(("zh", "lzh", "wuu", "yue"), "zh"), "ja": "ja-mecab", "ko": "ko-mecab"}
+BY_LANGUAGE = {
+    **dict.fromkeys(WITHOUT_SPACES, "char"),
+    **dict.fromkeys(("zh", "lzh", "wuu", "yue"), "zh"),
+    **{"ja": "ja-mecab", "ko": "ko-mecab"},
+}
 """BLEU tokenizers that `auto` selects, by the language in a code such as zh-CN or zho_Hant; the default is 13a."""
 UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
 """BLEU tokenizers for text without spaces between words."""

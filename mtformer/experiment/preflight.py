@@ -11,11 +11,12 @@ from typing import NamedTuple
 import torch
 
 from mtformer.config.loading import resolve_paths
-from mtformer.config.schema import Config
+from mtformer.config.schema import Config, TrainingConfig
 from mtformer.data.batching.batches import Batch
 from mtformer.decoding.engine import plan_batches
 from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import DeviceError, log
+from mtformer.experiment.open_run import TO_THE_END
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.recommend import differences, measure, recommend
 from mtformer.experiment.runs import format_bytes, format_duration
@@ -110,7 +111,7 @@ def try_config(config: Config, run: RunDir) -> tuple[Config, Prepared, TrainingS
 def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     """Try a config, and return pairs (name, value) for display; for errors see `try_config`."""
     chosen, prepared, step, checked = try_config(config, run)
-    tokenizers, corpus = prepared.tokenizers, measure(config.data)
+    tokenizers, corpus = prepared.tokenizers, measure(config)
     sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
     is_long = checked.total_seconds > 3600 and config.training.max_epochs is None
     steps_per_epoch = prepared.batches.sizes().num_batches / chosen.training.accumulation_steps
@@ -167,6 +168,7 @@ def check_memory(
     if training.max_epochs is not None:
         of_epochs = training.max_epochs * sizes.num_batches / (training.accumulation_steps * step.ranks.size)
         training = training.model_copy(update={"max_steps": max(1, min(training.max_steps, math.ceil(of_epochs)))})
+    _warn_of_schedule(config.training, training.max_steps)
     for batch in (largest, sizes.longest):
         step.check_memory(batch)  # allocates memory and initializes kernels; only the next call is timed
     seconds = step.check_memory(largest)
@@ -218,6 +220,20 @@ def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: 
     duration, after = time.perf_counter() - start, step.check_memory(largest)
     log.info("torch.compile took %.0f s; the largest batch takes %.3f s instead of %.3f s", duration, after, seconds)
     return after
+
+
+def _warn_of_schedule(training: TrainingConfig, num_steps: int) -> None:
+    """Log a warning about parts of the schedule that training, of `num_steps` steps, does not reach."""
+    if num_steps < training.max_steps and training.schedule in TO_THE_END:
+        what = f"training ends after about {num_steps} steps (max_epochs), before the learning rate has decayed"
+        log.warning("%s; set training.max_steps to that", what)
+    if training.max_minutes is not None:
+        return  # the warmup is shortened
+    if training.warmup_steps >= num_steps:
+        log.warning("training ends in the warmup: training.warmup_steps %d, %d steps", training.warmup_steps, num_steps)
+    if training.consistency != "none" and training.consistency_start >= num_steps:
+        start = training.consistency_start
+        log.warning("training ends before training.consistency_start %d, so consistency has no effect", start)
 
 
 def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:

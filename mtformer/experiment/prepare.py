@@ -14,6 +14,7 @@ import numpy as np
 
 from mtformer.config.data import CorpusConfig, DataConfig, Source
 from mtformer.config.fields import key_metadata
+from mtformer.config.languages import WITHOUT_SPACES, base_code
 from mtformer.config.loading import config_diff, load_config
 from mtformer.config.schema import Config
 from mtformer.data.batching.augment import Augmentation
@@ -28,6 +29,7 @@ from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log
 from mtformer.evaluation.evaluate import source_set
+from mtformer.evaluation.scores import for_language, make_metric
 from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, json_sha256, verify, write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import MULTI_SENTENCE_SHARE, RunDir
@@ -102,6 +104,11 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     require_sources(config.data)
     for name, source in config.data.test.items():
         source_set(name, source, config.data)  # reports an unreadable test set before training instead of after it
+    for tgt_lang in config.data.target_languages if config.data.dev_sources or config.data.test else ():
+        make_metric("bleu", for_language(config.evaluation, tgt_lang))  # its tokenizer may not be available
+    noise = config.data.noise
+    if (noise.word_dropout or noise.typos) and base_code(config.data.src_lang) in WITHOUT_SPACES:
+        log.warning("data.noise: word_dropout and typos need spaces between words; %s has none", config.data.src_lang)
     exists = tokenizer_folder.is_dir()
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
     needs_text = any(config.data.noise.model_dump().values())

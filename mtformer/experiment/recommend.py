@@ -7,11 +7,14 @@ steps does not depend on the device: on a slow one, `training.max_minutes` short
 from itertools import islice
 from typing import Any, NamedTuple
 
-from mtformer.config.data import DataConfig
+import numpy as np
+
+from mtformer.config.languages import WITHOUT_SPACES, base_code
 from mtformer.config.loading import leaves
 from mtformer.config.schema import Config
 from mtformer.config.yaml_text import dotted
 from mtformer.data.corpus.sources import read_pairs
+from mtformer.data.filters.scripts import Alphabet
 from mtformer.errors import DataError
 
 MAX_PAIRS = 1_000_000
@@ -19,6 +22,8 @@ MAX_PAIRS = 1_000_000
 CHARACTERS_PER_TOKEN = 4.5
 PIECES_PER_WORD = 0.4
 """Maximum vocabulary size per distinct word: small texts with few different words have no more pieces."""
+PIECES_PER_LETTER = 1.25
+"""Minimum vocabulary size per special piece or distinct character."""
 WARMUP_SHARE, VALIDATIONS, AVERAGED = 0.03, 20, 4
 
 
@@ -52,22 +57,34 @@ class CorpusSize(NamedTuple):
     pairs: int
     """At most `MAX_PAIRS`."""
     characters: float
-    """Mean number of characters of the longer side."""
+    """Mean number of characters of the longer side, in Latin letters (see `WEIGHTS`)."""
     words: int
-    """Number of distinct words of both sides."""
+    """Number of distinct words of both sides; of pairs of letters in languages without spaces."""
+    fewest_pieces: int
+    """Number of special pieces and distinct characters, which each vocabulary has."""
 
 
-def measure(data: DataConfig) -> CorpusSize:
+def measure(config: Config) -> CorpusSize:
     """Return the size of all training corpora, without filters; raise DataError if there are no pairs."""
-    pairs, characters, words = 0, 0, set[str]()
+    data, pairs, characters, words, letters = config.data, 0, 0.0, set[str](), set[str]()
     for source in data.sources:
-        for src, tgt in islice(read_pairs(source, data), MAX_PAIRS - pairs):
-            pairs += 1
-            characters += max(len(src), len(tgt))
-            words.update(src.split(), tgt.split())
+        rows = islice(read_pairs(source, data), MAX_PAIRS - pairs)
+        while some := list(islice(rows, 10_000)):
+            pairs += len(some)
+            sides = list(zip(data.languages(source), zip(*some, strict=True), strict=True))
+            lengths = [Alphabet(language).count(lines).length for language, lines in sides]
+            characters += float(np.maximum(*lengths).sum())
+            for language, lines in sides:
+                letters.update(*lines)
+                if base_code(language) in WITHOUT_SPACES:
+                    words.update(line[place : place + 2] for line in lines for place in range(len(line)))
+                else:
+                    words.update(*map(str.split, lines))
     if not pairs:
         raise DataError("the training corpus is empty")
-    return CorpusSize(min(MAX_PAIRS, pairs * (2 if data.both_directions else 1)), characters / pairs, len(words))
+    fewest = 4 + len(letters) + 256 * config.tokenizer.byte_fallback + len(config.tokenizer.user_symbols)
+    pairs_of_both = min(MAX_PAIRS, pairs * (2 if data.both_directions else 1))
+    return CorpusSize(pairs_of_both, characters / pairs, len(words), fewest)
 
 
 def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
@@ -75,8 +92,9 @@ def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
     size = next(size for size in SIZES if corpus.pairs <= size.max_pairs)
     tokens = corpus.pairs * (corpus.characters / CHARACTERS_PER_TOKEN + 1)
     max_steps = max(100, round(size.epochs * tokens / size.step_tokens, -2))
+    vocab_size = min(size.vocab_size, max(100, PIECES_PER_WORD * corpus.words))
     return {
-        "tokenizer": {"vocab_size": int(min(size.vocab_size, max(100, PIECES_PER_WORD * corpus.words)))},
+        "tokenizer": {"vocab_size": int(max(vocab_size, PIECES_PER_LETTER * corpus.fewest_pieces))},
         "model": {
             "d_model": size.d_model,
             "num_heads": max(4, size.d_model // 64),

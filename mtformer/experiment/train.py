@@ -106,8 +106,11 @@ def _prepare(
     if is_resumed:
         changes = config_diff(load_config(run.config).config, config)
         trainer.resume(checkpoint, {key: [before, after] for key, before, after in changes})
+        if trainer.position.step > config.training.max_steps:
+            what = f"training.max_steps {config.training.max_steps} is below the last checkpoint"
+            raise CheckpointError(f"{run.path}: {what}, of step {trainer.position.step}; raise it")
         unused = [key for key, *_ in changes if key_metadata(key).on_resume == "warn"]
-        if unused and trainer.is_done():
+        if unused and (trainer.is_done() or next(trainer.batches_from(trainer.position.place), None) is None):
             what = f"is finished, so {', '.join(unused)} would have no effect; raise training.max_steps"
             raise CheckpointError(f"{run.path}: {what}, or choose another folder with --run-dir")
     checked = None

@@ -1,6 +1,7 @@
 """Repeat a training run and compare the results: `train --verify-resume` and `reproduce`."""
 
 import contextlib
+import json
 import multiprocessing
 import os
 import re
@@ -14,8 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, distributed
 
-from mtformer.config.loading import load_config, resolve_paths, without_side_outputs
+from mtformer.config.loading import leaves, load_config, resolve_paths, without_side_outputs
 from mtformer.config.schema import Config
+from mtformer.config.yaml_text import dotted
 from mtformer.device import pick_device, pick_precision, use_threads
 from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError, log
 from mtformer.experiment.train import train_experiment
@@ -84,7 +86,8 @@ def verify_resume(config: Config, part: Part | None = None) -> list[Compared]:
     device = pick_device(config.training.device)
     # Measurements vary, so `auto` is resolved once.
     picked = {"device": device.type, "precision": pick_precision(config.training.precision, device)}
-    length = {"max_steps": NUM_STEPS, "max_epochs": None, "patience": None, **INTERVALS}
+    start = min(config.training.consistency_start, STOP_AT // 2)
+    length = {"max_steps": NUM_STEPS, "max_epochs": None, "patience": None, "consistency_start": start, **INTERVALS}
     config = without_side_outputs(resolve_paths(config), keep_last=1, deterministic=True, **picked, **length)
     with tempfile.TemporaryDirectory(prefix="mtformer-") as folder:
         whole, halves = RunDir(Path(folder) / "whole"), RunDir(Path(folder) / "halves")
@@ -115,14 +118,15 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     """Train from the run's config in a temporary folder, and compare the metrics up to a step.
 
     Everything is repeated, including tokenizer training; tokenized data is read from the cache if text and tokenizer
-    are unchanged. The config, including `max_steps`, is that of the run; the number of threads, and the precision that
-    `auto` selected, are taken from its oldest checkpoint. `num_steps` is from `steps_to_reproduce`.
+    are unchanged. The config, including `max_steps`, is that of the run before changes after this step; the number of
+    threads, and the precision that `auto` selected, are taken from its oldest checkpoint. `num_steps` is from
+    `steps_to_reproduce`.
     """
     _refuse_torchrun("`mtformer reproduce` trains in one process")
     made_with = _made_with(run)
     if (count := made_with.get("processes", 1)) != 1:
         raise ConfigError(f"{run.path}: was trained by {count} processes; only single-process runs can be reproduced")
-    config = load_config(run.config).config
+    config = load_config(run.config, _settings_before(run, num_steps)).config
     device = pick_device(config.training.device)
     precision: dict[str, str] = {}
     if config.training.precision == "auto" and made_with:
@@ -244,6 +248,16 @@ def _results(run: RunDir) -> dict[str, Any]:
         "metrics": {**metrics, "lines": num_lines},
         "checkpoints": {"steps": run.steps()},
     }
+
+
+def _settings_before(run: RunDir, num_steps: int) -> list[str]:
+    """Return overrides that undo the changes to the config with which a run was resumed at a step or after it."""
+    keys = set(map(dotted, leaves(load_config(run.config).config)))
+    before: dict[str, Any] = {}
+    for record in read_records(run.metrics):
+        if record["kind"] == "resume" and record["step"] >= num_steps:
+            before = {**{key: change[0] for key, change in record["changes"].items() if key in keys}, **before}
+    return [f"{key}={json.dumps(value)}" for key, value in before.items()]
 
 
 def _records(run: RunDir) -> dict[tuple[int, str], dict[str, Any]]:

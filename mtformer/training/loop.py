@@ -146,7 +146,9 @@ class Trainer:
         if limits in [(self.given.max_minutes, steps) for steps in (None, self.given.max_steps)]:
             soonest = 0
         else:  # until the next plan, which needs some steps of this process, the schedule stays the same
-            soonest, self.position.max_steps = self.position.step + self.given.log_every + 2 * FIRST_STEPS, None
+            spent = (self.position.seconds + self.position.seconds_before) / 60
+            to_plan = self.given.log_every + 2 * FIRST_STEPS if spent < (self.given.max_minutes or math.inf) else 0
+            soonest, self.position.max_steps = self.position.step + to_plan, None
         if planned is not None and self.given.max_minutes is not None:
             num_steps = min(max(planned, soonest), self.given.max_steps)
             self.config = self.step.config = with_steps(self.given, num_steps)
@@ -332,7 +334,7 @@ class Trainer:
         sign = 1 if lower_is_better(metric) else -1
         if position.best is None or sign * value < sign * position.best:
             position.best, position.validations_since_best = value, 0
-        else:
+        elif value:  # a BLEU of 0 at the beginning says nothing
             position.validations_since_best += 1
         if patience is not None and position.validations_since_best >= patience:
             text = "step %d: early stopping: no improvement in %s over %d validations"

@@ -35,8 +35,16 @@ def test_a_run_with_an_edited_config_is_not_reproduced(run: Path) -> None:
     assert result.stdout.startswith(f"step 4: train loss was {then} and is now ")
     *_, last = result.stderr.splitlines()
     assert last == (
-        f"error: {run} was not reproduced: data, versions and device are the same; its config may have been edited"
+        f"error: {run} was not reproduced: data, versions and device are the same; its config may have been edited, or "
+        "changed by --resume"
     )
+
+
+def test_settings_that_changed_later_do_not_matter(run: Path) -> None:
+    """A cosine schedule depends on `max_steps` from the first step."""
+    changes = ("training.max_steps=20", "training.log_every=2")
+    assert invoke("train", run / "config.yaml", "--run-dir", run, *changes, "--resume").exit_code == 0
+    assert invoke("reproduce", run, "--steps", 4).exit_code == 0
 
 
 def test_changes_since_the_run_are_reported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,6 +220,13 @@ def test_targets_keep_their_case_if_the_vocabulary_lacks_the_capitals(tokenizers
     assert (count_id(found["tgt"], UNK) <= count_id(pairs["tgt"], UNK)).all()
 
 
+def test_sources_keep_their_case_if_the_vocabulary_lacks_the_capitals(tokenizers: TokenizerPair) -> None:
+    src, tgt = stored(LINES[:100], tokenizers), stored([line.upper() for line in LINES[:100]], tokenizers)
+    pairs = make_pairs(src["src"], tgt["tgt"], src["src_text"], tgt["tgt_text"])
+    found = Augmentation(tokenizers, NoiseConfig(case=0.9), 100)(pairs, (1,))
+    assert (count_id(found["src"], UNK) <= count_id(pairs["src"], UNK)).all()
+
+
 def test_a_pair_that_becomes_too_long_is_kept_as_stored(with_bytes: TokenizerPair) -> None:
     """A stored source next to a target with a copied URL would teach the model to invent URLs."""
     pairs = stored(LINES[:100], with_bytes)

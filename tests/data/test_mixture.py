@@ -137,6 +137,11 @@ def test_tags_directions_and_start_tokens(stores: list[Store], tokenizers: Token
     assert corpora[1].longest() == (stores[1].longest[1] + 2, stores[1].longest[0])
 
 
+def test_weights_of_less_than_a_pair_per_epoch_are_refused(stores: list[Store]) -> None:
+    with pytest.raises(DataError, match="an epoch has less than one pair"):
+        Mixture([Corpus("a", stores[0], weight=1e-9)], seed=1)
+
+
 def test_an_error_is_raised_if_all_corpora_are_empty(stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Store, "__len__", lambda self: 0)
     with pytest.raises(DataError, match="training corpus is empty"):

@@ -87,7 +87,8 @@ def mecab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 
 @pytest.mark.parametrize(("tokenizer", "languages"), [
-    ("13a", "de en cs ru th zhx"),
+    ("13a", "de en cs ru zhx"),
+    ("char", "th tha_Thai lo km my bo"),
     ("zh", "zh zh-CN zh_Hant ZH-TW zho_Hans cmn cmn-Hans-CN yue lzh wuu chi"),
     ("ja-mecab", "ja ja-JP jpn_Jpan"),
     ("ko-mecab", "ko ko_KR kor_Hang"),

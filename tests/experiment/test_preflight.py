@@ -7,15 +7,16 @@ import shutil
 from collections import namedtuple
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from small_experiment import make_config, train, write_corpus
 
-from mtformer.config.schema import Config
+from mtformer.config.schema import Config, TrainingConfig
 from mtformer.errors import DeviceError
 from mtformer.experiment import preflight
-from mtformer.experiment.preflight import MemoryCheck, check_memory, choose_batches
+from mtformer.experiment.preflight import MemoryCheck, _warn_of_schedule, check_memory, choose_batches
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.model.transformer import count_parameters
 from mtformer.run_dir import WEIGHTS, RunDir
@@ -243,3 +244,21 @@ def test_the_estimate_has_the_steps_of_max_epochs(config: Config, prepared: Prep
     found = check_memory(limited, prepared, make_step(limited, prepared), RunDir(tmp_path / "run"))
     num_batches = prepared.batches.sizes().num_batches
     assert num_batches - 1 <= found.num_steps <= num_batches
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_epochs": 1, "schedule": "linear"}, "before the learning rate has decayed; set training.max_steps"),
+        ({"warmup_steps": 50}, "training ends in the warmup: training.warmup_steps 50"),
+        ({"consistency": "rdrop", "consistency_start": 50}, "training ends before training.consistency_start 50"),
+        ({"max_minutes": 1, "warmup_steps": 50}, ""),
+    ],
+)
+def test_a_schedule_that_training_does_not_reach_is_reported(
+    changes: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    defaults = {"max_steps": 50, "warmup_steps": 2, "schedule": "cosine"}
+    _warn_of_schedule(TrainingConfig(**{**defaults, **changes}), 40 if "max_epochs" in changes else 50)
+    assert message in caplog.text
+    assert bool(caplog.text) == bool(message)

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
 from mtformer.cli.app import app
-from mtformer.config.data import DataConfig
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config
 from mtformer.data.demo import make_pairs
@@ -18,25 +18,25 @@ from mtformer.experiment.recommend import MAX_PAIRS, SIZES, CorpusSize, differen
 from mtformer.text.train import train_tokenizer
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
-Write = Callable[..., DataConfig]
+Write = Callable[..., Config]
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
     """A function that writes a corpus and returns its config."""
 
-    def corpus(src: str, tgt: str, **keys: object) -> DataConfig:
+    def corpus(src: str, tgt: str, **keys: object) -> Config:
         (tmp_path / "train.en").write_text(src)
         (tmp_path / "train.de").write_text(tgt)
         train = [{"src": str(tmp_path / "train.en"), "tgt": str(tmp_path / "train.de")}]
         languages = {"src_lang": "en", "tgt_lang": "de"}
-        return Config.model_validate({"data": {**languages, "train": train, **keys}}).data
+        return Config.model_validate({"data": {**languages, "train": train, **keys}})
 
     return corpus
 
 
 def test_pairs_characters_and_words_are_counted(write: Write) -> None:
-    assert measure(write("a b\na\n", "a b c\nwxyz\n")) == CorpusSize(pairs=2, characters=4.5, words=4)
+    assert measure(write("a b\na\n", "a b c\nwxyz\n")) == CorpusSize(pairs=2, characters=4.5, words=4, fewest_pieces=12)
     assert measure(write("a b\na\n", "a b c\nwxyz\n", both_directions=True, language_tags="source")).pairs == 4
 
 
@@ -53,34 +53,48 @@ def test_an_empty_corpus_is_refused(write: Write) -> None:
 @pytest.mark.parametrize("number", range(len(SIZES)))
 def test_each_size_gives_a_valid_config(number: int) -> None:
     size = SIZES[number]
-    values = recommend(CorpusSize(size.max_pairs, 60.0, 100_000))
+    values = recommend(CorpusSize(size.max_pairs, 60.0, 100_000, 100))
     config = Config.model_validate({"data": {"src_lang": "en", "tgt_lang": "de"}, **values})
     assert config.model.d_model == size.d_model
     assert config.tokenizer.vocab_size == size.vocab_size
     assert config.training.max_steps // config.training.validate_every == pytest.approx(20, abs=1)
     assert differences(config, values) == "no changes"
     if number:
-        assert recommend(CorpusSize(SIZES[number - 1].max_pairs + 1, 60.0, 100_000))["model"] == values["model"]
+        assert recommend(CorpusSize(SIZES[number - 1].max_pairs + 1, 60.0, 100_000, 100))["model"] == values["model"]
 
 
 def test_the_number_of_steps_gives_the_number_of_epochs() -> None:
-    training = recommend(CorpusSize(29_000, 63.0, 100_000))["training"]
+    training = recommend(CorpusSize(29_000, 63.0, 100_000, 100))["training"]
     tokens = 29_000 * (63 / 4.5 + 1)
     assert training["max_steps"] * training["step_tokens"] / tokens == pytest.approx(SIZES[1].epochs, rel=0.02)
-    assert recommend(CorpusSize(1, 1.0, 1))["training"]["max_steps"] == 100
+    assert recommend(CorpusSize(1, 1.0, 1, 100))["training"]["max_steps"] == 100
 
 
 def test_the_vocabulary_fits_a_text_with_few_words(write: Write, tmp_path: Path) -> None:
     sources, targets = zip(*make_pairs(3000, seed=1), strict=True)
-    data = write("\n".join(sources) + "\n", "\n".join(targets) + "\n")
-    values = recommend(measure(data))
+    given = write("\n".join(sources) + "\n", "\n".join(targets) + "\n")
+    values = recommend(measure(given))
     assert 100 < values["tokenizer"]["vocab_size"] < SIZES[0].vocab_size
-    config = Config.model_validate({"data": data.model_dump(), **values})
+    config = Config.model_validate({"data": given.data.model_dump(), **values})
     train_tokenizer([*sources, *targets], config.tokenizer, tmp_path / "model")
 
 
+def test_the_vocabulary_has_all_characters_and_fits_text_without_spaces(write: Write, tmp_path: Path) -> None:
+    random = Random(1)
+    words = [chr(0x4E00 + number) + chr(0x5000 + number) + "の" for number in range(300)]
+    many = ["".join(random.choices(words, k=3)) for _ in range(900)]
+    few = ["".join(random.choice("กขคงจ") for _ in range(9)) for _ in range(900)]
+    for lines, language in ((many, "ja"), (few, "th")):
+        text = "\n".join(lines) + "\n"
+        given = write(text, text, src_lang=language, tgt_lang="zh")
+        size = measure(given)
+        config = Config.model_validate({"data": given.data.model_dump(), **recommend(size)})
+        train_tokenizer(lines, config.tokenizer, tmp_path / language)
+        assert size.characters == pytest.approx(6 * 3.5 + 3 * 2 if language == "ja" else 9)
+
+
 def test_differences_are_overrides() -> None:
-    values = recommend(CorpusSize(29_000, 63.0, 100_000))
+    values = recommend(CorpusSize(29_000, 63.0, 100_000, 100))
     config = Config.model_validate({"data": {"src_lang": "en", "tgt_lang": "de"}, **values})
     other = config.model_copy(update={"model": config.model.model_copy(update={"dropout": 0.01, "d_ff": 7})})
     assert differences(other, values) == f"model.d_ff={config.model.d_ff} model.dropout={config.model.dropout}"
@@ -98,15 +112,17 @@ def test_the_command_prints_a_config(write: Write, tmp_path: Path, monkeypatch: 
     data = "data: {src_lang: en, tgt_lang: de, train: [{src: train.en, tgt: train.de}]}\n"
     own = "max_minutes: 2, accumulation_steps: 4, consistency: simcut, cutoff: 0.1"  # the last three do not fit
     Path("corpus.yaml").write_text(f"{data}training: {{{own}}}\n")
+    Path("tuned.yaml").write_text(f"{data}training: {{init_from: corpus.yaml}}\n")
     result = show("corpus.yaml", "--recommend")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("# Recommended for 30 training pairs; keep this file beside corpus.yaml.\n")
     Path("new.yaml").write_text(result.stdout)
     config = load_config("new.yaml").config
     assert (config.training.max_minutes, config.model.dropout) == (2, SIZES[0].dropout)
-    assert differences(config, recommend(measure(config.data))) == "no changes"
+    assert differences(config, recommend(measure(config))) == "no changes"
     for arguments, message in (
         ([], "--recommend needs CONFIG, a YAML file that names the training corpus"),
+        (["tuned.yaml"], "training.init_from in tuned.yaml determines the model"),
         (["corpus.yaml", "model.dropout=0.2"], "--recommend extends CONFIG as it is; set the values of overrides"),
         (["corpus.yaml", "--section", "model"], "--section and --recommend cannot be combined"),
     ):

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.decoding.postprocessing import Postprocessor
 from mtformer.decoding.translator import Translator, from_data_report
 from mtformer.decoding.weights import find_weights
-from mtformer.errors import CheckpointError, InterruptedRunError
+from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError
 from mtformer.evaluation import scores
 from mtformer.experiment.open_run import INEXACT
 from mtformer.experiment.prepare import prepare_experiment
@@ -132,6 +133,26 @@ def test_a_finished_run_does_not_take_over_settings_that_it_was_not_trained_with
     assert run.config.read_bytes() == before
     harmless = Config.model_validate({**base, "training": {**base["training"], "log_every": 3}})
     assert train(harmless, run, resume=True).was_finished
+
+
+def test_a_run_whose_epochs_have_ended_is_finished_too(folder: Path, tmp_path: Path) -> None:
+    run, given = RunDir(tmp_path / "run"), config(folder, max_epochs=1, max_steps=1000)
+    train(given, run)
+    with pytest.raises(CheckpointError, match=r"training\.label_smoothing would have no effect"):
+        train(config(folder, max_epochs=1, max_steps=1000, label_smoothing=0.3), run, resume=True)
+    with pytest.raises(CheckpointError, match=r"training\.max_steps 2 is below the last checkpoint, of step \d+"):
+        train(config(folder, max_epochs=1, max_steps=2), run, resume=True)
+
+
+def test_a_missing_bleu_tokenizer_is_reported_before_training(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ko_mecab", raising=False)
+    monkeypatch.setitem(sys.modules, "mecab_ko", None)
+    given = Config.model_validate({**config(folder).model_dump(), "evaluation": {"bleu_tokenizer": "ko-mecab"}})
+    with pytest.raises(ConfigError, match="ko-mecab"):
+        prepare_experiment(given, tmp_path / "tokenizer")
+    assert not (tmp_path / "tokenizer").exists()
 
 
 def test_a_run_killed_before_its_first_checkpoint_trains_its_tokenizer_again(
@@ -350,6 +371,8 @@ def test_training_ends_after_max_minutes(folder: Path, tmp_path: Path) -> None:
     contents = RunContents(run.path)
     assert (contents.max_steps, contents.state.state) == (position.step, "finished")
     assert train(limited, run, resume=True).was_finished
+    shorter = limited.model_copy(update={"training": limited.training.model_copy(update={"max_minutes": 0.05})})
+    assert train(shorter, run, resume=True).was_finished
 
 
 def _with_fp16(meta: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:

@@ -60,6 +60,14 @@ def test_patience_is_restored_on_resuming(tmp_path: Path) -> None:
     assert RunDir(tmp_path).best_steps("bleu")[0] == 2
 
 
+def test_validations_with_a_bleu_of_0_do_not_end_the_run_and_the_lowest_loss_is_the_best(tmp_path: Path) -> None:
+    config = toy_config(max_steps=10, validate_every=2, patience=2, keep_last=5, learning_rate=1e-2)
+    assert trainer(config, tmp_path, decode=given([0.0] * 5)).train().step == 10
+    run = RunDir(tmp_path)
+    losses = {step: read_meta(run.checkpoint(step))["metrics"]["loss"] for step in run.steps()}
+    assert run.best_steps("bleu") == sorted(losses, key=losses.__getitem__)
+
+
 def test_lower_is_better_for_perplexity(tmp_path: Path) -> None:
     config = toy_config(best_metric="perplexity", max_steps=12, validate_every=4, learning_rate=1e-2)
     trainer(config, tmp_path).train()

@@ -23,8 +23,8 @@ EMOJI = "😀😂😉😍🤔😢👍👏🙏🎉🔥🚀"
 class Augmentation:
     """Callable that adds noise to pairs with text, given the tokenizers with which they were prepared.
 
-    A noisy line of more than `max_tokens` tokens, excluding eos, is replaced with the stored line (if noise changed
-    targets, the pair with the stored pair, also if the target has new unknown tokens).
+    A noisy line of more than `max_tokens` tokens, excluding eos, or with new unknown tokens is replaced with the stored
+    line (if noise changed targets, the pair with the stored pair).
     """
 
     def __init__(self, tokenizers: TokenizerPair, noise: NoiseConfig, max_tokens: int) -> None:
@@ -38,11 +38,13 @@ class Augmentation:
         tgt_lines = [tgt for _, tgt in noisy]
         has_new_targets = tgt_lines != old_tgt
         tgt = encode(self.tokenizers.tgt, tgt_lines) if has_new_targets else pairs["tgt"]
-        is_long = [lengths(side) > self.max_tokens for side in (src, tgt)]
+        is_unusable = [
+            (lengths(new) > self.max_tokens) | (count_id(new, UNK) > count_id(pairs[side], UNK))  # capitals
+            for new, side in ((src, "src"), (tgt, "tgt"))
+        ]
         if has_new_targets:  # a changed source does not fit the stored target
-            is_unknown = count_id(tgt, UNK) > count_id(pairs["tgt"], UNK)  # capitals, for example
-            is_long = [is_long[0] | is_long[1] | is_unknown] * 2
-        rows = [np.arange(len(pairs)) + len(pairs) * is_stored for is_stored in is_long]
+            is_unusable = [is_unusable[0] | is_unusable[1]] * 2
+        rows = [np.arange(len(pairs)) + len(pairs) * is_stored for is_stored in is_unusable]
         sides = zip((src, tgt), (pairs["src"], pairs["tgt"]), rows, strict=True)
         return make_pairs(*(pa.concat_arrays([changed, stored]).take(chosen) for changed, stored, chosen in sides))
 

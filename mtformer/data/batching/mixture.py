@@ -91,6 +91,8 @@ class Mixture:
         sizes = [len(corpus.store) * corpus.weight for corpus in self.corpora]
         powers = [size ** (1 / temperature) for size in sizes]
         self.pairs_per_epoch = sum(sizes)
+        if self.pairs_per_epoch < 1:
+            raise DataError("data.corpora: with these weights, an epoch has less than one pair; raise them")
         self.shares = [corpus.weight for corpus in self.corpora]
         """Number of times that each pair of each corpus occurs in an epoch."""
         if temperature != 1.0:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtformer.config.data import DataConfig, FilterConfig, Source
-from mtformer.config.languages import base_code
+from mtformer.config.languages import WITHOUT_SPACES, base_code
 from mtformer.data.check import result as found
 from mtformer.data.check.result import NUM_EXAMPLES, SIDES, CorpusCheck, Example, Overlap, SetCheck, Side, SourceCount
 from mtformer.data.corpus.readers import INVALID, Faults, RawRecords
@@ -41,8 +41,6 @@ MIN_RATIO_LENGTH = 20
 """Length ratios are checked if at least one side has more characters than this."""
 ANY_FAULT = re.compile(f"[{re.escape(''.join(found.FAULTS.values()))}]")
 FAULT_PATTERNS = {name: re.compile(f"[{re.escape(characters)}]") for name, characters in found.FAULTS.items()}
-WITHOUT_SPACES = frozenset(["bo", "dz", "ja", "khb", "km", "lo", "lzh", "my", "nod", "th", "wuu", "yue", "zh"])
-"""Languages in which words are not counted, because they are not separated by spaces."""
 BLANK = np.uint64(0)
 """Value used as the hash of blank lines."""
 _Checked = tuple[SetCheck, dict[str, Keys], Codes]
