@@ -141,9 +141,9 @@ def model_card(run: RunDir, config: Config, weights: Sequence[Path], **export: o
     cards = [read_card(path.parent) for path in sorted(run.evaluations.glob(f"*/{SCORES}"))]
     names = [path for source in data.sources for path in files_of(source) or [getattr(source, "dataset", "")]]
     try:
-        [one] = read_json(run.exam)["exams"] if run.exam.exists() else [{"rows": {}}]
-        rows = one["rows"] if one.get("weights", hashes) == hashes else {}
-        exam = [{"row": name, **row} for name, row in rows.items()]
+        exams = read_json(run.exam)["exams"] if run.exam.exists() else []
+        own_rows = [one["rows"] for one in exams if one.get("weights", hashes) == hashes]  # it may compare several runs
+        exam = [{"row": name, **row} for rows in own_rows[:1] for name, row in rows.items()]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{run.exam}: not a table with rows ({error}); write it again, or move it away") from error
     return render(

@@ -86,8 +86,8 @@ def test_contents(run: Path, tmp_path: Path, corpus: Path) -> None:
 
 def test_the_exam_is_that_of_the_exported_weights(run: Path, tmp_path: Path) -> None:
     words = ("exam", run, "--lines", 2, "--json", run / "exam.json")
-    assert invoke(*words, "--checkpoint", "best").exit_code == 0
-    for checkpoint, is_shown in (("best", True), ("last", False)):
+    assert invoke(*words, "--checkpoint", 4).exit_code == 0
+    for checkpoint, is_shown in (("4", True), ("last", False)):
         assert invoke("export", run, "--checkpoint", checkpoint, "--output", tmp_path / checkpoint).exit_code == 0
         assert ("## Behavior tests" in card_of(tmp_path / checkpoint)[1]) == is_shown
 
@@ -121,7 +121,6 @@ def test_bad_runs_are_refused(run: Path, tmp_path: Path, form: str) -> None:
         "[]",
         '{"exams": 3}',
         '{"exams": [{"rows": [3]}]}',
-        '{"exams": [{"rows": {}}, {"rows": {}}]}',
     ):
         (run / "exam.json").write_text(text)
         refuse(f"{run}/exam.json: not a table with rows")
