@@ -142,7 +142,7 @@ def test_a_dry_run_lists_the_runs_and_checks_each_kind_once(
 def test_an_error_in_a_dry_run_names_the_run(study: Callable[[str], Path]) -> None:
     result = invoke("sweep", study("list: [{name: fits}, {name: large, tokenizer.vocab_size: 9999}]"), "--dry-run")
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: run large: ")
+    assert result.stderr.splitlines()[-1].startswith("error: run large: ")
 
 
 def test_user_errors_are_reported_before_training(study: Callable[[str], Path], tmp_path: Path) -> None:
