@@ -210,11 +210,9 @@ def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
 
 
 def _tokenizer(config: Config, existing: str | None, sides: tuple[int, ...]) -> Tokenizer:
-    return Tokenizer.load(existing if existing is not None else _trained(config, sides))
-
-
-def _trained(config: Config, sides: tuple[int, ...]) -> Path:
-    """Return the path of a tokenizer model trained on these sides of the training data; it is kept in the cache."""
+    """Load an existing model, or else one trained on these sides of the training data, which is kept in the cache."""
+    if existing is not None:
+        return Tokenizer.load(existing)
     symbols = itertools.chain(config.tokenizer.user_symbols, *tags_by_side(config.data))
     section = config.tokenizer.model_copy(update={"user_symbols": list(dict.fromkeys(symbols))})
     data, states = config.data, file_states(config.data.sources)
@@ -234,7 +232,7 @@ def _trained(config: Config, sides: tuple[int, ...]) -> Path:
         with explain_write_errors(what, "set data.cache_dir to another folder"), atomic_folder(folder) as temporary:
             train_tokenizer(_text(data, sides, states), section, temporary / JOINT)
             write_checksums(temporary)
-    return folder / JOINT
+    return Tokenizer.load(folder / JOINT)
 
 
 def _text(data: DataConfig, sides: tuple[int, ...], states: dict[str, tuple[int, int, int]]) -> Iterator[str]:

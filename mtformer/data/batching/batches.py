@@ -185,14 +185,9 @@ class TrainingBatches:
         """Return a generator of the batches of consecutive epochs, prefetched by threads.
 
         Distributed processes share the same list of batches: process `rank` gets batch `rank` of each group of
-        `num_ranks` batches. All get the same number of batches; in the last group, some may have no targets.
-
-        Args:
-            state: the initial sampler state; a batch that it divides (because batch_tokens has changed) is whole.
-            max_epochs: number of epochs; None: unlimited.
-            rank: rank of this process.
-            num_ranks: number of processes.
-            pin: copy the batches to pinned memory, from which CUDA copies asynchronously.
+        `num_ranks` batches. All get the same number of batches; in the last group, some may have no targets. A batch
+        that `state` divides (because batch_tokens has changed) is whole. `pin` copies the batches to pinned memory,
+        from which CUDA copies asynchronously.
         """
         windows = prefetch(self._windows(state, max_epochs), 1)
         return prefetch(self._share(windows, rank, num_ranks, pin), NUM_AHEAD)

@@ -49,9 +49,7 @@ codes of the reasons for removal, except duplicates."""
 
 
 def check_corpora(
-    data: DataConfig,
-    tokenizers: TokenizerPair | None,
-    advance: Callable[[str, int, int], object] = lambda name, num_pairs, num_bytes: None,
+    data: DataConfig, tokenizers: TokenizerPair | None, advance: Callable[[str, int, int], object] = lambda *_: None
 ) -> CorpusCheck:
     """Read train, dev and test sets once, and count faulty, repeated and unusual lines and pairs.
 

@@ -14,7 +14,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -170,22 +170,19 @@ def _version(file: IO[bytes]) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-class Lines:
-    """Lines of a file that is open inside a `with` statement; raises DataError if the file is missing or damaged."""
+class Lines(AbstractContextManager["Lines"]):
+    """Lines of a file, which a `with` statement closes; raises DataError if the file is missing or damaged."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.number = 0
         """Number of lines returned."""
         self._num_bytes = 0
-
-    def __enter__(self) -> "Lines":
         with reading(self.path):
             self._file = open_bytes(self.path)
         is_plain = os.path.isfile(self.path) and Path(self.path).suffix not in SUFFIXES
         self._version = _version(self._file) if is_plain else None
         self._lines: Iterator[bytes] = iter(partial(read_line, self._file, self.path), b"")
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
