@@ -123,18 +123,15 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
             return self._tasks.submit(item)
         if self._threads is not None:
             return self._threads.submit(self._function, item, 1)
-        try:
-            return self._processes().submit(_compute, item)
-        except BrokenProcessPool:
-            log.warning("a worker process was killed; its work is repeated")
-            self._pool = None
-            return self._processes().submit(_compute, item)
-
-    def _processes(self) -> ProcessPoolExecutor:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self.num_processes, context, _start, (self._function,))
-        return self._pool
+        try:
+            return self._pool.submit(_compute, item)
+        except BrokenProcessPool:
+            log.warning("a worker process was killed; its work is repeated")
+            self._pool = None
+            return self._submit(item)
 
     def _first(self, waiting: "deque[tuple[Item, Future[Result]]]") -> tuple[Item, Result]:
         """Remove the first item, and return it with its result."""

@@ -80,12 +80,15 @@ def calibrate_run(run: RunDir, translator: "Translator", sets: "list[EvalSet]") 
 
 def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", output: Path | None = None) -> None:
     """Translate and score each test set, save the results, and print a table of the scores to stdout."""
+    from mtformer.decoding.weights import is_default
     from mtformer.evaluation.card import differences, read_card
     from mtformer.evaluation.evaluate import evaluate as evaluate_one
 
     opened = RunDir.open(run)
     config = load_config(opened.config).config
     cards = {}
+    if output is None and not is_default(opened, translator.weights, config.training.best_metric):
+        log.warning("%s: `compare`, `runs` and `report` show the scores of these weights now; see --output", run)
     folders = [output / one.name if output is not None else opened.evaluation(one.name) for one in sets]
     for folder in folders:  # checked before the translation, which takes long
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -125,7 +128,8 @@ def _find_sets(
     if src is not None and ref is not None:
         files = TextFiles(src=str(src), tgt=str(ref), src_lang=src_lang, tgt_lang=to)
         name = re.sub(r"(?<=.)(\.[^.]+)?(\.(gz|xz|zst))?$", "", src.name).replace(".", "-")  # "a-b" for a.b.en.gz
-        is_other = name in data.test and getattr(data.test[name], "src", None) != os.path.abspath(src)
+        known, own = data.test.get(name), [os.path.abspath(path) for path in (src, ref)]
+        is_other = known is not None and [getattr(known, side, None) for side in ("src", "tgt")] != own
         return [source_set(name + "-file" * is_other, files, data)]
     found = named_sets(data.test, data) or [source_set("dev", source, data) for source in data.dev_sources if or_dev]
     sets = [one for one in found if to in (None, one.tgt_lang)]
@@ -202,6 +206,7 @@ def exam(
         raise ConfigError(f"{json_file}: is a folder; name a file")
     require_no_input(json_file, src, ref, limits)
     accepted = read_limits(limits) if limits is not None else []
+    runs = list(dict.fromkeys(runs))
     translators = [load([run], to) for run in runs]
     test = _find_sets(runs[0], src, ref, None, to, or_dev=True)[0]
     translators = [one.into(test.tgt_lang) for one in translators]

@@ -174,6 +174,7 @@ class TranslateBlock:
             "weights": [f"{path.parent.name}/{path.name} {file_sha256(path)[:12]}" for path in one.weights],
             "device": one.engine.device,
             "precision": one.engine.dtype,
+            **({} if one.models else {"backend": "ctranslate2"}),
             **one.decoding.output_settings(),
         }
         if one.engine.target != Target():

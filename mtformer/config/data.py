@@ -167,7 +167,7 @@ class CorpusConfig(Section):
 
     removed = {"weight_changes": []}
 
-    sources: Annotated[list[Source], Field(min_length=1)]
+    sources: Annotated[list[Source], Field(min_length=1), Key(on_resume="same")]
     """Sources, concatenated in this order."""
     weight: Annotated[float, Field(gt=0.0)] = 1.0
     """Number of times that each pair occurs in an epoch; 2: twice, 0.5: every other pair."""

@@ -69,15 +69,9 @@ def open_model(
         raise DeviceError(f"precision '{precision}': CTranslate2 does not support it on {device}; use {names}")
     threads = torch.get_num_threads()
     workers = min(threads, MAX_WORKERS) if device == "cpu" else 1
+    options = {"device": device, "compute_type": usable[precision], "max_queued_batches": -1}
     try:
-        model = library.Translator(
-            str(folder),
-            device=device,
-            compute_type=usable[precision],
-            inter_threads=workers,
-            intra_threads=threads // workers,
-            max_queued_batches=-1,
-        )
+        model = library.Translator(str(folder), inter_threads=workers, intra_threads=threads // workers, **options)
     except RuntimeError as error:
         raise CheckpointError(f"{folder}: cannot be loaded ({str(error).splitlines()[0]}); export it again") from error
     torch.set_num_threads(threads)  # the library changes the OpenMP setting

@@ -99,12 +99,8 @@ def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
         "rotary_base": SINUSOID_BASE,
     }
     encoder = specs.TransformerEncoderSpec(config.num_encoder_layers, **common)
-    decoder = specs.TransformerDecoderSpec(
-        config.num_decoder_layers,
-        alignment_layer=alignment_layer(config.num_decoder_layers),
-        alignment_heads=config.num_heads,
-        **common,
-    )
+    alignment = {"alignment_layer": alignment_layer(config.num_decoder_layers), "alignment_heads": config.num_heads}
+    decoder = specs.TransformerDecoderSpec(config.num_decoder_layers, **alignment, **common)
     _fill_ends(encoder, encoder.embeddings[0], model.src_embedding, model.src_positions, model.encoder_norm)
     _fill_ends(decoder, decoder.embeddings, model.tgt_embedding, model.tgt_positions, model.decoder_norm)
     decoder.projection.weight = _copy(model.output)

@@ -15,7 +15,7 @@ from typing import Any
 from bs4 import BeautifulSoup, Tag, UnusualUsageWarning
 from bs4.builder import HTMLTreeBuilder
 from bs4.dammit import EntitySubstitution
-from bs4.element import Doctype, NavigableString, PageElement, PreformattedString
+from bs4.element import Declaration, Doctype, NavigableString, PageElement, PreformattedString
 from bs4.exceptions import ParserRejectedMarkup
 from bs4.formatter import HTMLFormatter
 
@@ -43,6 +43,7 @@ AMPERSAND = re.compile(r"(<(script|style)\b.*?</\2|<!--.*?-->)|&(?=\w+=)", re.IG
 START_BYTE, BYTE = re.compile("<0x[0-7C-F][0-9A-F]>"), re.compile("<0x[89AB][0-9A-F]>")
 """Tokens for the first byte and for the other bytes of a character, with `tokenizer.byte_fallback`."""
 UNCLOSED = re.compile(r"<(script|style)\b(?:(?!</\1).)*\Z", re.IGNORECASE | re.DOTALL)
+ENCODING = re.compile(r"""(<\?xml[^>]*?encoding=["'])[\w-]+""")
 LONG_NUMBER = re.compile(r"(?<=&#)\d{8,}")
 """Number of a character reference that is too large for a character, or even for `int`."""
 warnings.filterwarnings("ignore", category=UnusualUsageWarning)  # about text that looks like a URL
@@ -70,6 +71,7 @@ class Fragment:
 
     def __init__(self, html: str) -> None:
         self.text = LONG_NUMBER.sub("9999999", html.encode("utf-8", "replace").decode("utf-8"))
+        self.text = ENCODING.sub(r"\1utf-8", self.text, count=1)
         self.text = AMPERSAND.sub(lambda match: match[1] or "&amp;", self.text)
         if unclosed := UNCLOSED.search(self.text):  # html.parser may drop its text
             self.text += f"</{unclosed[1]}>"
@@ -87,7 +89,7 @@ class Fragment:
             words_of[id(kept)] = "" if tag.name in WITHOUT_TEXT else tag.get_text()
             blocks.update([id(kept)] * (id(tag) in blocks))
             tag.replace_with(kept)
-        stack, runs = list[Tag]([soup]), []
+        stack, runs = list[Tag]([soup]), dict[int, _Run]()
         while stack:
             for is_block, nodes in groupby(list(stack.pop().contents), key=lambda node: id(node) in blocks):
                 if is_block:
@@ -96,8 +98,9 @@ class Fragment:
                     first, *others = nodes
                     root = first.wrap(soup.new_tag("run"))
                     root.extend(others)
-                    runs.append(_Run(root, words_of))
-        self.soup, self.runs = soup, [run for run in runs if run.text or not run.root.unwrap()]
+                    runs[id(root)] = _Run(root, words_of)
+        in_order = [runs[id(tag)] for tag in soup.find_all("run") if id(tag) in runs]
+        self.soup, self.runs = soup, [run for run in in_order if run.text or not run.root.unwrap()]
         self.lines = [run.text for run in self.runs]
 
     def join(self, translations: Sequence[Translation]) -> str:
@@ -121,11 +124,15 @@ class _Tag(Tag):
     __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
 
+class _Declaration(Declaration):
+    PREFIX, SUFFIX = "<![", "]>"  # as in <![if !vml]>
+
+
 class _Doctype(Doctype):
     SUFFIX = ">"  # without the line end that Doctype adds
 
 
-CLASSES = {Tag: _Tag, Doctype: _Doctype}
+CLASSES = {Tag: _Tag, Declaration: _Declaration, Doctype: _Doctype}
 
 FORMATTERS = [HTMLFormatter(EntitySubstitution.substitute_xml, end) for end in ("", "/")]  # HTML: <br>, XHTML: <br/>
 for _formatter in FORMATTERS:

@@ -1,6 +1,7 @@
 """Translator input: checking lines, prefixes and phrases, and converting them to segments."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -56,7 +57,7 @@ def required_terms(glossary: Sequence[tuple[str, str]], text: str) -> list[str]:
 
     Terms match whole words; case matters only for terms with capitals. A term inside a longer one does not count.
     """
-    text, found = " ".join(text.split()), []
+    text, found = unicodedata.normalize("NFC", " ".join(text.split())), []
     folded = text.casefold()
     for src, tgt in glossary:
         if src.casefold() in folded:
@@ -184,17 +185,9 @@ def make_segments(
             if source:
                 own = [term for term in required_terms(glossary, text) if term in whole_terms]
                 terms = [ids for ids in _phrase_ids(own, tokenizers.tgt) if UNK not in ids]
-                segments.append(
-                    Segment(
-                        source=[*source, EOS],
-                        line=number,
-                        prefix=prefix,
-                        prefix_pieces=prefix_pieces,
-                        required=[*required, *terms],
-                        text=text,
-                        continues_word=not (before[-1].isspace() or text[0].isspace()),
-                    )
-                )
+                phrases, continues_word = [*required, *terms], not (before[-1].isspace() or text[0].isspace())
+                one = Segment([*source, EOS], number, prefix, prefix_pieces, phrases, text, continues_word)
+                segments.append(one)
                 prefix, prefix_pieces = [], []  # they belong to the first segment only
             before = text
     return segments

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 from pydantic import ValidationError
 
@@ -188,7 +189,10 @@ class Translator:
         """
         decoding, tgt = override(self.decoding, **settings), self.tokenizers.tgt
         self.engine.check(decoding, required is not None or glossary is not None)
-        terms = sorted((glossary or {}).items(), key=lambda term: (-len(term[0]), term[0].islower()))
+        pairs = [(normalize("NFC", " ".join(src.split())), tgt.strip()) for src, tgt in (glossary or {}).items()]
+        if not all(map(all, pairs)):
+            raise DataError("a glossary term is blank, or its translation is; leave it out")
+        terms = sorted(pairs, key=lambda term: (-len(term[0]), term[0].islower()))
         given = check_inputs(lines, prefixes, required, tgt, self.max_tokens, first_line, terms)
         inputs = without_capitals(given, self.tokenizers.src)
         num_tags = len(self.engine.target.tags)
@@ -206,13 +210,13 @@ class Translator:
             found = self._search(segments, postprocess, report)
             again = []  # without one of the required phrases, or without all
             for i, segment in enumerate(segments):
-                if segment.required and _fails(segment, found[i]):
+                if segment.required and self._fails(segment, found[i]):
                     fewer = {(), *combinations(segment.required, len(segment.required) - 1)}
                     again += [(i, replace(segment, required=phrases)) for phrases in fewer]
             n_bests = self._search([one for _, one in again], postprocess, lambda count: None)
             results = zip(again, n_bests, strict=True)
             for (i, segment), n_best in sorted(results, key=lambda one: (len(one[0][1].required), one[1][0].score)):
-                found[i] = found[i] if _fails(segment, n_best) else n_best
+                found[i] = found[i] if self._fails(segment, n_best) else n_best
         by_line: list[list[list[Translation]]] = [[] for _ in lines]
         for segment, n_best in zip(segments, found, strict=True):
             by_line[segment.line - first_line].append(n_best)
@@ -247,6 +251,16 @@ class Translator:
                 num_left.subtract(segment.line for segment in some)
                 report(sum(num_left[line] == 0 for line in {segment.line for segment in some}))
         return found
+
+    def _fails(self, segment: Segment, n_best: Sequence[Translation]) -> bool:
+        """Return True if the best translation lacks required phrases, or has what they may cause.
+
+        That is a repetition or, for a phrase that does not fit, a further sentence.
+        """
+        phrases = self.tokenizers.tgt.decode(segment.required)
+        num, most, *within = (len(split_sentences(one)) for one in (n_best[0].text, segment.text, *phrases))
+        has_more = num > most + sum(within) - len(within)
+        return has_more or REPETITION in n_best[0].flags or bool(missing(n_best[0].tokens, segment.required))
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], progress: Callable[[int], object] | None = None
@@ -285,15 +299,6 @@ class Translator:
             raise MtformerError(f"{where}the model's scores are not finite; {what}{remedy}")
 
 
-def _fails(segment: Segment, n_best: Sequence[Translation]) -> bool:
-    """Return True if the best translation lacks required phrases, or has what they may cause.
-
-    That is a repetition or, for a phrase that does not fit, a further sentence.
-    """
-    has_more = len(split_sentences(n_best[0].text)) > len(split_sentences(segment.text))
-    return has_more or REPETITION in n_best[0].flags or bool(missing(n_best[0].tokens, segment.required))
-
-
 def _load_own(
     members: Sequence[Member], tokenizers: TokenizerPair, device_name: str, precision: str | None
 ) -> tuple[Engine, list[Path]]:
@@ -307,7 +312,7 @@ def _load_own(
         if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
             what = f"its tokenizer differs from that of {members[0][0].path}"
             raise CheckpointError(f"{run.path}: {what}; an ensemble needs identical tokenizers")
-        languages = [(one.data.language_tags, one.data.directions[0]) for one in (config, members[0][1])]
+        languages = [(one.data.language_tags, one.data.directions) for one in (config, members[0][1])]
         if languages[0] != languages[1]:
             raise ConfigError(f"{run.path}: translates other languages, or has other tags, than {members[0][0].path}")
         paths = find_weights(run, checkpoint, config.training.best_metric)

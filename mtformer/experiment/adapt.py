@@ -105,7 +105,7 @@ def adaptation_config(
     if old_dev is not None:
         if _is_tmx(old_sources[0]):
             raise ConfigError(f"{old_dev}: --old-dev does not read TMX; give a TSV or JSONL file, or SRC,TGT")
-        deque(read_pairs(old_sources[0], data), maxlen=0)  # a wrong file is refused before anything is written
+        deque(_read(old_dev, data), maxlen=0)  # a wrong file is refused before anything is written
     if not old_sources:
         log.warning("no old dev set: it is not measured how much the model forgets; name one with --old-dev")
     dev_sets = {f"old{number or ''}": _plain(source) for number, source in enumerate(old_sources)}

@@ -25,6 +25,7 @@ from mtformer.evaluation.scores import sentence_chrf
 from mtformer.experiment.run_state import lock_run
 from mtformer.files import atomic_file, file_sha256, write_text
 from mtformer.run_dir import RunDir
+from mtformer.text.tokenizer import Tokenizer
 from mtformer.workers import Workers
 
 SHARD_LINES = 2_000
@@ -92,6 +93,8 @@ def distilled_config(
         "monolingual": [_hash(path) for path in monolingual],
     }
     require_sources(data)  # what cannot be read is reported before the teacher translates
+    for model in filter(None, (student.tokenizer.src_model, student.tokenizer.tgt_model)):
+        Tokenizer.load(model)
     for one in monolingual:
         read_lines(one)
     made_with = json.dumps(values, indent=2) + "\n"

@@ -113,6 +113,7 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     chosen, prepared, step, checked = try_config(config, run)
     tokenizers, corpus = prepared.tokenizers, measure(config)
     sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
+    recommended = (f"recommended for {corpus.pairs:,} pairs", differences(config, recommend(corpus)))
     is_long = checked.total_seconds > 3600 and config.training.max_epochs is None
     steps_per_epoch = prepared.batches.sizes().num_batches / chosen.training.accumulation_steps
     return [
@@ -126,7 +127,7 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
         *((f"parameters, {part}", f"{count:,}") for part, count in count_parameters(step.model).items()),
         *checked.lines(),
         *([("to train for an hour", "training.max_minutes=60")] if is_long else []),
-        (f"recommended for {corpus.pairs:,} pairs", differences(config, recommend(corpus))),
+        *([recommended] if config.training.init_from is None else []),  # otherwise, the run determines the sizes
     ]
 
 
@@ -168,7 +169,6 @@ def check_memory(
     if training.max_epochs is not None:
         of_epochs = training.max_epochs * sizes.num_batches / (training.accumulation_steps * step.ranks.size)
         training = training.model_copy(update={"max_steps": max(1, min(training.max_steps, math.ceil(of_epochs)))})
-    _warn_of_schedule(config.training, training.max_steps)
     for batch in (largest, sizes.longest):
         step.check_memory(batch)  # allocates memory and initializes kernels; only the next call is timed
     seconds = step.check_memory(largest)
@@ -188,6 +188,7 @@ def check_memory(
     if training.max_minutes is not None:
         fitting = fitting_steps(60 * training.max_minutes, mean_step_seconds, validation_seconds, training)
         num_steps = min(num_steps, fitting)
+    _warn_of_schedule(config.training, num_steps)
     every = training.validate_every
     return MemoryCheck(
         shape=f"{largest.num_pairs:,} pairs, {largest.src_BS.size(1)} x {largest.tgt_in_BT.size(1)} tokens",
@@ -224,12 +225,10 @@ def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: 
 
 def _warn_of_schedule(training: TrainingConfig, num_steps: int) -> None:
     """Log a warning about parts of the schedule that training, of `num_steps` steps, does not reach."""
-    if num_steps < training.max_steps and training.schedule in TO_THE_END:
+    if num_steps < training.max_steps and training.schedule in TO_THE_END and training.max_minutes is None:
         what = f"training ends after about {num_steps} steps (max_epochs), before the learning rate has decayed"
         log.warning("%s; set training.max_steps to that", what)
-    if training.max_minutes is not None:
-        return  # the warmup is shortened
-    if training.warmup_steps >= num_steps:
+    if training.warmup_steps >= num_steps and training.max_minutes is None:  # which shortens the warmup
         log.warning("training ends in the warmup: training.warmup_steps %d, %d steps", training.warmup_steps, num_steps)
     if training.consistency != "none" and training.consistency_start >= num_steps:
         start = training.consistency_start

@@ -27,7 +27,7 @@ from mtformer.data.store.prepare import Advance, log_progress, prepare
 from mtformer.decoding.sentences import split_sentences
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights
-from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log
+from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log, require_extra
 from mtformer.evaluation.evaluate import source_set
 from mtformer.evaluation.scores import for_language, make_metric
 from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, json_sha256, verify, write_checksums
@@ -101,14 +101,16 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
         raise ConfigError("data.train: no training data; give at least one source")
     if config.training.patience is not None and not config.data.dev_sources:
         raise ConfigError("training.patience needs data.dev; add a dev set, or remove patience")
+    if config.training.tensorboard:
+        require_extra("training.tensorboard", "tensorboard", "tensorboard")
     require_sources(config.data)
     for name, source in config.data.test.items():
         source_set(name, source, config.data)  # reports an unreadable test set before training instead of after it
     for tgt_lang in config.data.target_languages if config.data.dev_sources or config.data.test else ():
         make_metric("bleu", for_language(config.evaluation, tgt_lang))  # its tokenizer may not be available
-    noise = config.data.noise
-    if (noise.word_dropout or noise.typos) and base_code(config.data.src_lang) in WITHOUT_SPACES:
-        log.warning("data.noise: word_dropout and typos need spaces between words; %s has none", config.data.src_lang)
+    noise, unspaced = config.data.noise, [src for src, _ in config.data.directions if base_code(src) in WITHOUT_SPACES]
+    if unspaced and (noise.word_dropout or noise.typos):
+        log.warning("data.noise: word_dropout and typos need spaces between words; %s has none", unspaced[0])
     exists = tokenizer_folder.is_dir()
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
     needs_text = any(config.data.noise.model_dump().values())

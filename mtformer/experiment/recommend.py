@@ -66,25 +66,26 @@ class CorpusSize(NamedTuple):
 
 def measure(config: Config) -> CorpusSize:
     """Return the size of all training corpora, without filters; raise DataError if there are no pairs."""
-    data, pairs, characters, words, letters = config.data, 0, 0.0, set[str](), set[str]()
+    data, pairs, characters = config.data, 0, 0.0
+    words, letters = ([set[str]()] * 2 if config.tokenizer.joint else [set[str](), set[str]()] for _ in range(2))
     for source in data.sources:
         rows = islice(read_pairs(source, data), MAX_PAIRS - pairs)
         while some := list(islice(rows, 10_000)):
             pairs += len(some)
             sides = list(zip(data.languages(source), zip(*some, strict=True), strict=True))
             lengths = [Alphabet(language).count(lines).length for language, lines in sides]
-            characters += float(np.maximum(*lengths).sum())
-            for language, lines in sides:
-                letters.update(*lines)
+            characters += float(np.maximum(*lengths).clip(max=CHARACTERS_PER_TOKEN * data.filters.max_tokens).sum())
+            for (language, lines), own, own_letters in zip(sides, words, letters, strict=True):
+                own_letters.update(*lines)
                 if base_code(language) in WITHOUT_SPACES:
-                    words.update(line[place : place + 2] for line in lines for place in range(len(line)))
+                    own.update(line[place : place + 2] for line in lines for place in range(len(line)))
                 else:
-                    words.update(*map(str.split, lines))
+                    own.update(*map(str.split, lines))
     if not pairs:
         raise DataError("the training corpus is empty")
-    fewest = 4 + len(letters) + 256 * config.tokenizer.byte_fallback + len(config.tokenizer.user_symbols)
+    fewest = 4 + max(map(len, letters)) + 256 * config.tokenizer.byte_fallback + len(config.tokenizer.user_symbols)
     pairs_of_both = min(MAX_PAIRS, pairs * (2 if data.both_directions else 1))
-    return CorpusSize(pairs_of_both, characters / pairs, len(words), fewest)
+    return CorpusSize(pairs_of_both, characters / pairs, min(map(len, words)), fewest)
 
 
 def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:

@@ -181,11 +181,8 @@ def format_value(value: Any) -> str:
 
 def _is_sample(record: Record) -> bool:
     rows = record.get("samples")
-    return (
-        is_number(record["step"])
-        and isinstance(rows, list)
-        and all(isinstance(row, list) and len(row) == 3 and all(isinstance(text, str) for text in row) for row in rows)
-    )
+    has_rows = isinstance(rows, list) and all(isinstance(row, list) and [*map(type, row)] == [str] * 3 for row in rows)
+    return has_rows and is_number(record["step"])
 
 
 @dataclass

@@ -79,20 +79,18 @@ def _prepare(
     if is_resumed and checkpoint is None:  # the corpora may have been corrected; else the tokenizer is in the cache
         shutil.rmtree(run.tokenizer, ignore_errors=True)
         write_config(run, run.config.read_text(encoding="utf-8"))  # with checksums of the remaining files
+    is_resumed, checkpoint = ranks.gather((is_resumed, checkpoint))[0]
+    earlier = read_meta(checkpoint)["made_with"] if checkpoint is not None else {}
+    precision = ranks.gather(_pick_precision(config, device, earlier))[0]
     with ranks.main_first():
         if not ranks.is_main and not run.tokenizer.is_dir():
             what = f"process {ranks.rank} cannot read the files that process 0 wrote"
             raise CheckpointError(f"{run.path}: {what}; set --run-dir to a folder that all machines share")
         prepared = prepare_experiment(config, run.tokenizer, progress.prepared)
-    is_resumed, checkpoint = ranks.gather((is_resumed, checkpoint))[0]
-    earlier = read_meta(checkpoint)["made_with"] if checkpoint is not None else {}
-    precision = ranks.gather(_pick_precision(config, device, earlier))[0]
     made_with = describe_environment(config, prepared, device, precision, ranks.size)
     made_with["compiled"] = bool(earlier.get("compiled"))  # decided by `check_memory`
     if checkpoint is not None:
         compare_environments(run, earlier, made_with)
-    if ranks.is_main:
-        write_text(run.data_report, json.dumps(prepared.report(), indent=2, ensure_ascii=False) + "\n")
     step = make_step(config, prepared, device, precision, ranks)
     is_auto = config.training.batch_tokens == "auto"
     resolved, prepared = choose_batches(config, prepared, step, earlier.get("batch_tokens") if is_auto else None)
@@ -109,14 +107,20 @@ def _prepare(
         if trainer.position.step > config.training.max_steps:
             what = f"training.max_steps {config.training.max_steps} is below the last checkpoint"
             raise CheckpointError(f"{run.path}: {what}, of step {trainer.position.step}; raise it")
-        unused = [key for key, *_ in changes if key_metadata(key).on_resume == "warn"]
+        is_new = earlier.get("training data") != made_with["training data"]
+        late = ("training.ema_decay", *(["data.train", "data.corpora", "data.filters"] if is_new else []))
+        unused = [key for key, *_ in changes if key_metadata(key).on_resume == "warn" or key.startswith(late)]
         if unused and (trainer.is_done() or next(trainer.batches_from(trainer.position.place), None) is None):
             what = f"is finished, so {', '.join(unused)} would have no effect; raise training.max_steps"
             raise CheckpointError(f"{run.path}: {what}, or choose another folder with --run-dir")
+    if ranks.is_main:
+        write_text(run.data_report, json.dumps(prepared.report(), indent=2, ensure_ascii=False) + "\n")
     checked = None
     if not trainer.is_done():
         checked = check_memory(resolved, prepared, step, run, earlier.get("compiled"), trainer.position.step)
         made_with["compiled"] = step.is_compiled
+        if config.training.max_epochs is not None:
+            trainer.expected_steps = checked.num_steps
         log.info("memory check:%s", "".join(f"\n  {what:<15} {value}" for what, value in checked.lines()))
     return trainer, is_resumed, checked
 

@@ -36,6 +36,8 @@ INTERVALS = {"validate_every": 7, "log_every": 4}
 """Validations occur before the stop, after it and at the end; one log interval includes the stop."""
 REPRODUCED_STEPS = 50
 SECONDS = ("seconds", "seconds_before")
+SOURCE = re.compile(r"data\.(train|corpora|dev|test)\.")
+"""Keys of sources, which cannot be set to null."""
 
 Part = Callable[[Config, Path, int | None], None]
 """Function (config, run directory, stop step) that starts or resumes the run and trains to that step or the end."""
@@ -256,7 +258,8 @@ def _settings_before(run: RunDir, num_steps: int) -> list[str]:
     before: dict[str, Any] = {}
     for record in read_records(run.metrics):
         if record["kind"] == "resume" and record["step"] >= num_steps:
-            before = {**{key: change[0] for key, change in record["changes"].items() if key in keys}, **before}
+            known = {key: change[0] for key, change in record["changes"].items() if key in keys}
+            before = {**{key: old for key, old in known.items() if old is not None or not SOURCE.match(key)}, **before}
     return [f"{key}={json.dumps(value)}" for key, value in before.items()]
 
 

@@ -25,7 +25,7 @@ from mtformer.evaluation.card import read_card
 from mtformer.export.huggingface import write_huggingface
 from mtformer.export.vocabulary_map import write_vocabulary_map
 from mtformer.files import atomic_file, atomic_folder, file_sha256, read_json, write_checksums
-from mtformer.run_dir import MODEL_CARD, MULTI_SENTENCE_SHARE, SCORES, RunDir
+from mtformer.run_dir import CT2_VOCABULARY_MAP, MODEL_CARD, MULTI_SENTENCE_SHARE, SCORES, RunDir
 from mtformer.templating import render
 from mtformer.text.tags import language_tag
 from mtformer.text.tokenizer import BYTE_PIECE, TokenizerPair
@@ -123,7 +123,8 @@ def write_companions(
     data = loading.without_files(config.data)
     data = data.model_copy(update={"language_pairs": pairs, "both_directions": False})
     tokenizers.save(inside.tokenizer)
-    if run.confidence.exists() and is_default(run, weights, config.training.best_metric):
+    is_fitted = is_default(run, weights, config.training.best_metric)  # a vocabulary map increases all probabilities
+    if run.confidence.exists() and is_fitted and not (inside.path / CT2_VOCABULARY_MAP).exists():
         shutil.copyfile(run.confidence, inside.confidence)
     text = loading.dump_config(loading.without_files(config).model_copy(update={"data": data}))
     inside.config.write_text(text, encoding="utf-8")

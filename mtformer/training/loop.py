@@ -76,6 +76,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.given = self.config = self.experiment.training
         self.budget: Budget | None = None
+        self.expected_steps = self.given.max_steps  # fewer with `max_epochs`
         self.ranks = self.step.ranks
         self.stop = StopSignal()
         self.window = Window()
@@ -86,6 +87,8 @@ class Trainer:
         """First micro-batch of the last step."""
         self.saved_step = 0
         """Step of the latest checkpoint of this run that is not temporary."""
+        self.resumed: dict[str, Any] | None = None
+        """Record of the resume, written when training starts, because the caller may refuse it."""
         self.start = 0.0
         """Time at which training would have started without interruptions."""
 
@@ -108,14 +111,12 @@ class Trainer:
             return
         for path in (self.run.metrics, self.run.samples):
             cut_after(path, self.position.step, not meta["is_temporary"], meta["logs"].get(path.name))
-        prune(self.run, self.config)  # the previous process may have been killed before pruning
         schedule = [key for key in config_changes if key.removeprefix("training.") in SCHEDULE_KEYS]
         jump = self._jump(f"{' and '.join(schedule)} changed") if schedule else {}
         before = meta["made_with"]
         other = {key: [before.get(key), value] for key, value in self.made_with.items() if before.get(key) != value}
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        changes = {**config_changes, **jump, **other}
-        self.metrics.write("resume", self.position.step, time=now, changes=changes)
+        self.resumed = {"time": now, "changes": {**config_changes, **jump, **other}}
         if checkpoint is not None:
             log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
 
@@ -170,6 +171,9 @@ class Trainer:
         if self.given.max_minutes is not None:
             self.budget = Budget(self.given, 60 * self.given.max_minutes, validation_seconds, self.plans)
         with self.stop, self.metrics:
+            if self.resumed is not None:
+                prune(self.run, self.config)  # the previous process may have been killed before pruning
+                self.metrics.write("resume", self.position.step, **self.resumed)
             if self.position.step % self.config.validate_every == 0:
                 self._validate()  # if the interrupted run has not finished this
             batches = self.batches_from(self.position.place)
@@ -183,7 +187,9 @@ class Trainer:
                 self._one_step(micro_batches)
                 if self.position.step % self.config.validate_every == 0:
                     self._validate()
-            if 0 < self.position.step <= int(self.step.skipped_in_a_row):
+            if not self.position.step:
+                raise MtformerError("training ended before its first step; raise training.max_epochs, or the weights")
+            if self.position.step <= int(self.step.skipped_in_a_row):
                 raise self._diverged("the gradient was not finite in any step")
             self._validate()
             self._stop_if_signaled()
@@ -274,7 +280,8 @@ class Trainer:
         figures = None
         if is_logged:
             figures = self.window.figures(self.ranks)
-            steps_left = relative_cost(self.config, step, self.config.max_steps)  # of the length of this one
+            last = max(step, min(self.config.max_steps, self.expected_steps))
+            steps_left = relative_cost(self.config, step, last)  # of the length of this one
             steps_left /= relative_cost(self.config, step - 1, step)
             figures["seconds_left"] = steps_left * figures["seconds_per_step"]
         if self.ranks.is_main:

@@ -13,7 +13,7 @@ import torch
 from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.device import peak_bytes
-from mtformer.errors import log, require_extra
+from mtformer.errors import log
 from mtformer.run_dir import RunDir
 from mtformer.training.history import append_record
 from mtformer.training.ranks import ALONE, Ranks
@@ -32,7 +32,6 @@ class Metrics(ExitStack):
         self.is_main = is_main
         self.tensorboard: Any = None
         if is_main and config.training.tensorboard:
-            require_extra("training.tensorboard", "tensorboard", "tensorboard")
             from torch.utils.tensorboard import SummaryWriter
 
             self.tensorboard = self.enter_context(SummaryWriter(str(run.tensorboard)))

@@ -330,9 +330,18 @@ def test_infinite_weights_stay_infinite() -> None:
 
 def test_a_missing_old_dev_set_is_refused_before_anything_is_written(run: Path, new_text: Path, tmp_path: Path) -> None:
     words = ("adapt", run, "--train", new_text, "--run-dir", tmp_path / "new")
-    result = invoke(*words, "--old-dev", tmp_path / "no.tsv")
-    assert (result.exit_code, (tmp_path / "new").exists()) == (2, False)
-    assert result.stderr.splitlines()[-1].startswith(f"error: {tmp_path}/no.tsv: ")
+    (tmp_path / "x.de").write_text("Ein Hund.\n")
+    (tmp_path / "x.en").write_text("A dog.\n")
+    for old, message in (
+        (tmp_path / "no.tsv", f"{tmp_path}/no.tsv: "),
+        (
+            f"{tmp_path}/x.de,{tmp_path}/x.en",
+            f"{tmp_path}/x.de: its name ends with .de, but the model translates en-de",
+        ),
+    ):
+        result = invoke(*words, "--old-dev", old)
+        assert (result.exit_code, (tmp_path / "new").exists()) == (2, False)
+        assert result.stderr.splitlines()[-1].startswith(f"error: {message}")
 
 
 def test_an_adaptation_is_not_resumed_with_other_text(

@@ -171,3 +171,9 @@ def test_a_finished_run_keeps_the_confidence_that_was_fitted_for_it(run: Path, m
     (run / "confidence.json").unlink()
     assert invoke(*words).exit_code == 0
     assert [one.path for one in fitted] == [run]
+
+
+def test_further_training_removes_the_confidence_of_the_earlier_weights(run: Path) -> None:
+    (run / "confidence.json").write_text("{}")
+    result = invoke("train", RunDir(run).config, "--run-dir", run, "--resume", "training.max_steps=13")
+    assert (result.exit_code, (run / "confidence.json").exists()) == (0, False), result.stderr

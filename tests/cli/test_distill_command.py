@@ -136,9 +136,10 @@ def test_the_translation_nearest_to_the_reference_is_used() -> None:
 def test_what_cannot_be_distilled_is_refused_before_translating(
     trained: tuple[Path, Result], student: Path, tmp_path: Path
 ) -> None:
-    def refuse(changes: dict[str, Any], message: str, *words: object) -> None:
+    def refuse(changes: dict[str, Any], message: str, *words: object, **tokenizer: object) -> None:
         values = yaml.safe_load(student.read_text())
         values["data"] |= changes
+        values["tokenizer"] |= tokenizer
         path = tmp_path / "changed.yaml"
         path.write_text(yaml.safe_dump(values))
         result = invoke("distill", trained[0], "--config", path, "--run-dir", tmp_path / "new", *words)
@@ -155,6 +156,7 @@ def test_what_cannot_be_distilled_is_refused_before_translating(
     refuse({}, "not UTF-8", "--mono", tmp_path / "latin.en")
     refuse({"corpora": {"distilled": {"sources": [{"tsv": "a.tsv"}]}}}, "choose another")
     refuse({"language_pairs": ["en fr"], "language_tags": "source"}, "one direction")
+    refuse({}, "x.model: the tokenizer cannot be read", src_model="x.model")
 
 
 def test_the_teacher_runs_without_ctranslate2_if_it_does_not_support_its_settings(

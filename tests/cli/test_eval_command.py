@@ -1,5 +1,6 @@
 """`mtformer eval`: the table, the score card."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from program import invoke
 from typer.testing import Result
 
 from mtformer.evaluation.card import differences, read_card, read_texts
-from mtformer.files import file_sha256
+from mtformer.files import file_sha256, write_checksums
 from mtformer.run_dir import RunDir
 
 
@@ -38,6 +39,29 @@ def test_the_results_of_a_test_set_are_not_replaced_by_those_of_another(
     own = ("eval", trained[0], "--src", corpus / "test.en", "--ref", corpus / "test.de", "--output", tmp_path / "own")
     assert invoke(*own).exit_code == 0
     assert {path.name for path in (tmp_path / "own").iterdir()} == {"test"}
+    shutil.copytree(trained[0], tmp_path / "run")
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("    small:", "    test:"))
+    write_checksums(tmp_path / "run")
+    for ref in ("test.de", "test.en"):
+        words = ("eval", tmp_path / "run", "--src", corpus / "test.en", "--ref", corpus / ref)
+        assert invoke(*words, "--output", tmp_path / ref).exit_code == 0
+    names = [path.name for ref in ("test.de", "test.en") for path in (tmp_path / ref).iterdir()]
+    assert names == ["test", "test-file"]
+
+
+def test_scores_of_other_weights_do_not_replace_those_of_the_run_without_a_warning(
+    trained: tuple[Path, Result], tmp_path: Path
+) -> None:
+    shutil.copytree(trained[0], tmp_path / "run")
+    for options, warns in (
+        ([], False),
+        (["--checkpoint", 4], True),
+        (["--checkpoint", 4, "--output", tmp_path], False),
+    ):
+        result = invoke("eval", tmp_path / "run", *options)
+        assert result.exit_code == 0, result.stderr
+        assert ("show the scores of these weights now; see --output" in result.stderr) == warns
 
 
 def test_replaced_scores_with_other_settings_are_reported(trained: tuple[Path, Result], tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ def test_two_runs_in_one_table(trained: tuple[Path, object], tmp_path: Path) -> 
     assert [row[:2] for row in rows] == [[name, str(run)] for name in ROWS for run in (trained[0], other)]
     assert [row[2:] for row in rows[::2]] == [row[2:] for row in rows[1::2]], "the bundle has the same weights"
     assert (rows[-1][2], rows[-1][-1]) == ("9", "100.0"), "samples do not depend on batches"
+    result = invoke("exam", trained[0], trained[0], "--lines", 2, "--beam-size", 1, "--json", tmp_path / "card.json")
+    assert (result.exit_code, len(json.loads((tmp_path / "card.json").read_text())["exams"])) == (0, 1)
 
 
 def test_the_lines_come_from_files_the_test_set_or_the_dev_set(run: Path, corpus: Path, tmp_path: Path) -> None:

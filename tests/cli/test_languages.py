@@ -8,6 +8,8 @@ import pytest
 from program import invoke
 
 from mtformer.decoding.translator import Translator
+from mtformer.errors import ConfigError
+from mtformer.files import write_checksums
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import TokenizerPair
 
@@ -138,6 +140,14 @@ def test_ctranslate2_supports_source_tags(both: RunDir, tmp_path: Path) -> None:
     assert theirs.exit_code == 0, theirs.stderr
     one, other = json.loads(ours.stdout), json.loads(theirs.stdout)
     assert (one["text"], one["score"]) == (other["text"], pytest.approx(other["score"], abs=1e-4))
+
+
+def test_runs_with_other_directions_cannot_form_an_ensemble(both: RunDir, tmp_path: Path) -> None:
+    copy = RunDir(shutil.copytree(both.path, tmp_path / "run"))
+    copy.config.write_text(copy.config.read_text().replace("both_directions: true", "both_directions: false"))
+    write_checksums(copy.path)
+    with pytest.raises(ConfigError, match="translates other languages, or has other tags, than"):
+        Translator.load([both.path, copy.path])
 
 
 def test_changes_to_the_mixture_are_logged_on_resume(both: RunDir, corpus: Path, tmp_path: Path) -> None:

@@ -40,9 +40,10 @@ def test_a_run_with_an_edited_config_is_not_reproduced(run: Path) -> None:
     )
 
 
-def test_settings_that_changed_later_do_not_matter(run: Path) -> None:
+def test_settings_that_changed_later_do_not_matter(run: Path, corpus: Path) -> None:
     """A cosine schedule depends on `max_steps` from the first step."""
-    changes = ("training.max_steps=20", "training.log_every=2")
+    added = f"data.test.added={{src: {corpus}/dev.en, tgt: {corpus}/dev.de}}"
+    changes = ("training.max_steps=20", "training.log_every=2", added)
     assert invoke("train", run / "config.yaml", "--run-dir", run, *changes, "--resume").exit_code == 0
     assert invoke("reproduce", run, "--steps", 4).exit_code == 0
 

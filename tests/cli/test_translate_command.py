@@ -308,6 +308,10 @@ def test_an_interrupted_translation_shows_how_to_resume(
     assert target.read_text() == translate(run, stdin=text_of(lines)).stdout
     result = invoke("translate", run, "--input", source, "--output", target, "--continue")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{target}: already complete\n")
+    source.write_text(text_of([*lines, "A dog."]))
+    words = ("translate", run, "--input", source, "--output", target, "--continue", "--backend", "ctranslate2")
+    result = invoke(*words)
+    assert (result.exit_code, "was written with backend None, not ctranslate2" in result.stderr) == (2, True)
 
 
 def lines_done(target: Path) -> int:

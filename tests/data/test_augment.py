@@ -51,6 +51,7 @@ def test_word_dropout_keeps_the_order_and_at_least_one_word() -> None:
         places = [plain.split().index(word) for word in line.split()]
         assert all(one < other for one, other in pairwise(places))
     assert noisy(["one"] * 500, word_dropout=0.9) == ["one"] * 500
+    assert all(line.strip() for line in noisy([" one  "] * 500, word_dropout=0.9))
 
 
 def test_typos_change_one_position_of_a_word_or_the_space_after_it() -> None:

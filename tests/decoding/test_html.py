@@ -151,9 +151,11 @@ def test_tags_and_words_are_neither_lost_nor_invented(seed: int, changes: bool) 
         ("<a title='&#10;\"&lt;' z=1 b=2>a&nbsp;&amp;b</a>", ["<A>0 B1"],
          "<a title='&#10;\"&lt;' z=\"1\" b=\"2\">&lt;A&gt; B</a>"),
         ("a <b>猫犬</b> c", ["A0 C2 B1"], "A C <b>B</b>"),
-        ("<!DOCTYPE html>\n<html><title>a</title><body><p>b\n c</body></html>", ["B0 C1", "A0"],
+        ("<!DOCTYPE html>\n<html><title>a</title><body><p>b\n c</body></html>", ["A0", "B0 C1"],
          "<!DOCTYPE html>\n<html><title>A</title><body><p>B C</p></body></html>"),
         ('<?xml version="1.0"?><p>a<br/>b</p>', ["A0 B1"], '<?xml version="1.0"?><p>A <br/>B</p>'),
+        ("<?xml version='1.0' encoding='latin-1'?><p>a</p>", ["A0"], "<?xml version='1.0' encoding='utf-8'?><p>A</p>"),
+        ("<p>a</p><![if !vml]><p>b</p><![endif]>", ["A0", "B0"], "<p>A</p><![if !vml]><p>B</p><![endif]>"),
         ("<b>a</b><script>if (a<b) x()", ["A0"], "<b>A</b><script>if (a<b) x()</script>"),
         ("a &#" + "9" * 5000 + ";", ["A0 \ufffd1"], "A \ufffd"),
         ("<!doctype html><p>b</p>", ["B0"], "<!DOCTYPE html><p>B</p>"),
@@ -201,6 +203,11 @@ def test_many_words_in_nested_tags_take_linear_time() -> None:
 def test_wrong_tags_are_repaired(source: str, expected: str) -> None:
     assert Fragment(source).is_repaired == ("[" not in source)
     assert joined(source, "A0" if "[" not in source else "A0 <![x1") == expected
+
+
+def test_texts_are_in_the_order_of_the_page() -> None:
+    page = "<div>one<p>two <b>a</b></p>three<ul><li>four</li><li>five</li></ul></div><p>six</p>"
+    assert Fragment(page).lines == ["one", "two a", "three", "four", "five", "six"]
 
 
 def test_fragments_are_translated_like_their_texts(run: RunDir) -> None:

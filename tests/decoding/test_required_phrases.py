@@ -21,6 +21,7 @@ from mtformer.decoding.rules import Rule
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translation import LOST_ADDRESS, NUMBERS, REPETITION, Translation
 from mtformer.decoding.translator import Translator
+from mtformer.errors import DataError
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import EOS, SPACE, UNK, Tokenizer
 from mtformer.text.train import train_tokenizer
@@ -204,12 +205,13 @@ TERMS = [
         ("us in the US", ["USA", "uns"]),
         ("Us", ["uns"]),
         ("c++ or C++.", ["C"]),
+        ("a cafe\u0301", ["Kaffeehaus"]),
         ("子猫が走る", ["kitten"]),
         ("", []),
     ],
 )
 def test_terms_are_whole_words_and_the_longest_first(text: str, expected: list[str]) -> None:
-    assert required_terms([*TERMS, ("子猫", "kitten"), ("猫", "cat")], text) == expected
+    assert required_terms([*TERMS, ("子猫", "kitten"), ("猫", "cat"), ("café", "Kaffeehaus")], text) == expected
 
 
 def test_a_phrase_without_spaces_has_no_leading_space(tmp_path: Path) -> None:
@@ -229,10 +231,13 @@ def translator(run: RunDir) -> Translator:
 
 def test_a_glossary_equals_required_phrases_of_each_sentence(translator: Translator) -> None:
     lines = ["der hund schläft. die frau liest.", "die katze", "ein hund"]
-    first, *others = translator.translate(lines, glossary={"Hund": "nie", "hund": "rot"})
+    first, *others = translator.translate(lines, glossary={"Hund": "nie", " hund  ": "rot "})
     assert [one.text for one in others] == [one.text for one in translator.translate(lines[1:], required=[[], ["rot"]])]
     sentences = translator.translate(["der hund schläft. ", "die frau liest."], required=[["rot"], []])
     assert first.text == " ".join(one.text for one in sentences)
+    for blank in ({"hund": " "}, {"": "rot"}):
+        with pytest.raises(DataError, match="a glossary term is blank, or its translation is"):
+            translator.translate(lines, glossary=blank)
     assert "missing: grün" in translator.translate(["hund"], glossary={"hund": "grün"}, max_length=1)[0].flags
 
 
@@ -246,12 +251,12 @@ def test_a_term_across_a_sentence_end_leaves_no_shorter_one(translator: Translat
 @pytest.mark.parametrize(
     "case",
     [
-        ("rot blau", ["rot blau", "rot"], "blau", ["rot"]),
-        ("rot blau", ["rot blau", "rot", "blau"], "", ["rot", "blau"]),
+        ("rot,blau", ["rot blau", "rot"], "blau", ["rot"]),
+        ("rot,blau", ["rot blau", "rot", "blau"], "", ["rot", "blau"]),
         ("rot", ["rot"], "", ["rot"]),
         ("rot", ["rot", ""], "rot", []),
         ("rot", [], "rot", []),
-        ("Rot. Blau.", [], "", ["Rot.", "Blau."]),
+        ("Rot.,Blau.", [], "", ["Rot.", "Blau."]),
     ],
 )
 def test_a_phrase_that_needs_a_repetition_is_dropped(
@@ -268,9 +273,25 @@ def test_a_phrase_that_needs_a_repetition_is_dropped(
         return found
 
     monkeypatch.setattr(translator, "_search", search)
-    [one] = translator.translate(["der hund"], required=[given.split()])
+    [one] = translator.translate(["der hund"], required=[given.split(",")])
     assert one.text == used
     assert [flag for flag in one.flags if flag != REPETITION] == [f"missing: {phrase}" for phrase in missed]
+
+
+@pytest.mark.parametrize(
+    ("phrase", "found", "used"),
+    [("rot", "der rot hund", "der rot hund"), ("rot", "der hund z rot", "der hund"), ("rotz", "der rotz", "der rotz")],
+)
+def test_a_phrase_that_needs_a_further_sentence_is_dropped(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, phrase: str, found: str, used: str
+) -> None:
+    def search(segments: Sequence[Segment], *_: object) -> list[list[Translation]]:
+        tokens = [[token for phrase in segment.required for token in phrase] for segment in segments]
+        return [[Translation(found if ids else "der hund", 0.0, ids)] for ids in tokens]
+
+    monkeypatch.setattr("mtformer.decoding.translator.split_sentences", lambda text: text.split("z"))
+    monkeypatch.setattr(translator, "_search", search)
+    assert translator.translate(["der hund"], required=[[phrase]])[0].text == used
 
 
 @pytest.mark.parametrize("flag", [NUMBERS, LOST_ADDRESS])

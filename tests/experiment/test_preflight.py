@@ -253,12 +253,15 @@ def test_the_estimate_has_the_steps_of_max_epochs(config: Config, prepared: Prep
         ({"warmup_steps": 50}, "training ends in the warmup: training.warmup_steps 50"),
         ({"consistency": "rdrop", "consistency_start": 50}, "training ends before training.consistency_start 50"),
         ({"max_minutes": 1, "warmup_steps": 50}, ""),
+        ({"max_minutes": 1, "consistency": "rdrop", "consistency_start": 45}, "before training.consistency_start 45"),
     ],
 )
 def test_a_schedule_that_training_does_not_reach_is_reported(
     changes: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     defaults = {"max_steps": 50, "warmup_steps": 2, "schedule": "cosine"}
-    _warn_of_schedule(TrainingConfig(**{**defaults, **changes}), 40 if "max_epochs" in changes else 50)
+    _warn_of_schedule(
+        TrainingConfig(**{**defaults, **changes}), 40 if changes.keys() & {"max_epochs", "max_minutes"} else 50
+    )
     assert message in caplog.text
     assert bool(caplog.text) == bool(message)

@@ -40,6 +40,18 @@ def test_pairs_characters_and_words_are_counted(write: Write) -> None:
     assert measure(write("a b\na\n", "a b c\nwxyz\n", both_directions=True, language_tags="source")).pairs == 4
 
 
+def test_each_side_without_a_joint_tokenizer_has_its_own_words(write: Write) -> None:
+    given = write("a b\na\n", "a b c\nwxyz\n")
+    tokenizer = given.tokenizer.model_copy(update={"joint": False})
+    found = measure(given.model_copy(update={"tokenizer": tokenizer}))
+    assert (found.words, found.fewest_pieces) == (2, 4 + 8)
+
+
+def test_a_line_that_filters_remove_counts_as_the_longest_one_that_they_keep(write: Write) -> None:
+    given = write("a b\n" + "a " * 50_000 + "\n", "a b c\nwxyz\n")
+    assert measure(given).characters == pytest.approx((5 + 4.5 * given.data.filters.max_tokens) / 2, rel=0.01)
+
+
 def test_a_large_corpus_is_not_read_to_its_end(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PAIRS", 3)
     assert measure(write("a\n" * 10, "b\n" * 10)).pairs == 3

@@ -18,7 +18,7 @@ from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.decoding.postprocessing import Postprocessor
 from mtformer.decoding.translator import Translator, from_data_report
 from mtformer.decoding.weights import find_weights
-from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError
+from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError
 from mtformer.evaluation import scores
 from mtformer.experiment.open_run import INEXACT
 from mtformer.experiment.prepare import prepare_experiment
@@ -133,6 +133,59 @@ def test_a_finished_run_does_not_take_over_settings_that_it_was_not_trained_with
     assert run.config.read_bytes() == before
     harmless = Config.model_validate({**base, "training": {**base["training"], "log_every": 3}})
     assert train(harmless, run, resume=True).was_finished
+
+
+def test_a_finished_run_accepts_moved_corpora_but_no_others(folder: Path, tmp_path: Path) -> None:
+    def data(name: str, **filters: object) -> Config:
+        sources = [{"src": str(folder / f"{name}.en"), "tgt": str(folder / f"{name}.de")}]
+        return make_config(folder, data={"corpora": {"more": {"sources": sources}}, "filters": filters})
+
+    for side in ("en", "de"):
+        lines = (folder / f"train.{side}").read_text(encoding="utf-8").splitlines(keepends=True)
+        for name, part in (("old", lines[:90]), ("moved", lines[:90]), ("other", lines[:80])):
+            (folder / f"{name}.{side}").write_text("".join(part), encoding="utf-8")
+    run = RunDir(tmp_path / "run")
+    train(data("old"), run)
+    assert train(data("moved"), run, resume=True).was_finished
+    before = run.data_report.read_bytes()
+    for given, message in (
+        (data("other"), r"finished, so data\.corpora\.more\.sources\.0\.src"),
+        (data("moved", max_tokens=40), r"finished, so data\.filters\.max_tokens would have no effect"),
+        (
+            make_config(folder, data=data("moved").data.model_dump(), training={"ema_decay": 0.9}),
+            r"training\.ema_decay",
+        ),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            train(given, run, resume=True)
+    assert run.data_report.read_bytes() == before
+
+
+def test_a_refused_resume_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    train(config(folder, keep_last=3, max_steps=6), run)
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    assert len(run.regular_steps()) > 1
+    for changes in ({"max_steps": 5}, {"max_steps": 6, "label_smoothing": 0.3}):
+        with pytest.raises(CheckpointError):
+            train(config(folder, keep_last=1, **changes), run, resume=True)
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+def test_an_impossible_precision_is_refused_before_the_data_is_prepared(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("mtformer.experiment.train.prepare_experiment")
+    with pytest.raises(DeviceError, match="fp16"):
+        train(config(folder, precision="fp16"), RunDir(tmp_path / "run"))
+
+
+def test_a_run_without_a_step_is_an_error(folder: Path, tmp_path: Path) -> None:
+    sources = [{"src": str(folder / "train.en"), "tgt": str(folder / "train.de")}]
+    corpora = {"few": {"sources": sources, "weight": 0.005}}
+    given = make_config(folder, data={"train": [], "corpora": corpora}, training={"max_epochs": 1})
+    with pytest.raises(MtformerError, match=r"ended before its first step; raise training\.max_epochs, or the weights"):
+        train(given, RunDir(tmp_path / "run"))
 
 
 def test_a_run_whose_epochs_have_ended_is_finished_too(folder: Path, tmp_path: Path) -> None:

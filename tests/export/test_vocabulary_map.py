@@ -48,7 +48,10 @@ def test_the_map_is_bounded_and_the_search_uses_it(
     monkeypatch.setattr(module, "NUM_COMMON", 3)
     monkeypatch.setattr(module, "NUM_CANDIDATES", 2)
     monkeypatch.setattr(module, "BLOCK", 100)
+    (run / "confidence.json").write_text("{}")  # it is fitted without the map, which increases probabilities
     found = export(run, tmp_path / "map")
+    assert not (tmp_path / "map" / "confidence.json").exists()
+    (run / "confidence.json").unlink()
     tokenizer = TokenizerPair.load(run / "tokenizer").tgt
     assert {"<pad>", "<unk>", "<s>", "</s>"} < set(found[""])
     assert len(found[""]) <= 4 + 3

@@ -57,7 +57,7 @@ def add_noise(
 ) -> tuple[str, str]:
     """Add noise to a pair (Karpukhin et al. 2019; Niu et al. 2020); only text that `is_known` is copied."""
     if config.word_dropout:
-        words = src.split(" ")
+        words = src.split()
         is_kept = random.random(len(words)) >= config.word_dropout
         src = " ".join(compress(words, is_kept.tolist())) or src  # keep at least one word
     if config.typos:

@@ -37,7 +37,8 @@ def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False)
     clock, two-digit years or Roman numerals, or the calendar. Round numbers are ignored, because they may be
     spelled out; small numbers are compared only if both lines have the same number of unmatched ones. If `in_digits`
     is False (see `writes_digits`), small numbers and numbers that occur in one line only are ignored. If `is_strict`,
-    any number without a counterpart is a difference, and so is a value that is 10 or 100 times too large or small.
+    any number without a counterpart is a difference, unless it is small or round and only missing, and so is a value
+    that is 10 or 100 times too large or small.
     """
     if DIGITS.findall(src) == DIGITS.findall(tgt) and "年" not in src + tgt and "月" not in src + tgt:
         return False  # the same digits, possibly grouped differently (see below)
@@ -49,14 +50,15 @@ def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False)
     src_numbers, tgt_numbers = _numbers(src), _numbers(tgt)
     if src_numbers == tgt_numbers:
         return False
-    src_cores, tgt_cores = set(map(_core, src_numbers)), set(map(_core, tgt_numbers))
+    unit = 1000 if is_strict else 10
+    src_cores, tgt_cores = ({_core(number, unit) for number in numbers} for numbers in (src_numbers, tgt_numbers))
     src_digits, tgt_digits = (_all_digits(*side, is_strict) for side in ((src, src_numbers), (tgt, tgt_numbers)))
     if src_cores == tgt_cores or src_digits == tgt_digits:
         return False
-    src_left = _unexplained([n for n in src_numbers if _core(n) not in tgt_cores], tgt_numbers, tgt)
-    tgt_left = _unexplained([n for n in tgt_numbers if _core(n) not in src_cores], src_numbers, src)
+    src_left = _unexplained([n for n in src_numbers if _core(n, unit) not in tgt_cores], tgt_numbers, tgt)
+    tgt_left = _unexplained([n for n in tgt_numbers if _core(n, unit) not in src_cores], src_numbers, src)
     src_small, tgt_small = (sum(n <= SPELLED_OUT for n in left) for left in (src_left, tgt_left))
-    if in_digits and src_small and src_small == tgt_small:
+    if in_digits and ((src_small and src_small == tgt_small) or (is_strict and src_left and tgt_left)):
         return True
     src_large, tgt_large = (sum(_core(n) > SPELLED_OUT for n in left) for left in (src_left, tgt_left))
     if src_large and tgt_large:
@@ -78,10 +80,10 @@ def _numbers(line: str) -> list[int]:
     return [number for number in map(int, found) if number]
 
 
-def _core(number: int) -> int:
-    """Return a number without trailing zeros."""
-    while number % 10 == 0:
-        number //= 10
+def _core(number: int, unit: int = 10) -> int:
+    """Return a number without trailing zeros or, if `unit` is 1000, without groups of three trailing zeros."""
+    while number % unit == 0:
+        number //= unit
     return number
 
 
