@@ -1,4 +1,4 @@
-"""Exceptions, and the log. The message of a user error is one line: what is wrong, where, and what to do."""
+"""Exceptions, and the log. A user error has one line for each mistake: what is wrong, where, and what to do."""
 
 import errno
 import logging

@@ -36,15 +36,15 @@ The column "on resume" says what happens if a value is changed before `mtformer 
 
 | on resume | meaning |
 |---|---|
-| same | Allowed; training steps do not depend on the value. |
+| same | Allowed. If the training data, device, precision or schedule change, the log says that the run now differs. |
 | warn | Allowed, but the run then differs from one that never stopped, and the log says so. |
 | refuse | Refused, because the saved weights or the optimizer state depend on the value. |
 """
 COMMANDS_HEAD = f"""# Command reference
 {GENERATED}
 `mtformer COMMAND --help` prints the same text. Results are written to stdout; progress, logs and errors are written to
-stderr. Exit codes: 0 success; 1 internal error, or a failed check; 2 user error, with a message of one line; 130 or 143
-stopped by Ctrl-C or SIGTERM; 141 the reader of stdout closed the pipe.
+stderr. Exit codes: 0 success; 1 internal error, or a failed check; 2 user error, with one line for each error; 130
+or 143 stopped by Ctrl-C or SIGTERM; 141 the reader of stdout closed the pipe.
 """
 NOT_RUN = {
     "distill": "takes hours",

@@ -36,7 +36,10 @@ def argument(text: str, **settings: Any) -> Any:
 
 ConfigArgument = Annotated[Path, argument("YAML file of the experiment.")]
 OverridesArgument = Annotated[list[str] | None, argument("Overrides of config values.", autocompletion=complete_key)]
-PRECISION_HELP = "fp32, bf16, fp16 (CUDA), int8 (CTranslate2 on a CPU), or auto, the fastest."
+PRECISION_HELP = (
+    "fp32, bf16, fp16 (CUDA), int8 (CTranslate2 on a CPU), or auto, the fastest. Default: fp32; on CUDA fp16; with "
+    "CTranslate2 as stored."
+)
 CHECKPOINT_HELP = (
     "averaged, best, last, last:N (mean of the last N), a step, or a path. Default: averaged, or best if it is "
     "clearly better on dev; without dev data, averaged if it exists, else last."
@@ -45,7 +48,7 @@ BACKEND_HELP = "mtformer or ctranslate2. Default: ctranslate2 for its exports an
 EnsembleArgument = Annotated[list[Path], argument("Run directory or bundle; several form an ensemble.")]
 ToOption = Annotated[str | None, optional("Target language (default: data.tgt_lang).")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-PrecisionOption = Annotated[str | None, typer.Option(help=PRECISION_HELP, show_default="fp32; on CUDA fp16")]
+PrecisionOption = Annotated[str | None, optional(PRECISION_HELP)]
 BackendOption = Annotated[Literal["mtformer", "ctranslate2"] | None, optional(BACKEND_HELP)]
 CheckpointsOption = Annotated[list[str] | None, optional(CHECKPOINT_HELP + " Repeat for an ensemble.", "--checkpoint")]
 OnOption = Annotated[str | None, optional("Run on Ray: ray, or ray://HOST:PORT of a cluster.", "--on")]

@@ -148,8 +148,6 @@ def _finish(config: "Config", run_dir: Path, was_finished: bool) -> None:
     if default is not None and default.text:
         echo(f"{run_dir}: commands use the {default.text}", err=True)
     data = load_config(RunDir.open(run_dir).config).config.data
-    if not was_finished:
-        RunDir(run_dir).confidence.unlink(missing_ok=True)  # fitted to earlier weights
     if data.dev or data.test:
         translator = Translator.load(run_dir, device=config.training.device)
     if data.dev and not (was_finished and RunDir(run_dir).confidence.exists()):  # it may be that of `eval --calibrate`

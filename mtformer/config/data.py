@@ -132,7 +132,7 @@ class FilterConfig(Section):
     max_markup_share: Annotated[Share, Key(off=1)] = 0.5
     """Maximum share of characters in URLs, email addresses, and HTML tags and entities; 1: no check."""
     drop_different_numbers: Annotated[bool, Key(off=False)] = True
-    """Remove pairs in which most numbers have no match on the other side (formats are normalized)."""
+    """Remove pairs in which a number is replaced, or most numbers have no match (formats are normalized)."""
     max_different_punctuation: Annotated[Count | None, Key(off=None)] = None
     """Maximum number of question marks, brackets, quotes, colons and symbols without a match; null: no check."""
     drop_other_languages: Annotated[bool, Key(off=False)] = True

@@ -37,7 +37,7 @@ TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 """Name of a test set or corpus, used in folder names and dotted keys: letters, digits, `_` and `-`."""
 OnResume = Literal["refuse", "warn", "same"]
 """Effect of a changed value when a run is resumed. refuse: error, as saved weights or optimizer state depend on it;
-warn: the run continues, but differs from an uninterrupted one; same: training steps do not depend on it."""
+warn: the run continues, but differs from an uninterrupted one; same: allowed; what then differs is logged."""
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def check_memory(
     if limits:
         step.max_padded_tokens = min(limits)
         what = f"micro-batches of more than {step.max_padded_tokens} tokens, including padding, will be split in two"
-        remedy = "a lower training.batch_tokens with more accumulation_steps is equivalent and faster"
+        remedy = "a lower training.batch_tokens with more accumulation_steps is faster"
         log.warning("the largest batch does not fit in memory; %s; %s", what, remedy)
     step.order_gradients(largest)
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0

@@ -141,6 +141,7 @@ def _average(trainer: Trainer) -> None:
     steps = run.regular_steps()[-trainer.config.average_last :]
     with ranks.main_first():
         if ranks.is_main:
+            run.confidence.unlink(missing_ok=True)  # fitted to other weights
             weights = find_weights(run, f"last:{len(steps)}", trainer.config.best_metric)
             save_averaged(run, steps, average_weights(weights), {})
     metrics = trainer.validate_average() if trainer.dev_batches is not None else {}

@@ -370,6 +370,7 @@ class Trainer:
             "training_weights": training_weights,
         }
         if self.ranks.is_main:
+            self.run.confidence.unlink(missing_ok=True)  # fitted to earlier weights
             save_checkpoint(self.run, self.position.step, weights, state, metrics, self.made_with, is_temporary)
             prune(self.run, self.config)
         if not is_temporary:
