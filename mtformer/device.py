@@ -23,9 +23,8 @@ def pick_device(name: str) -> torch.device:
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(f"device '{name}': no such device; use auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
-        raise DeviceError(
-            "device 'cuda': PyTorch finds no CUDA device; use device cpu or auto, or install a CUDA build"
-        )
+        remedy = "use device cpu or auto, or install a CUDA build"
+        raise DeviceError(f"device 'cuda': PyTorch finds no CUDA device; {remedy}")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
@@ -37,9 +36,8 @@ def pick_precision(name: str, device: torch.device) -> str:
     Raise DeviceError if the device does not support this precision.
     """
     if name == "int8":
-        raise DeviceError(
-            "precision 'int8' needs CTranslate2: use --backend ctranslate2, or precision auto, fp32, bf16 or fp16"
-        )
+        remedy = "use --backend ctranslate2, or precision auto, fp32, bf16 or fp16"
+        raise DeviceError(f"precision 'int8' needs CTranslate2: {remedy}")
     if name not in ("auto", *DTYPES):
         raise DeviceError(f"precision '{name}': no such precision; use auto, fp32, bf16 or fp16")
     if name == "fp16" and device.type == "cpu":

@@ -19,8 +19,6 @@ from mtformer.files import atomic_file, file_sha256, locked, read_json, sync, wr
 LINES_AT_ONCE = 2000
 """Maximum number of lines that are read, sorted by length and translated together, to limit memory."""
 BYTES_AT_ONCE = 1 << 20
-RECORD_KEYS = ("lines", "input_sha256", "bytes", "settings")
-
 SIGNATURES = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"\xff\xfe", b"\xfe\xff")
 """First bytes of gzip, xz, zstd and UTF-16 (in either byte order)."""
 
@@ -236,7 +234,8 @@ class ResumableOutput:
             done = read_json(self.record)
         except (OSError, ValueError):
             return None
-        return done if isinstance(done, dict) and done.keys() >= set(RECORD_KEYS) else None
+        required = {"lines", "input_sha256", "bytes", "settings"}
+        return done if isinstance(done, dict) and done.keys() >= required else None
 
     def _check(self, done: dict[str, Any], lines: ParallelLines) -> None:
         advice = "repeat the same command, or remove --continue to start over"

@@ -35,8 +35,8 @@ def sweep(
     A failed run does not stop the others; the exit code is then 1. On SIGTERM or Ctrl-C, all runs save a checkpoint and
     the exit code is 143 or 130; --resume continues. `mtformer runs` shows the state of the runs.
     """
-    require_at_most_one({"--resume": resume, "--dry-run": dry_run, "--print-commands": print_commands})
-    require_at_most_one({"--on": on, "--dry-run": dry_run, "--print-commands": print_commands})
+    for others in ({"--resume": resume, "--dry-run": dry_run}, {"--on": on, "--dry-run": dry_run}, {"--jobs": jobs}):
+        require_at_most_one({**others, "--print-commands": print_commands})
     planned = plan_sweep(file, overrides or [])
     if print_commands:
         echo(*map(planned.command_line, planned.runs))

@@ -65,8 +65,7 @@ def translate(
     errors = {
         "--json-attention requires --json": json_attention and not as_json,
         "--targets requires --attention FILE": targets is not None and attention is None,
-        "--attention needs all lines, but --continue skips some; remove one of them": attention is not None
-        and continues,
+        "--attention needs all lines, but --continue skips some; remove one of them": attention and continues,
         "--attention and --output name the same file": attention is not None and attention == target,
         "--attention cannot be combined with --on": attention is not None and on is not None,
         f"--output {target} is a folder; name a file": target is not None and target.is_dir(),

@@ -220,7 +220,7 @@ def _remove_other_kind(source: dict[str, Any], addition: dict[Any, Any], path: K
     """Remove the keys of the old type if a source changes its type."""
     old, new = source_kind(source), source_kind(addition)
     if old and new and old != new:
-        for key in fields(SOURCES[old]):
+        for key in fields(SOURCES[old]).keys() - {"src_lang", "tgt_lang"}:
             source.pop(key, None)
             _forget((*path, key), origins)
 

@@ -1,7 +1,6 @@
 """Read run directories, including damaged and incomplete ones, and list the runs below a folder."""
 
 import json
-import math
 import os
 import re
 import statistics
@@ -147,9 +146,12 @@ class RunContents:
         return [(one["step"], float(one[key])) for one in of_kind if is_number(one.get(key)) and is_number(one["step"])]
 
     def best(self, key: str) -> tuple[int, float] | None:
-        """Return (step, value) of the best validation by this metric, the earliest if tied; None if there is none."""
-        sign = 1 if lower_is_better(key) else -1
-        return min(self.points("dev", key), key=lambda point: (sign * point[1], point[0]), default=None)
+        """Return (step, value) of the best validation on the last dev data, the earliest if tied, or None."""
+        sign, points = 1 if lower_is_better(key) else -1, self.points("dev", key)
+        resumes = [one for one in self.records if one["kind"] == "resume" and is_number(one["step"])]
+        changed = max((one["step"] for one in resumes if "dev data" in (one.get("changes") or ())), default=-1)
+        latest = [point for point in points if point[0] > changed] or points
+        return min(latest, key=lambda point: (sign * point[1], point[0]), default=None)
 
 
 def read_run(path: Path, name: str | None = None) -> RunContents:
@@ -159,8 +161,8 @@ def read_run(path: Path, name: str | None = None) -> RunContents:
 
 
 def is_number(value: object) -> bool:
-    """Return True for a finite JSON number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Return True for a JSON number that fits in a float."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def format_bytes(number: float) -> str:

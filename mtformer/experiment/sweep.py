@@ -219,13 +219,19 @@ def _check_keys(options: Sequence[_Option], overrides: Sequence[str]) -> None:
     """Raise ValueError if a key is set more than once."""
     axes: dict[str, str] = {}
     for option in options:
-        for key in option.values:
+        for key in _leaf_keys(option.values):
             if axes.setdefault(key, option.axis) != option.axis:
                 raise ValueError(f"{option.axis}: {key} is also set by {axes[key]}; remove one of them")
     for override in overrides:
         key = override.partition("=")[0].strip()
         if axes.get(key, "set") != "set":
             raise ValueError(f"override '{override}': {key} is an axis of the sweep ({axes[key]}); remove one of them")
+
+
+def _leaf_keys(values: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Yield the dotted keys of values, of which some may be sections."""
+    for key, value in values.items():
+        yield from _leaf_keys(value, f"{before}{key}.") if isinstance(value, dict) else [before + key]
 
 
 def _override(key: str, value: Any) -> str:

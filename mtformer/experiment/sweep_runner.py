@@ -236,8 +236,10 @@ def is_done(run: PlannedRun) -> bool:
         differences = config_diff(load_config(run.run.config).config, resolve_paths(run.config))
     except ConfigError:  # the training process reports a damaged config
         return False
-    scored = [(run.run.evaluation(name) / SCORES).is_file() for name in run.config.data.test]
-    return not differences and all(scored)
+    data, end = run.config.data, run.run.state.stat().st_mtime  # later than scores of earlier training
+    names = [(name, f"{name}.{'-'.join(data.languages(one)[::-1])}") for name, one in data.test.items()]
+    cards = [run.run.evaluation(name) / SCORES for both in names for name in both[: 1 + data.both_directions]]
+    return not differences and all(card.is_file() and card.stat().st_mtime >= end for card in cards)
 
 
 def _result(run: PlannedRun) -> str:

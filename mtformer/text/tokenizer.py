@@ -31,18 +31,15 @@ class Tokenizer:
         self.name = name
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
-            is_loaded = bool(model) and self._processor.LoadFromSerializedProto(model)
-        except RuntimeError:
-            is_loaded = False
-        if not is_loaded:
-            raise DataError(f"{name}: not a SentencePiece model, or damaged; train it or copy it again")
+            self._processor.LoadFromSerializedProto(model)
+        except RuntimeError as error:
+            raise DataError(f"{name}: not a SentencePiece model, or damaged; train it or copy it again") from error
         ids = tuple(getattr(self._processor, f"{special}_id")() for special in ("pad", "unk", "bos", "eos"))
         if ids != (PAD, UNK, BOS, EOS):
-            raise DataError(
-                f"{name}: its special ids are pad {ids[0]}, unk {ids[1]}, bos {ids[2]}, eos {ids[3]}, but must be "
-                "pad 0, unk 1, bos 2, eos 3; train it with `mtformer tokenizer train`, or with SentencePiece's "
-                "pad_id=0, unk_id=1, bos_id=2, eos_id=3"
-            )
+            what = f"its special ids are pad {ids[0]}, unk {ids[1]}, bos {ids[2]}, eos {ids[3]}"
+            remedy = "train it with `mtformer tokenizer train`, or with SentencePiece's"
+            options = "pad_id=0, unk_id=1, bos_id=2, eos_id=3"
+            raise DataError(f"{name}: {what}, but must be pad 0, unk 1, bos 2, eos 3; {remedy} {options}")
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -90,9 +87,6 @@ class Tokenizer:
     def vocabulary(self) -> list[str]:
         """Return all pieces in the order of their ids."""
         return self.id_pieces(range(self.vocab_size))
-
-    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes, str]]:
-        return Tokenizer, (self.model, self.name)
 
 
 class TokenizerPair(NamedTuple):

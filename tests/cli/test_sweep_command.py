@@ -149,6 +149,7 @@ def test_user_errors_are_reported_before_training(study: Callable[[str], Path], 
     for axes, options, message in (
         ("grid: {model.num_heads: [2, 5]}", [], "num_heads: num_heads 5 does not divide d_model 24\n"),
         ("seeds: [1]", ["--dry-run", "--print-commands"], "cannot be combined; give only one of them\n"),
+        ("seeds: [1]", ["--jobs", "2", "--print-commands"], "cannot be combined; give only one of them\n"),
     ):
         result = invoke("sweep", study(axes), *options)
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1)

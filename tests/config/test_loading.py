@@ -90,6 +90,13 @@ def test_overrides_replace_and_append_sources(write: Write) -> None:
     files = TextFiles(src="b.no", tgt="b.de")
     assert data.train == [TextFiles(src="a.no", tgt="a.de"), files, TsvFile(tsv="c.tsv")]
     assert data.dev == [HubDataset(dataset="d")]
+    reverse = [
+        "data.train.0.src_lang=de",
+        "data.train.0.tgt_lang=no",
+        "data.train.0.tsv=c.tsv",
+        "data.language_tags=source",
+    ]
+    assert load_config(path, reverse).config.data.train[0] == TsvFile(tsv="c.tsv", src_lang="de", tgt_lang="no")
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -66,6 +66,9 @@ def test_summary_of_a_run(tmp_path: Path) -> None:
 def test_the_best_loss_is_the_lowest(tmp_path: Path) -> None:
     row = summarize(make_run(tmp_path / "a", "training.best_metric=loss", records=RECORDS).path)
     assert (row.metric, row.best, row.best_step) == ("loss", 2.0, 30)
+    changed = [*RECORDS[:-1], {"kind": "resume", "step": 30, "changes": {"dev data": ["a", "b"]}}, RECORDS[-1]]
+    row = summarize(make_run(tmp_path / "b", "training.best_metric=loss", records=changed).path)
+    assert (row.best, row.best_step) == (2.5, 40)
 
 
 def test_speed_is_measured_over_the_last_records(tmp_path: Path) -> None:
@@ -239,7 +242,7 @@ def test_the_name_of_a_run_is_the_name_of_its_folder(tmp_path: Path, monkeypatch
     assert run_names([Path()]) == [tmp_path.name]
 
 
-@pytest.mark.parametrize("value", [None, "1", True, float("nan"), float("inf"), [1]])
+@pytest.mark.parametrize("value", [None, "1", True, float("nan"), float("inf"), 10**400, [1]])
 def test_values_that_are_not_numbers(value: object) -> None:
     assert not is_number(value)
 

@@ -138,6 +138,7 @@ def test_the_command_line_is_quoted_for_the_shell(folder: Path) -> None:
         ("seeds: []", "study.yaml: has no axis"),
         ("grid: {training.seed: [1]}\nseeds: [2]", "study.yaml: seeds: training.seed is also set by grid"),
         ("set: {training.seed: 1}\nseeds: [2]", "study.yaml: seeds: training.seed is also set by set"),
+        ("set: {training: {seed: 1}}\nseeds: [2]", "study.yaml: seeds: training.seed is also set by set"),
         ("grid: {data.train: [[{src: a, tgt: b}]]}", "study.yaml: grid: train: a nested value needs a name; make it"),
         ("seeds: [1", "study.yaml:3: not valid YAML"),
         (

@@ -295,12 +295,23 @@ def test_a_run_is_done_if_it_finished_with_this_config_and_is_scored(stage: Stag
     run = finished_run(sweep)
     assert is_done(sweep.runs[0])
     assert not is_done(stage.sweep(1, "training.max_steps=7").runs[0])
-    tested = stage.sweep(1, "data.test={flickr: {src: a.en, tgt: a.de}}")
+    test_set = "data.test={flickr: {src: a.en, tgt: a.de}}"
+    tested = stage.sweep(1, test_set)
     finished_run(tested)
     assert not is_done(tested.runs[0])
     run.evaluation("flickr").mkdir(parents=True)
     (run.evaluation("flickr") / "scores.json").write_text("{}")
     assert is_done(tested.runs[0])
+    os.utime(run.evaluation("flickr") / "scores.json", (0, 0))  # the scores of an earlier training
+    assert not is_done(tested.runs[0])
+    os.utime(run.evaluation("flickr") / "scores.json")
+    both = stage.sweep(1, test_set, "data.both_directions=true", "data.language_tags=source")
+    run.config.write_text(dump_config(resolve_paths(both.runs[0].config)))
+    assert not is_done(both.runs[0])
+    run.evaluation("flickr.de-en").mkdir()
+    (run.evaluation("flickr.de-en") / "scores.json").write_text("{}")
+    assert is_done(both.runs[0])
+    run.config.write_text(dump_config(resolve_paths(tested.runs[0].config)))
     with pytest.raises(KeyboardInterrupt), record_state(run):
         raise KeyboardInterrupt
     assert not is_done(tested.runs[0])
