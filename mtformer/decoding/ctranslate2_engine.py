@@ -233,7 +233,10 @@ class _Search:
 
         Beams that remain empty after a prefix are duplicates or contain pad.
         """
-        result = self.future.result()
+        try:
+            result = self.future.result()
+        except RuntimeError as error:  # such as a missing CUDA library
+            raise DeviceError(f"CTranslate2: {error}; use another device, or --backend mtformer") from error
         found: dict[tuple[int, ...], Hypothesis] = {}
         ended = []
         for pieces, score in zip(result.hypotheses, result.scores, strict=True):

@@ -194,7 +194,7 @@ def describe_hardware(device: str) -> dict[str, Any]:
     information = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*:\s*(.+)", information.read_text()) if information.is_file() else None
     cpu = found[1].strip() if found else platform.processor() or platform.machine()
-    gpu = torch.cuda.get_device_name() if device == "cuda" else None
+    gpu = torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else None
     return {"cpu": cpu, "num_threads": torch.get_num_threads(), "gpu": gpu}
 
 

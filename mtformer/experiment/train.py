@@ -68,6 +68,7 @@ def train_experiment(
                 position = trainer.train(time.perf_counter() - start, validation_seconds)
                 if config.training.average_last:
                     _average(trainer)
+    torch.use_deterministic_algorithms(False)  # scoring may sample, for which CUDA has no deterministic kernel
     return Outcome(position, is_resumed and position.step == first_step)
 
 

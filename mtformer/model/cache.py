@@ -75,11 +75,8 @@ class DecoderCache:
         beam 0        1 0   1 0   1 0
         beam 1        1 0   0 1   0 1
 
-    Args:
-        encoder_output: the encoder output of the batch. Only its mask is kept; `layers` hold its keys and values.
-        layers: one cache per decoder layer.
-        R: number of beams per sentence.
-        T: maximum number of steps.
+    There are R beams per sentence and at most T steps. Of the encoder output of the batch, only the mask is kept;
+    `layers`, one cache per decoder layer, hold its keys and values.
     """
 
     def __init__(self, encoder_output: EncoderOutput, layers: list[LayerCache], R: int, T: int) -> None:

@@ -167,6 +167,7 @@ class TrainingStep:
         if self.device.type == "cpu":
             return CPU_BATCH_TOKENS
         pieces = [batch.split(batch.num_padded_tokens // 2)[0], batch]
+        self.check_memory(pieces[0])  # allocates the optimizer's moments, which belong to both peaks
         peaks = []
         for piece in pieces:
             torch.cuda.reset_peak_memory_stats(self.device)

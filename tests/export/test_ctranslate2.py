@@ -8,7 +8,7 @@ import random
 import re
 import shutil
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 
 from mtformer.cli.app import app
 from mtformer.config.schema import DecodingConfig, ModelConfig
-from mtformer.decoding.ctranslate2_engine import CTranslate2Engine
+from mtformer.decoding.ctranslate2_engine import CTranslate2Engine, _Search
 from mtformer.decoding.ctranslate2_model import to_spec
 from mtformer.decoding.engine import Engine
 from mtformer.decoding.inputs import Segment
@@ -151,6 +151,14 @@ def test_text_of_the_maximum_length(make_random: Make, tmp_path: Path) -> None:
 
 
 # ---- equal translations ----------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_the_library_is_a_user_error() -> None:
+    """CTranslate2 finds a GPU without the CUDA libraries that it needs, and reports it only with the result."""
+    future = Future[Any]()
+    future.set_exception(RuntimeError("Library libcublas.so.12 is not found or cannot be loaded"))
+    with pytest.raises(DeviceError, match=r"CTranslate2: Library libcublas\.so\.12 .* use another device"):
+        _Search(Segment([EOS], 0), 0, 1, future).hypotheses({}, DecodingConfig())
 
 
 @pytest.mark.parametrize("options", TRAINED, ids=lambda options: "-".join(map(str, options.values())) or "default")
