@@ -148,8 +148,9 @@ class RunContents:
     def best(self, key: str) -> tuple[int, float] | None:
         """Return (step, value) of the best validation on the last dev data, the earliest if tied, or None."""
         sign, points = 1 if lower_is_better(key) else -1, self.points("dev", key)
-        resumes = [one for one in self.records if one["kind"] == "resume" and is_number(one["step"])]
-        changed = max((one["step"] for one in resumes if "dev data" in (one.get("changes") or ())), default=-1)
+        resumes = [one for one in self.records if one["kind"] == "resume" and isinstance(one.get("changes"), dict)]
+        steps = [one["step"] for one in resumes if "dev data" in one["changes"] and is_number(one["step"])]
+        changed = max(steps, default=-1)
         latest = [point for point in points if point[0] > changed] or points
         return min(latest, key=lambda point: (sign * point[1], point[0]), default=None)
 

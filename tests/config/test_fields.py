@@ -22,7 +22,7 @@ from mtformer.config.section import Key
         ("data.dev.0.src", Key("same", path="file")),
         ("data.dev.news.src", Key("same", path="file")),
         ("data.dev.news.src_column", Key("same")),
-        ("data.corpora.bt.sources.1.tsv", Key("warn", path="file")),
+        ("data.corpora.bt.sources.1.tsv", Key("same", path="file")),
         ("data.corpora.bt.weight", Key("warn")),
         ("data.filters.max_tokens", Key("same")),
         ("data.noise.typos", Key("warn")),

@@ -1,10 +1,7 @@
 """metrics.jsonl and TensorBoard contain the same values; tests of memory usage and shared cores."""
 
-import builtins
-import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +10,6 @@ from toy_run import given, trainer
 from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.device import peak_bytes
-from mtformer.errors import MtformerError
 from mtformer.run_dir import RunDir
 from mtformer.training import metrics
 from mtformer.training.history import read_records
@@ -40,21 +36,6 @@ def test_tensorboard_contains_every_value(tmp_path: Path) -> None:
     assert found == pytest.approx(figures(run), rel=1e-6)  # events are float32
     assert found["dev/bleu", 8] == 30.5
     assert {step for name, step in found if name == "train/loss"} == {2, 4, 6, 8}
-
-
-def test_a_missing_package_is_reported_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, module = builtins.__import__, "tensorboard"
-
-    def without(name: str, *rest: Any, **named: Any) -> Any:
-        if name.startswith(module):
-            raise ImportError(name)
-        return original(name, *rest, **named)
-
-    monkeypatch.delitem(sys.modules, module, raising=False)
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MtformerError, match=r"training\.tensorboard needs tensorboard: pip install"):
-        trainer(toy_config(tensorboard=True), tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_log_lines_contain_memory_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
