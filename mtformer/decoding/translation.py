@@ -5,6 +5,7 @@ S source pieces (without eos), T target pieces, W source words, X target words. 
 
 import itertools
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -175,17 +176,11 @@ def _join_attention(segments: Sequence[Translation]) -> Attention | None:
 
 def word_numbers(pieces: Sequence[str]) -> list[int]:
     """Return the index of the word in which each piece begins; a lone space belongs to the next word."""
-    numbers, word, has_begun = [], 0, False
-    for piece in pieces:
-        first = None
-        for character in piece:
-            if character != SPACE:
-                first, has_begun = word if first is None else first, True
-            elif has_begun:
-                word, has_begun = word + 1, False
-        numbers.append(word if first is None else first)
-    last = word if has_begun else max(0, word - 1)  # no word begins after a final space
-    return [min(number, last) for number in numbers]
+    ends = [word.end() for word in re.finditer(f"[^{SPACE}]+", "".join(pieces))]
+    starts = itertools.accumulate(map(len, pieces), initial=0)
+    # The first word that ends after the first character of the piece; no word begins after a final space.
+    numbers = [bisect_left(ends, start + (piece != "")) for start, piece in zip(starts, pieces, strict=False)]
+    return [min(number, max(0, len(ends) - 1)) for number in numbers]
 
 
 def _links(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[str]) -> list[tuple[int, int, float]]:
