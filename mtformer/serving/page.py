@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from fastapi.responses import HTMLResponse
@@ -74,16 +75,14 @@ def _words(translation: Translation, src_units: Sequence[tuple[int, int]]) -> li
 
 def _units(pieces: Sequence[str], joins_words: bool) -> list[tuple[int, int]]:
     """Return the start and end of each unit: a token, the bytes of a letter or, with `joins_words`, a word."""
-    units: list[tuple[int, int]] = []
+    starts = []
     for position, piece in enumerate(pieces):
         before = pieces[position - 1] if position else SPACE
         is_byte = BYTE_PIECE.fullmatch(piece) is not None and BYTE_PIECE.fullmatch(before) is not None
         is_inside_word = joins_words and not piece.startswith(SPACE) and not UNSPACED.search(before + piece)
-        if units and (is_byte or is_inside_word or before == SPACE):
-            units[-1] = (units[-1][0], position + 1)
-        else:
-            units.append((position, position + 1))
-    return units
+        if not position or not (is_byte or is_inside_word or before == SPACE):
+            starts.append(position)
+    return list(pairwise([*starts, len(pieces)]))
 
 
 def _text(pieces: Sequence[str]) -> str:
