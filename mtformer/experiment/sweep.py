@@ -157,16 +157,9 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
 
 def short_keys(keys: Iterable[str]) -> dict[str, str]:
     """Return the shortest unique suffix of each dotted key: `dropout`, but `model.seed` beside `data.seed`."""
-    parts = {key: key.split(".") for key in keys}
-
-    def short(key: str) -> str:
-        for length in range(1, len(parts[key])):
-            end = parts[key][-length:]
-            if all(other == key or parts[other][-length:] != end for other in parts):
-                return ".".join(end)
-        return key
-
-    return {key: short(key) for key in parts}
+    suffixes = {key: [key.split(".", n)[-1] for n in range(key.count("."), -1, -1)] for key in keys}  # shortest first
+    counts = Counter(itertools.chain.from_iterable(suffixes.values()))
+    return {key: next(one for one in own if counts[one] == 1 or one == key) for key, own in suffixes.items()}
 
 
 def _read(path: Path) -> SweepFile:
