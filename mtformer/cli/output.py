@@ -29,12 +29,9 @@ _log_once = cache(log.log)
 
 def require_no_input(output: Path | None, *inputs: Path | str | None) -> None:
     """Raise ConfigError if an output file is one of the input files, which it would replace."""
-    if output is not None and output.is_file() and any(one is not None and _is_same(output, one) for one in inputs):
+    existing = [one for one in inputs if one is not None and os.path.exists(one)]
+    if output is not None and output.is_file() and any(map(output.samefile, existing)):
         raise ConfigError(f"{output}: is also an input; name another file for the output")
-
-
-def _is_same(a: Path, b: Path | str) -> bool:
-    return os.path.exists(b) and a.samefile(b)
 
 
 def use_utf8() -> None:
