@@ -110,8 +110,8 @@ def adaptation_config(
         log.warning("no old dev set: it is not measured how much the model forgets; name one with --old-dev")
     dev_sets = {f"old{number or ''}": _plain(source) for number, source in enumerate(old_sources)}
     train_tsv, dev_tsv, replay_tsv = (run.corpus.resolve() / f"{name}.tsv" for name in ("train", "dev", "replay"))
-    files = [*train, *([] if dev is None else [dev])]
-    values = [*train, dev, file_sha256(weights), *(source_fingerprint(_source(name), data) for name in files)]
+    fingerprints = [source_fingerprint(_source(name), data) for name in (*train, dev) if name is not None]
+    values = [*train, dev, file_sha256(weights), *fingerprints]
     record, made_from = run.corpus / "made_from.json", json.dumps(values) + "\n"
     is_other = record.exists() and record.read_text(errors="replace") != made_from
     if is_other and run.steps():
@@ -327,16 +327,12 @@ def _readable(sources: Sequence[Source], data: DataConfig) -> list[Source]:
     found = []
     for source in sources:
         try:
-            _first_pair(source, data)
+            with open_reader(source, data) as reader:
+                reader.take(1).texts()
             found.append(source)
         except DataError as error:
             log.warning("%s cannot be read: %s", describe(source), error)
     return found
-
-
-def _first_pair(source: Source, data: DataConfig) -> None:
-    with open_reader(source, data) as reader:
-        reader.take(1).texts()
 
 
 def _plain(source: Source) -> dict[str, Any]:
