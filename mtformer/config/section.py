@@ -42,27 +42,24 @@ warn: the run continues, but differs from an uninterrupted one; same: allowed; w
 
 @dataclass(frozen=True)
 class Key:
-    """Metadata of a config key in addition to its type, range, default and help text.
-
-    Args:
-        on_resume: see `OnResume`; None: inherited from the section.
-        path: set if the value is a path; `folder or name`: a path if the folder exists, otherwise a name.
-        has_effect: True if the value affects the result of a run.
-        is_option: True if a `decoding` key is also an option of `translate`, `eval` and `serve`.
-        side_output: True if the key enables additional output, which `verify` does not need.
-        in_validation: True if a `decoding` key also applies to validation in training.
-        off: value that disables a filter; disabled filters do not affect the fingerprint of prepared corpora.
-        in_fingerprint: True if a filter key affects prepared corpora.
-    """
+    """Metadata of a config key in addition to its type, range, default and help text."""
 
     on_resume: OnResume | None = None
+    """See `OnResume`; None: inherited from the section."""
     path: Literal["file", "folder or name"] | None = None
+    """Set if the value is a path; `folder or name`: a path if the folder exists, otherwise a name."""
     has_effect: bool = True
+    """True if the value affects the result of a run."""
     is_option: bool = True
+    """True if a `decoding` key is also an option of `translate`, `eval` and `serve`."""
     side_output: bool = False
+    """True if the key enables additional output, which `verify` does not need."""
     in_validation: bool = True
+    """True if a `decoding` key also applies to validation in training."""
     off: Any = ...
+    """Value that disables a filter; disabled filters do not affect the fingerprint of prepared corpora."""
     in_fingerprint: bool = True
+    """True if a filter key affects prepared corpora."""
 
 
 class Section(BaseModel):
