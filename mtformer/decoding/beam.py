@@ -39,6 +39,10 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Run beam search and return up to `beam_size` translations of each sentence, best first.
 
+    Several models, of any size, share a vocabulary: p(token) is the mean over them. Source ids (int64) end with eos and
+    are padded on the right; their lengths (int64) include eos. `settings` has `beam_size` (R), `length_penalty` and
+    `early_stopping`, `choose` selects the continuations, and `start` is the first token of the decoder.
+
     A hypothesis is finished when its eos is among the best R candidates of a step. Unfinished candidates replace it, so
     R beams stay alive. `early_stopping` decides when a sentence is done: `ended`, when R hypotheses are finished (as
     in CTranslate2 and fairseq); `estimate`, when in addition no live beam has a higher score at its current length
@@ -46,16 +50,6 @@ def beam_search(
     `certain` rarely stops before the maximum length, because the score of a beam may still improve as it grows.
 
     Finished hypotheses are ranked by a score with the repetition penalty; the returned scores do not include it.
-
-    Args:
-        models: one model, or several of any size that share a vocabulary: p(token) is the mean over them.
-        src_BS: source ids, int64; each row ends with eos and is padded on the right.
-        src_lengths_B: source lengths including eos, int64.
-        settings: uses `beam_size` (R), `length_penalty` and `early_stopping`.
-        bounds: minimum and maximum lengths.
-        rules: rules to apply at each step.
-        choose: function that chooses the continuations.
-        start: first token of the decoder.
     """
     R, max_steps = settings.beam_size, bounds.max_steps
     caches = [model.start(src_BS, src_lengths_B, R, max_steps) for model in models]

@@ -45,13 +45,10 @@ def export(
     A CTranslate2 model gives the same translations; it has the tokenizer and config of the run. An `argos` package is a
     zip file for Argos Translate and LibreTranslate, which split text into sentences with their own model.
 
-    Args:
-        run: run directory or bundle.
-        target: folder or file to write.
-        checkpoint: weights to export (see `find_weights`).
-        form: `bundle`, `ctranslate2`, `huggingface` (see `write_huggingface`) or `argos`.
-        quantization: type of the stored weights of `ctranslate2` and `argos`, such as `int8`; None: float32.
-        vocabulary_map: restrict the search of `ctranslate2` (see `write_vocabulary_map`); some translations differ.
+    `checkpoint` selects the weights (see `find_weights`), and `form` is `bundle`, `ctranslate2`, `huggingface` (see
+    `write_huggingface`) or `argos`. `quantization` is the type of the stored weights of `ctranslate2` and `argos`, such
+    as `int8` (None: float32). `vocabulary_map` restricts the search of `ctranslate2` (see `write_vocabulary_map`), so
+    that some translations differ.
 
     Raise CheckpointError if the target exists or the checkpoint does not, ConfigError if CTranslate2 is missing or the
     format does not support a setting, DataError if the target or the model card (see `model_card`) cannot be written.
