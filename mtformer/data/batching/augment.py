@@ -10,6 +10,7 @@ from itertools import compress
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mtformer.config.data import NoiseConfig
 from mtformer.data.store.pairs import Pairs, count_id, lengths, make_pairs, text_of
@@ -44,9 +45,8 @@ class Augmentation:
         ]
         if has_new_targets:  # a changed source does not fit the stored target
             is_unusable = [is_unusable[0] | is_unusable[1]] * 2
-        rows = [np.arange(len(pairs)) + len(pairs) * is_stored for is_stored in is_unusable]
-        sides = zip((src, tgt), (pairs["src"], pairs["tgt"]), rows, strict=True)
-        return make_pairs(*(pa.concat_arrays([changed, stored]).take(chosen) for changed, stored, chosen in sides))
+        sides = zip(is_unusable, (pairs["src"], pairs["tgt"]), (src, tgt), strict=True)
+        return make_pairs(*(pc.if_else(pa.array(is_bad), stored, changed) for is_bad, stored, changed in sides))
 
     def _is_known(self, text: str) -> bool:
         return not any(UNK in tokenizer.encode([text])[0] for tokenizer in self.tokenizers)
