@@ -60,8 +60,7 @@ def with_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [parameter.replace(kind=keyword) for parameter in own]
     for key, kind in options.items():
-        default = "auto" if key == "device" else None
-        parameters.append(inspect.Parameter(key, keyword, default=default, annotation=kind))
+        parameters.append(inspect.Parameter(key, keyword, default="auto" if key == "device" else None, annotation=kind))
     with_load.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # unknown to mypy
     with_load.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     with_load.__doc__ = command.__doc__

@@ -44,8 +44,7 @@ Origins = dict[KeyPath, Origin]
 
 def nearest_origin(origins: Origins, path: KeyPath) -> Origin:
     """Return the origin of `path`, or of the innermost enclosing section that has one."""
-    found = (origins[path[:length]] for length in range(len(path), -1, -1) if path[:length] in origins)
-    return next(found, DEFAULT)
+    return next((origins[path[:n]] for n in range(len(path), -1, -1) if path[:n] in origins), DEFAULT)
 
 
 def dotted(path: KeyPath) -> str:

@@ -152,10 +152,8 @@ class CTranslate2Engine(Engine):
         largest maximum, and `_finish` repeats the search for the few that reach their own maximum.
         """
         lengths_B = torch.tensor([len(self.target.tags) + len(segment.source) for segment in batch])
-        prefixes = [len(segment.prefix) for segment in batch]
-        bounds = LengthBounds(settings, lengths_B, prefixes, self.max_positions - 1)
-        each = zip(batch, bounds.min_B.tolist(), bounds.max_B.tolist(), strict=True)
-        searches = [_Search(*one) for one in each]
+        bounds = LengthBounds(settings, lengths_B, [len(segment.prefix) for segment in batch], self.max_positions - 1)
+        searches = list(map(_Search, batch, bounds.min_B.tolist(), bounds.max_B.tolist()))
         self._translate(searches, settings, bounds.max_steps - 1)
         return searches
 

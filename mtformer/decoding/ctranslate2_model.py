@@ -46,8 +46,7 @@ def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: Token
         "model": config.model_dump(),
         "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
     }
-    checksum = json_sha256(sources)[:32]
-    folder = cache_folder() / CTRANSLATE2 / checksum
+    folder = cache_folder() / CTRANSLATE2 / json_sha256(sources)[:32]
     with make_lock(folder):
         try:
             verify(folder, CT2_WEIGHTS, listing=CHECKSUMS)

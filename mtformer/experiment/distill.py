@@ -128,8 +128,7 @@ def distilled_config(
                 one.unlink()
             if not num_kept:
                 raise DataError(f"{run.path}: no translation is good enough; check the teacher with eval")
-    distilled = CorpusConfig(sources=[TsvFile(tsv=str(path.resolve()))])
-    corpora = {**data.corpora, "distilled": distilled}
+    corpora = {**data.corpora, "distilled": CorpusConfig(sources=[TsvFile(tsv=str(path.resolve()))])}
     return student.model_copy(update={"data": data.model_copy(update={"corpora": corpora})})
 
 

@@ -167,8 +167,7 @@ def _in_each_direction(
         store = prepare(some, data, tokenizers, **options)
         for (from_, to, is_swapped), ids in zip(directions, targets, strict=True):
             full_name = name if is_alone else f"{name}.{from_}-{to}"
-            corpus = Corpus(full_name, store, is_swapped=is_swapped, tags=tuple(ids.tags), start=ids.start)
-            yield corpus, to
+            yield Corpus(full_name, store, is_swapped=is_swapped, tags=tuple(ids.tags), start=ids.start), to
 
 
 def multi_sentence_share(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> float:
@@ -224,8 +223,7 @@ def _tokenizer(config: Config, existing: str | None, sides: tuple[int, ...]) -> 
         "sides": sides,
         "tokenizer": section.model_dump(exclude={"src_model", "tgt_model", "joint"}),
     }
-    name = json_sha256(settings)[:32]
-    folder = cache_folder(data.cache_dir) / f"tokenizer-{name}"
+    folder = cache_folder(data.cache_dir) / f"tokenizer-{json_sha256(settings)[:32]}"
     try:
         verify(folder, JOINT, listing=CHECKSUMS)
         log.info("tokenizer: already trained, loaded from %s", folder)

@@ -90,9 +90,8 @@ def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
         raise CheckpointError(f"{path}: uses byte fallback, but vocab.json does not contain all byte pieces")
     processor = sentencepiece.SentencePieceProcessor(model_proto=spm)
     controls = {text for text in vocabulary if processor.IsControl(processor.PieceToId(text))}
-    rows = [row for row in sorted(vocabulary.values()) if row not in special]
-    text_of = {row: text for text, row in vocabulary.items()}
-    texts = [text_of[row] for row in rows]
+    texts = sorted((text for text, row in vocabulary.items() if row not in special), key=vocabulary.__getitem__)
+    rows = [vocabulary[text] for text in texts]
     entries = [pieces.get(text, Piece(text, 0.0, CONTROL if text in controls else UNUSED)) for text in texts]
     return Side(_build(path, spm, entries, vocabulary, special, unk_surface=""), [*special, *rows])
 

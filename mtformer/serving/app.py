@@ -52,8 +52,7 @@ def create_app(
     assert translator.data is not None, "a loaded translator has a data config"
     directions, decoding = translator.data.directions, translator.decoding
     settings = Settings(directions, max_characters, decoding.num_rows - 1, decoding.n_best - 1, api_key)
-    targets = {target for _, target in directions}
-    batcher = Batcher({target: translator.into(target) for target in targets}, queue_size)
+    batcher = Batcher({target: translator.into(target) for _, target in directions}, queue_size)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

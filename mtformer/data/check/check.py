@@ -208,8 +208,7 @@ class _ChunkCheck:
             self.find(found.EMPTY, side, dict.fromkeys(np.flatnonzero(is_empty).tolist(), ""))
             hashes[side] = np.where(is_empty, BLANK, hash_keys(lines))
         is_copy = [src.strip() == tgt.strip() for src, tgt in zip(*self.texts, strict=True)]
-        copies = np.flatnonzero(np.array(is_copy) & ~blank[0]).tolist()
-        self.find(found.COPY, "pair", dict.fromkeys(copies, ""))
+        self.find(found.COPY, "pair", dict.fromkeys(np.flatnonzero(np.array(is_copy) & ~blank[0]).tolist(), ""))
         for name, is_normalized in (("pair", False), ("near", True)):
             keys = duplicate_keys(self.texts, is_normalized=is_normalized)
             hashes[name] = np.where(blank[0] & blank[1], BLANK, keys)

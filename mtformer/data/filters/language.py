@@ -72,8 +72,7 @@ def words_of(language: str) -> frozenset[str]:
 @cache
 def table() -> dict[str, dict[str, str]]:
     """Return the contents of languages.yaml."""
-    text = resources.files(__package__).joinpath("languages.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)
+    return yaml.safe_load(resources.files(__package__).joinpath("languages.yaml").read_text(encoding="utf-8"))
 
 
 def confidences(language: str) -> Callable[[Sequence[str]], NDArray[np.float64]]:
