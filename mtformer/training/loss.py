@@ -214,19 +214,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
             exact_N1 = (hidden_ND * weight[target_N]).sum(dim=1, keepdim=True)
             exact_N1 = exact_N1 if bias is None else exact_N1 + bias[target_N, None]
         # All chunks share one buffer: allocating new pages takes as long as the softmax.
-        logits_room, p_room = hidden_ND.new_empty(chunk, V), hidden_ND.new_empty(chunk, V, dtype=wide)
-        log_p_room = torch.empty_like(p_room[: 0 if kl_weights is None else chunk])
+        logits_buffer, p_buffer = hidden_ND.new_empty(chunk, V), hidden_ND.new_empty(chunk, V, dtype=wide)
+        log_p_buffer = torch.empty_like(p_buffer[: 0 if kl_weights is None else chunk])
         row_C = torch.arange(chunk, device=hidden_ND.device)
         for i in range(0, N, chunk):
             h_CD, y_C1, real_C1 = hidden_ND[i : i + chunk], target_N[i : i + chunk, None], real_N1[i : i + chunk]
             C = h_CD.size(0)
-            logits_CV = torch.mm(h_CD, weight_VD.t(), out=logits_room[:C])
+            logits_CV = torch.mm(h_CD, weight_VD.t(), out=logits_buffer[:C])
             if bias is not None:
                 logits_CV += bias.to(logits_CV.dtype)
-            p_CV = torch.softmax(logits_CV, dim=1, dtype=wide, out=p_room[:C])
+            p_CV = torch.softmax(logits_CV, dim=1, dtype=wide, out=p_buffer[:C])
             kl_grad_CV = None
             if kl_weights is not None:
-                log_p_CV = torch.log_softmax(logits_CV, dim=1, dtype=wide, out=log_p_room[:C])
+                log_p_CV = torch.log_softmax(logits_CV, dim=1, dtype=wide, out=log_p_buffer[:C])
                 kl_of_chunk, kl_grad_CV = _divergence(log_p_CV, p_CV, kl_weights, with_grad_N1[i : i + chunk])
                 kl += kl_of_chunk
             p_C1 = p_CV.gather(1, y_C1)
