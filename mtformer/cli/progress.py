@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 from tqdm import tqdm
 
 from mtformer.data.store.prepare import log_progress
+from mtformer.errors import log
 from mtformer.experiment.runs import format_duration
 from mtformer.training.figures import bar_texts
 
-log = logging.getLogger("mtformer")
 SECONDS_PER_LINE = 30.0
 ELAPSED = "{desc}: {elapsed}"
 FIRST_BAR = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left"  # until the first log line

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from mtformer.cli.options import OnOption, OverridesArgument, argument, optional, require_at_most_one
 from mtformer.cli.output import echo, error_lines, table_lines
+from mtformer.errors import log
 from mtformer.experiment.runs import format_bytes, format_duration, format_value
 from mtformer.experiment.sweep import Sweep, plan_sweep, short_keys
 from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, run_sweep, threads_each
@@ -48,7 +49,7 @@ def sweep(
 
 def _dry_run(planned: Sweep, jobs: int | None) -> None:
     jobs = jobs or max(1, len(devices(planned)))
-    logging.getLogger("mtformer").setLevel(logging.WARNING)  # each check would log the same lines
+    log.setLevel(logging.WARNING)  # each check would log the same lines
     with tqdm(total=len(planned.runs), desc="memory check", unit="run", disable=None, leave=False) as bar:
         needs = estimate(planned, threads_each(jobs), bar.update)
     keys = short_keys(dict.fromkeys(key for run in planned.runs for key in run.values))

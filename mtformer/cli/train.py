@@ -300,8 +300,7 @@ def reproduce(
         raise typer.Exit(128 + stopped.signal_number) from None
     echo(*(f"changed since: {what}: {then} -> {now}" for what, then, now in found.environment or ()), err=True)
     if found.first is None:
-        counts = f"{found.num_figures} values in {found.num_records} records"
-        echo(f"steps 1 to {num_steps}: exactly equal ({counts})")
+        echo(f"steps 1 to {num_steps}: exactly equal ({found.num_figures} values in {found.num_records} records)")
         return
     first = found.first
     echo(f"{first.name} was {first.then!r} and is now {first.now!r}")
