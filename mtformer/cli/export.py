@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from mtformer.cli.options import CHECKPOINT_HELP, argument, optional
-from mtformer.cli.output import echo
+from mtformer.cli.output import clean_up_on_sigterm, echo
 from mtformer.errors import ConfigError
 from mtformer.run_dir import FINETUNE_CONFIG, RunDir
 
@@ -42,7 +42,8 @@ def export(
     if vocabulary_map and format_ != "ctranslate2":
         raise ConfigError("--vocabulary-map requires --format ctranslate2; remove it")
     opened, target = RunDir.open(run), output or run / ("argos.argosmodel" if format_ == "argos" else format_)
-    write_export(opened, target, checkpoint, format_, quantization, vocabulary_map)
+    with clean_up_on_sigterm():
+        write_export(opened, target, checkpoint, format_, quantization, vocabulary_map)
     echo(str(target))
     echo(f"load it with: {LOADING[format_].format(str(target))}", err=True)
 

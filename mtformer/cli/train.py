@@ -18,7 +18,7 @@ from mtformer.cli.help import Command
 from mtformer.cli.options import argument, optional, require_at_most_one
 from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines, log_to_file, table_lines
 from mtformer.errors import ConfigError, DataError, InterruptedRunError, log
-from mtformer.files import CHECKSUMS
+from mtformer.files import CHECKSUMS, LEFTOVER
 from mtformer.run_dir import RunDir
 from mtformer.slurm import set_ranks
 
@@ -80,8 +80,8 @@ def train(
     from mtformer.config.loading import load_config
 
     set_ranks()
-    require_at_most_one({"--resume": resume, "--overwrite": overwrite, "--verify-resume": verify_resume})
-    require_at_most_one({"--verify-resume": verify_resume, "--dry-run": dry_run})
+    trials = {"--verify-resume": verify_resume, "--dry-run": dry_run}
+    require_at_most_one({"--resume": resume, "--overwrite": overwrite, **trials})
     if (config.parent / CHECKSUMS).exists() and config.name == RunDir(config.parent).config.name:
         RunDir.open(config.parent)
     loaded = load_config(config, overrides or [])
@@ -272,7 +272,8 @@ def _require_new(command: str, run: RunDir) -> None:
     """Raise ConfigError if the command was started by `torchrun`, or the folder has something other than its run."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(f"{command} uses one process; run it without torchrun")
-    if run.path.exists() and not run.corpus.is_dir():
+    names = os.listdir(run.path) if run.path.is_dir() else [""] * run.path.exists()
+    if not run.corpus.is_dir() and not all(map(LEFTOVER.fullmatch, names)):
         raise ConfigError(f"{run.path}: already exists; choose another folder for --run-dir")
 
 

@@ -13,7 +13,9 @@ from mtformer.text.tokenizer import EOS, SPACE, UNK, Tokenizer, TokenizerPair
 # Every character that some program treats as a line break, and NUL. Inside a line, each run of them becomes a space.
 LINE_BREAKS = re.compile("[\x00\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 
-WORD_START, WORD_END = rf"(?:(?<!\w)|(?={UNSPACED.pattern}))", rf"(?:(?!\w)|(?<={UNSPACED.pattern}))"
+LETTER = "\\w\u0900-\u0963\u0966-\u0dff"
+"""Characters of words for a regular expression, with the vowel signs of Indic scripts."""
+WORD_START, WORD_END = rf"(?:(?<![{LETTER}])|(?={UNSPACED.pattern}))", rf"(?:(?![{LETTER}])|(?<={UNSPACED.pattern}))"
 
 MIN_SAVED = 0.2
 """Minimum share of the tokens of a line in capital letters that lower case must save; see `without_capitals`."""

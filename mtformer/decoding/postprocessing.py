@@ -30,6 +30,8 @@ UNKNOWN = f"{SPACE}⁇{SPACE}"
 URL = re.compile(r"(?:https?://|www\.)[!-~]+", re.ASCII)
 EMAIL = re.compile(r"[\w.%+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
 ADDRESS = re.compile(f"{URL.pattern}|{EMAIL.pattern}", re.ASCII)
+THAI = re.compile("[\u0e00-\u0e7f]")
+"""Letters of a script in which the end of a sentence is not marked."""
 LOOP = re.compile(r"(\w)\1{7}")
 """A repeated letter or digit, as in 3000000000000."""
 MAX_LOOP_LENGTH = 8
@@ -129,14 +131,14 @@ def search_flags(src_tokens: Sequence[int], one: Hypothesis, min_length: int) ->
 
 def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
     """Yield the flags that depend on text: a copied source, or missing sentences, numbers or addresses."""
-    num_sentences = len(split_sentences(source))
+    num_sentences = 1 if THAI.search(text) else len(split_sentences(source))
     if LOOP.search(text) and not LOOP.search(source):
         yield flag.REPETITION
     if not text or (num_sentences > 1 and len(split_sentences(text)) < num_sentences):
         yield flag.FEWER_SENTENCES
+    has_lost_address = not all(_has_address(text, found) for found in addresses(source))
     source, text = (unicodedata.normalize("NFKC", one) for one in (source, text))
     has_other_numbers = numbers_differ(source, text, in_digits, is_strict=True)
-    has_lost_address = not all(_has_address(text, found) for found in addresses(source))
     source, text = source.casefold(), text.casefold()
     is_name = len(text.split()) <= 2 and len(UNSPACED.findall(text)) <= 8  # names are often the same
     if text.split() == source.split() and not is_name:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from mtformer.config.data import DataConfig
 from mtformer.config.fields import describe_errors
+from mtformer.config.languages import base_code
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, DecodingConfig
 from mtformer.config.yaml_text import Origin
@@ -188,13 +189,15 @@ class Translator:
         prefixes or phrase lists is wrong, a phrase is blank, or text is too long.
         """
         decoding, tgt = override(self.decoding, **settings), self.tokenizers.tgt
-        self.engine.check(decoding, required is not None or glossary is not None)
+        self.engine.check(decoding, required is not None or bool(glossary))
         pairs = [(normalize("NFC", " ".join(src.split())), tgt.strip()) for src, tgt in (glossary or {}).items()]
         if not all(map(all, pairs)):
             raise DataError("a glossary term is blank, or its translation is; leave it out")
         terms = sorted(pairs, key=lambda term: (-len(term[0]), term[0].islower()))
         given = check_inputs(lines, prefixes, required, tgt, self.max_tokens, first_line, terms)
-        inputs = without_capitals(given, self.tokenizers.src)
+        languages = set() if self.data is None else {*chain.from_iterable(self.data.directions)}
+        is_turkic = not {"az", "crh", "tr"}.isdisjoint(map(base_code, languages))  # i is İ in capitals, and ı is I
+        inputs = given if is_turkic else without_capitals(given, self.tokenizers.src)
         num_tags = len(self.engine.target.tags)
         preferred = self.max_tokens if decoding.split == "never" else self.preferred_tokens
         limits = preferred - num_tags, self.max_tokens - num_tags
@@ -257,8 +260,10 @@ class Translator:
 
         That is a repetition or, for a phrase that does not fit, a further sentence.
         """
-        phrases = self.tokenizers.tgt.decode(segment.required)
-        num, most, *within = (len(split_sentences(one)) for one in (n_best[0].text, segment.text, *phrases))
+        phrases, text = self.tokenizers.tgt.decode(segment.required), n_best[0].text
+        for phrase in phrases:  # a further sentence may begin with a phrase in lower case
+            text = text.replace(phrase, phrase[:1].upper() + phrase[1:])
+        num, most, *within = (len(split_sentences(one)) for one in (text, segment.text, *phrases))
         has_more = num > most + sum(within) - len(within)
         return has_more or REPETITION in n_best[0].flags or bool(missing(n_best[0].tokens, segment.required))
 

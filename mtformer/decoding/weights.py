@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mtformer.errors import CheckpointError
+from mtformer.errors import CheckpointError, log
 from mtformer.files import CHECKSUMS, META, read_meta, verify
 from mtformer.run_dir import CT2_WEIGHTS, WEIGHTS, RunDir, lower_is_better
 
@@ -22,6 +22,10 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[
     are verified. Raise CheckpointError if the checkpoint is damaged or does not exist.
     """
     paths = _find(run, checkpoint, best_metric)
+    steps = run.steps()
+    for folder in run.checkpoint_folders():
+        if int(folder.name[5:]) not in steps:
+            log.warning("%s is damaged, so this checkpoint is not used", folder / META)
     for path in paths:
         if path.parent.parent == run.checkpoints or (path.name == WEIGHTS and (path.parent / META).exists()):
             verify(path.parent, path.name)

@@ -8,6 +8,7 @@ It is saved with the scored texts, so that both can be used without the corpus:
     RUN/eval/NAME/references.txt          the references (additional ones in references.2.txt and so on)
 """
 
+import hashlib
 import json
 import platform
 import re
@@ -98,9 +99,11 @@ def write_card(
     """
     texts = {SOURCES: test.sources, HYPOTHESES: hypotheses}
     texts |= {references_name(number): lines for number, lines in enumerate(test.references)}
+    hashes = []
     for file, lines in texts.items():
-        write_text(folder / file, "".join(f"{line}\n" for line in lines))
-    sources, hypotheses_hash, *references = (file_sha256(folder / file) for file in texts)
+        write_text(folder / file, text := "".join(f"{line}\n" for line in lines))
+        hashes.append(hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest())
+    sources, hypotheses_hash, *references = hashes
     tokenizers = {one.name: one.sha256 for one in (translator.tokenizers.src, translator.tokenizers.tgt)}
     packages = {package: version(package) for package in ("torch", "sentencepiece", "sacrebleu")}
     card = ScoreCard(

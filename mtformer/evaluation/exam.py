@@ -23,6 +23,7 @@ from mtformer.config.section import Section
 from mtformer.config.yaml_text import Origin
 from mtformer.data.batching.augment import add_typos, change_case, drop_final_stop, texts_to_copy, title_case
 from mtformer.data.filters.numbers import values
+from mtformer.decoding.inputs import LETTER
 from mtformer.decoding.postprocessing import EMAIL, URL, addresses
 from mtformer.decoding.sentences import join_lines
 from mtformer.decoding.translation import REPETITION, Translation
@@ -36,7 +37,7 @@ Pair = tuple[str, str | None]
 """Source and reference; None: no reference is known."""
 Row = dict[str, float | None]
 """Values by column, rounded to two digits; None: the column does not apply."""
-WORD = r"\w[\w'’-]*"
+WORD = rf"[{LETTER}][{LETTER}'’-]*"
 TAG = re.compile(r"</?\w[^<>]*>")
 EMOJI = re.compile("[\u2600-\u27bf\U0001f300-\U0001faff]")
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -204,7 +205,7 @@ LimitsFile = create_model("LimitsFile", __base__=Section, **_LIMITS)
 def read_limits(path: Path) -> list[tuple[str, str, float]]:
     """Return the limits in a file as (row, column, value); raise ConfigError with a line for each error."""
     tree, origins = read_tree(str(path), "limits")
-    if not isinstance(tree, dict) or not tree:
+    if not isinstance(tree, dict) or not any(tree.values()):
         raise ConfigError(f"{path}: must map rows to limits, as in `caps: {{chrf_change: -10}}`, not {tree!r:.40}")
     try:
         limits = LimitsFile.model_validate(tree, strict=True).model_dump(exclude_unset=True)

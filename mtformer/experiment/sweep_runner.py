@@ -229,7 +229,7 @@ def _train(job: _Job, num_threads: int) -> int:
 
 
 def is_done(run: PlannedRun) -> bool:
-    """Return True if the run finished with this config and has scores on all of its test sets."""
+    """Return True if the run finished with this config, and has its report and scores on all of its test sets."""
     try:
         if not run.run.config.is_file() or read_state(run.run).state != "finished":
             return False
@@ -239,7 +239,8 @@ def is_done(run: PlannedRun) -> bool:
     data, end = run.config.data, run.run.state.stat().st_mtime  # later than scores of earlier training
     names = [(name, f"{name}.{'-'.join(data.languages(one)[::-1])}") for name, one in data.test.items()]
     cards = [run.run.evaluation(name) / SCORES for both in names for name in both[: 1 + data.both_directions]]
-    return not differences and all(card.is_file() and card.stat().st_mtime >= end for card in cards)
+    made = cards + [run.run.report] * run.config.training.report
+    return not differences and all(file.is_file() and file.stat().st_mtime >= end for file in made)
 
 
 def _result(run: PlannedRun) -> str:

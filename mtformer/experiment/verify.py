@@ -142,6 +142,9 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
         # Train one more step, so that a validation at the last compared step is complete.
         plans = {step: record["max_steps"] for (step, kind), record in _records(run).items() if kind == "plan"}
         train_part(config, again.path, num_steps + 1, progress, plans)
+        if again.steps()[-1] < num_steps:
+            why = f"a resume changed its limits, so the repetition ended at step {again.steps()[-1]}"
+            raise MtformerError(f"{run.path}: {why}; give a lower --steps")
         now = _made_with(again)
         changed = [Difference(what, then, now.get(what)) for what, then in made_with.items() if then != now.get(what)]
         old, new = _records(run), _records(again)

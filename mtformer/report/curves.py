@@ -126,7 +126,12 @@ def _chart(figure: TrainingFigure, systems: Systems) -> dict[str, Any] | None:
             "band": [*lows, *highs[::-1]] if len(systems[number][1]) > 1 and not is_faint else [],
             "markers": [] if is_train and len(drawn) > 1 else drawn[:: max(1, len(drawn) // MAX_MARKERS)],
         })  # fmt: skip
-    every = [(style_of(n), run.name, x) for n, (_, runs) in enumerate(systems) for run in runs for x in resumes(run)]
+    every = [
+        (style_of(n), run.name, x)
+        for n, (_, runs) in enumerate(systems)
+        for run in runs
+        for x in (*resumes(run), *resumes(run, "plan"))
+    ]
     changed = [(step, style, name, describe_changes(one, "training.")) for style, name, (step, _, one) in every]
     marks = [(x_of(step), style, f"{name}, step {step:,}", text) for step, style, name, text in changed if text]
     return {

@@ -36,9 +36,12 @@ def format_time(text: Any) -> str:
     return format_plain(text).replace("T", " ").replace("+00:00", " UTC")
 
 
-def resumes(run: RunContents) -> list[tuple[int, str, dict[str, list[Any]]]]:
-    """Return step, time, and changes (old and new value) of each resume; earlier versions recorded only the step."""
-    records = [one for one in run.records if one["kind"] == "resume" and is_number(one["step"])]
+def resumes(run: RunContents, kind: str = "resume") -> list[tuple[int, str, dict[str, list[Any]]]]:
+    """Return step, time, and changes (old and new value) of each resume; earlier versions recorded only the step.
+
+    With the kind `plan`, return the same of each change of the number of steps by `max_minutes`.
+    """
+    records = [one for one in run.records if one["kind"] == kind and is_number(one["step"])]
     return [(one["step"], format_time(one.get("time")), _pairs(one.get("changes"))) for one in records]
 
 

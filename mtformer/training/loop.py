@@ -149,9 +149,10 @@ class Trainer:
         else:  # until the next plan, which needs some steps of this process, the schedule stays the same
             spent = (self.position.seconds + self.position.seconds_before) / 60
             to_plan = self.given.log_every + 2 * FIRST_STEPS if spent < (self.given.max_minutes or math.inf) else 0
-            soonest, self.position.max_steps = self.position.step + to_plan, None
+            soonest, self.position.max_minutes = self.position.step + to_plan, None
+        self.position.max_steps = None
         if planned is not None and self.given.max_minutes is not None:
-            num_steps = min(max(planned, soonest), self.given.max_steps)
+            self.position.max_steps = num_steps = min(max(planned, soonest), self.given.max_steps)
             self.config = self.step.config = with_steps(self.given, num_steps)
         dev, new_dev = made_with.get("dev data"), self.made_with.get("dev data")
         if state["best_metric"] != self.config.best_metric or (new_dev is not None and dev != new_dev):
@@ -174,6 +175,8 @@ class Trainer:
             if self.resumed is not None:
                 prune(self.run, self.config)  # the previous process may have been killed before pruning
                 self.metrics.write("resume", self.position.step, **self.resumed)
+                if self.position.max_steps is not None and self.position.max_minutes is None:  # another limit
+                    self.metrics.write("plan", self.position.step, max_steps=self.position.max_steps)
             if self.position.step % self.config.validate_every == 0:
                 self._validate()  # if the interrupted run has not finished this
             batches = self.batches_from(self.position.place)
@@ -252,18 +255,17 @@ class Trainer:
 
         The schedule is stretched over the planned steps. Plans are saved in checkpoints and written to metrics.jsonl.
         """
-        step, planned = self.position.step, self.position.max_steps
+        step, planned = self.position.step, self.position.max_steps if self.position.max_minutes else None
         spent = self.position.seconds_before + time.perf_counter() - self.start
         num_steps = self.ranks.gather(budget.plan(step, spent, planned))[0]
-        if num_steps is None:
+        if num_steps is None or num_steps == planned:
             return
         self.position.max_steps, self.position.max_minutes = num_steps, self.given.max_minutes
         self.position.given_steps, had_plan = self.given.max_steps, self.config is not self.given
         self.config = self.step.config = with_steps(self.given, num_steps)
         log.info("step %d: %d steps in all fit in %g minutes", step, num_steps, self.given.max_minutes)
-        if had_plan:
-            self._jump("the number of steps that fit in the time changed")
-        self.metrics.write("plan", step, max_steps=num_steps)
+        jump = self._jump("the number of steps that fit in the time changed") if had_plan else {}
+        self.metrics.write("plan", step, max_steps=num_steps, **({"changes": jump} if jump else {}))
 
     def _one_step(self, micro_batches: list[Batch]) -> None:
         with self.core_watch.step():
@@ -291,7 +293,8 @@ class Trainer:
             self.window = Window()
         if self.budget is not None:
             self.budget.add_step()
-            if (is_logged or step % (2 * FIRST_STEPS) == 0) and self.position.max_steps is None:
+            is_due = self.position.max_minutes is None and (is_logged or step % (2 * FIRST_STEPS) == 0)
+            if is_due or (self.plans is not None and step % self.config.validate_every):
                 self._plan_steps(self.budget)
 
     def _check_gradients(self) -> None:

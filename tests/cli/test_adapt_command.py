@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import platform
 import re
 import shutil
 from pathlib import Path
@@ -160,6 +161,17 @@ def test_an_interrupted_adaptation_resumes(
     assert invoke(*words, *FAST, "training.schedule=constant").exit_code == 0
     one, other = (read_weights(RunDir(path).checkpoint(6) / WEIGHTS) for path in (run, whole))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_an_adaptation_that_was_killed_while_it_wrote_its_corpus_can_be_repeated(
+    trained: tuple[Path, Result], new_text: Path, tmp_path: Path
+) -> None:
+    words = ["adapt", trained[0], "--train", new_text, "--run-dir", tmp_path / "run", "--max-loss", 100, *FAST]
+    leftover = tmp_path / "run" / f".corpus@{platform.node()}.4194305.tmp"
+    leftover.mkdir(parents=True)
+    result = invoke(*words)
+    assert result.exit_code == 0, result.stderr
+    assert not leftover.exists()
 
 
 def test_without_old_corpora_the_old_model_translates_the_new_sources(

@@ -1,5 +1,6 @@
 """Blocks of parallel lines, and resumable output files."""
 
+import bz2
 import gzip
 import io
 import logging
@@ -120,6 +121,7 @@ def test_invalid_utf8_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     "content",
     [
         gzip.compress(b"a dog\n"),
+        bz2.compress(b"a dog\n"),
         lzma.compress(b"a dog\n"),
         b"\x28\xb5\x2f\xfd\x04\x00",
         "a dog\n".encode("utf-16"),

@@ -53,7 +53,8 @@ def test_other_values_of_resume_are_errors(words: str, corpus: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["--resume auto --overwrite", "--resume --verify-resume", "--dry-run --verify-resume"]
+    "words",
+    ["--resume auto --overwrite", "--resume --verify-resume", "--dry-run --verify-resume", "--resume --dry-run"],
 )
 def test_options_that_cannot_be_combined(words: str, corpus: Path) -> None:
     result = invoke("train", corpus / "small.yaml", *words.split())

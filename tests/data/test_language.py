@@ -1,6 +1,7 @@
 """Language checks with function words and with the py3langid identifier."""
 
 import sys
+import unicodedata
 from collections.abc import Iterator
 
 import pytest
@@ -66,6 +67,11 @@ def test_an_untranslated_line_is_foreign() -> None:
     line = "Download here the file that you have"
     assert WordCheck("de", "en").is_foreign(line, line)
     assert not WordCheck("en", "de").is_foreign(line, line)
+
+
+def test_decomposed_characters_do_not_make_a_line_foreign() -> None:
+    line = unicodedata.normalize("NFD", "Nó có con mèo nhỏ.")
+    assert not WordCheck("vi", "en").is_foreign(line, "It has a small cat.")
 
 
 def test_function_words_detect_other_languages_except_close_and_unknown_ones() -> None:

@@ -92,6 +92,7 @@ NOT_EQUAL = [
     *(("500", "5000"), ("1.05", "105"), ("7.5", "75"), ("flight 370", "Flug 37"), ("PIN 0042", "PIN 4200")),
     *(("300 rooms", "400 Zimmer"), ("20 euros", "50 Euro"), ("1000 men", "2000 Männer"), ("10", "20"), ("7", "5 3")),
     ("the number 100 and 12", "die Nummer 100 und 10"),
+    *(("2:2", "2:3"), ("11.11.2020", "12.11.2020"), ("version 2.3.1", "Version 2.3.2"), ("90 to 90", "90 zu 80")),
 ]
 
 
@@ -107,3 +108,26 @@ def test_digits_in_another_order_differ_if_all_numbers_must_match(src: str, tgt:
         ),
     ):
         assert not numbers_differ(same, other, in_digits=True, is_strict=True)
+
+
+@pytest.mark.parametrize(("src", "tgt"), [
+    ("他们花了3亿元。", "They spent 300 million yuan."),
+    ("印度有14亿人。", "India has 1.4 billion people."),
+    ("500万人", "5 million people"),
+    ("200만 명", "two million people"),
+    ("5 करोड़ रुपये", "50 million rupees"),
+    ("1,250 dollars", "١٬٢٥٠ دولارا"),
+    ("7.5 kilometers", "٧٫٥ كيلومتر"),
+    ("१,२३,४५६ रुपये", "123,456 rupees"),
+])  # fmt: skip
+def test_units_and_digits_of_other_languages(src: str, tgt: str) -> None:
+    for in_digits in (False, True):
+        assert not numbers_differ(src, tgt, in_digits, is_strict=True)
+        assert not numbers_differ(tgt, src, in_digits, is_strict=True)
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt"), [("50本の本", "500 books"), ("印度有14亿人。", "India has 370 people."), ("१,२५०", "1,290")]
+)
+def test_other_numbers_with_units_and_digits_of_other_languages(src: str, tgt: str) -> None:
+    assert numbers_differ(src, tgt, in_digits=False, is_strict=True)

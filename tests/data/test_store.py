@@ -102,6 +102,20 @@ def test_any_flipped_bit_of_the_data_is_detected(made: Store) -> None:
     assert all("shard-00001.arrow: damaged or changed" in message for message in messages)
 
 
+@pytest.mark.parametrize("bit", [4, 64])
+def test_a_flipped_bit_in_the_row_numbers_of_duplicates_is_detected(
+    corpus: Callable[..., DataConfig], pairs: Lines, tokenizers: TokenizerPair, bit: int
+) -> None:
+    data = corpus([*pairs, *pairs[:9]])
+    made = prepare(data.train, data, tokenizers, is_training=True)
+    path = made.folder / "duplicates.bin"
+    data = bytearray(path.read_bytes())
+    data[-8] ^= bit
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"duplicates.bin: damaged or changed \(the checksum does not match\)"):
+        Store(made.folder)
+
+
 def test_a_damaged_store_json_raises_an_error(made: Store) -> None:
     (made.folder / "store.json").write_text("{}")
     with pytest.raises(DataError, match=r"store.json: damaged or changed"):

@@ -91,6 +91,8 @@ def test_flags_that_depend_on_tokens(given: dict[str, Any], expected: tuple[str,
         ("Write to b@c.de.", "Schreib an b@c.design.", [flag.LOST_ADDRESS]),
         ("Write to a.b@c-d.org.", "Schreib an a.b@c-d.org", []),
         ("Write to a.b@c-d.org and me.", "Schreib mir.", [flag.LOST_ADDRESS]),
+        ("请看https://a.com，www.b.com（英文）。", "See https://a.com, www.b.com (English).", []),
+        ("I eat. He sleeps.", "ฉันกิน เขานอน", []),
     ],
 )
 def test_flags_that_depend_on_text(source: str, text: str, expected: list[str]) -> None:

@@ -207,11 +207,16 @@ TERMS = [
         ("c++ or C++.", ["C"]),
         ("a cafe\u0301", ["Kaffeehaus"]),
         ("子猫が走る", ["kitten"]),
+        ("यह कमी है", []),
+        ("यह कम है।", ["less"]),
         ("", []),
     ],
 )
 def test_terms_are_whole_words_and_the_longest_first(text: str, expected: list[str]) -> None:
-    assert required_terms([*TERMS, ("子猫", "kitten"), ("猫", "cat"), ("café", "Kaffeehaus")], text) == expected
+    assert (
+        required_terms([*TERMS, ("子猫", "kitten"), ("猫", "cat"), ("café", "Kaffeehaus"), ("कम", "less")], text)
+        == expected
+    )
 
 
 def test_a_phrase_without_spaces_has_no_leading_space(tmp_path: Path) -> None:

@@ -271,6 +271,21 @@ def test_lines_without_capitals(
     assert [one.text for one in without_capitals(lines, src)] == [expected]
 
 
+@pytest.mark.parametrize(
+    ("languages", "is_changed"), [(("de", "en"), True), (("tr", "en"), False), (("en", "az"), False)]
+)
+def test_capitals_of_turkic_languages_are_kept(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, languages: tuple[str, str], is_changed: bool
+) -> None:
+    assert translator.data is not None
+    both = dict(zip(("src_lang", "tgt_lang"), languages, strict=True))
+    monkeypatch.setattr(translator, "data", translator.data.model_copy(update=both))
+    lines = [line.upper() for line in random_lines(1, seed=1)]
+    found = translator.translate(lines, attention=True)[0].attention
+    assert found is not None
+    assert ("".join(found.src_pieces).isupper()) != is_changed
+
+
 def test_capitals_that_the_tokenizer_knows_are_kept(translator: Translator, tmp_path: Path) -> None:
     lines = random_lines(200, seed=1)
     train_tokenizer(iter([*lines, *map(str.upper, lines)]), TokenizerConfig(vocab_size=80), tmp_path / "both.model")

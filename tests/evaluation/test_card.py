@@ -12,7 +12,9 @@ from scored import TOKENIZER, save
 
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
 from mtformer.errors import DataError
+from mtformer.evaluation import card as card_module
 from mtformer.evaluation.card import EvalSet, differences, notes, read_card, read_texts
+from mtformer.files import write_text
 from mtformer.run_dir import RunDir
 
 SOURCES = ["the dog runs", "", "a\u2028woman"]
@@ -57,6 +59,18 @@ def test_texts_are_saved_with_their_sha256(folder: Path) -> None:
     names = ["references.txt", "references.2.txt"]
     assert card.text.references == [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names]
     assert card.text.hypotheses == hashlib.sha256("".join(f"{line}\n" for line in HYPOTHESES).encode()).hexdigest()
+
+
+def test_the_hashes_are_those_of_the_scored_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process that writes the same files in between does not make its text that of this card."""
+
+    def replaced(path: Path, text: str) -> None:
+        write_text(path, "other\n" if path.name == "hypotheses.txt" else text)
+
+    monkeypatch.setattr(card_module, "write_text", replaced)
+    save(tmp_path, HYPOTHESES, REFERENCES, SOURCES)
+    with pytest.raises(DataError, match=r"hypotheses\.txt.*changed"):
+        read_texts(tmp_path, read_card(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["sources.txt", "hypotheses.txt", "references.txt", "references.2.txt"])

@@ -305,6 +305,11 @@ def test_a_run_is_done_if_it_finished_with_this_config_and_is_scored(stage: Stag
     os.utime(run.evaluation("flickr") / "scores.json", (0, 0))  # the scores of an earlier training
     assert not is_done(tested.runs[0])
     os.utime(run.evaluation("flickr") / "scores.json")
+    with_report = stage.sweep(1, test_set, "training.report=true")
+    run.config.write_text(dump_config(resolve_paths(with_report.runs[0].config)))
+    assert not is_done(with_report.runs[0])
+    run.report.write_text("<html></html>")
+    assert is_done(with_report.runs[0])
     both = stage.sweep(1, test_set, "data.both_directions=true", "data.language_tags=source")
     run.config.write_text(dump_config(resolve_paths(both.runs[0].config)))
     assert not is_done(both.runs[0])

@@ -10,7 +10,7 @@ from toy_training import toy_config
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.errors import InterruptedRunError
-from mtformer.run_dir import RunDir
+from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.training.budget import fitting_steps, relative_cost, with_steps
 from mtformer.training.history import read_records
 from mtformer.training.optimizer import learning_rate
@@ -153,13 +153,36 @@ def test_the_schedule_stays_until_a_new_plan(
     clock = Clock(monkeypatch)
     with pytest.raises(InterruptedRunError):
         trainer(toy_config(**SETTINGS), tmp_path, Timed(clock, 101)).train()
-    longer = resumed(toy_config(**{**SETTINGS, "max_minutes": 4.0}), tmp_path, Timed(clock))
+    config = toy_config(**{**SETTINGS, "max_minutes": 4.0})
+    stopped = resumed(config, tmp_path, Timed(clock, 103))
+    assert stopped.config.max_steps == 120
+    with pytest.raises(InterruptedRunError):
+        stopped.train()
+    longer = resumed(config, tmp_path, Timed(clock))
     assert longer.config.max_steps == 120
     with caplog.at_level("WARNING"):
         assert longer.train().step == 240
     assert "because the number of steps that fit in the time changed" in caplog.text
     found = rates(tmp_path)  # at steps 5, 10 and so on
     assert found[20] < found[19] < found[23]
+    assert plans(tmp_path) == {10: 120, 101: 120, 103: 120, 115: 240}
+    changes = [one.get("changes") for one in read_records(RunDir(tmp_path).metrics) if one["kind"] == "plan"]
+    assert changes[:3] == [None, None, None]
+    assert changes[3].keys() == {"training.current_learning_rate"}
+
+
+def test_plans_after_a_changed_limit_are_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, config = Clock(monkeypatch), toy_config(**{**SETTINGS, "max_minutes": 3.0})
+    trainer(toy_config(**SETTINGS), tmp_path / "one", Timed(clock)).train()
+    resumed(config, tmp_path / "one", Timed(clock)).train()
+    assert plans(tmp_path / "one") == {10: 120, 120: 135, 130: 180}
+    other = trainer(config, tmp_path / "other", Timed(clock))
+    other.plans = plans(tmp_path / "one")
+    other.train()
+    run, again = RunDir(tmp_path / "one"), RunDir(tmp_path / "other")
+    assert (run.steps(), again.steps()) == ([120, 125, 150, 175, 180], [100, 125, 150, 175, 180])
+    for step in run.steps()[1:]:
+        assert (run.checkpoint(step) / WEIGHTS).read_bytes() == (again.checkpoint(step) / WEIGHTS).read_bytes()
 
 
 def test_the_peak_of_noam_does_not_depend_on_the_plan() -> None:

@@ -6,6 +6,7 @@ NumPy archive in the package, which is read without pickle.
 
 import importlib
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -52,6 +53,7 @@ class WordCheck:
         Words that also occur in `other`, the line on the other side, are treated as names, except in untranslated
         lines, which are recognized by shared function words of the language of `other`.
         """
+        line, other = unicodedata.normalize("NFC", line), unicodedata.normalize("NFC", other)
         if not self.own or not self.own.isdisjoint(line.lower().split()):
             return False
         words = set(LETTERS.findall(line.lower()))

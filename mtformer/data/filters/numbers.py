@@ -14,6 +14,10 @@ GROUPED = re.compile(r"[ .,'’\u00a0\u202f](?<=\d.)(?<!\d{4}.)(?=\d{3}(?!\d))")
 SHORT_DATE = re.compile(r"(?<!\d)\d{1,2}[年月]")
 """Months, and years counted by era, as in 平成18年3月, which other languages write differently."""
 FULL_YEAR = re.compile(r"\d{3,4}年")
+LARGE_UNIT = re.compile(r"\d ?(?:[万萬億亿만억]|लाख|करोड|lakh|crore)")
+"""A number of units that most languages do not have: 3億 is 300 million."""
+SEPARATORS = {"٫": ".", "٬": ","}
+"""Decimal and thousands separators of Arabic digits, and the usual ones."""
 ROMAN = re.compile(r"\b(?:[IVXLC]{2,}|[VX])(?=(?:e|ᵉ|ème)?\b)")
 ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 SPELLED_OUT = 12
@@ -38,11 +42,14 @@ def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False)
     spelled out; small numbers are compared only if both lines have the same number of unmatched ones. If `in_digits`
     is False (see `writes_digits`), small numbers and numbers that occur in one line only are ignored. If `is_strict`,
     any number without a counterpart is a difference, unless it is small or round and only missing, and so is a value
-    that is 10 or 100 times too large or small.
+    that is 10 or 100 times too large or small. Lines with units such as 億 are compared as in Japanese.
     """
     if DIGITS.findall(src) == DIGITS.findall(tgt) and "年" not in src + tgt and "月" not in src + tgt:
         return False  # the same digits, possibly grouped differently (see below)
+    if is_strict and LARGE_UNIT.search(src + tgt):
+        is_strict = in_digits = False
     if is_strict:
+        src, tgt = _in_ascii(src), _in_ascii(tgt)
         src_values, tgt_values = Counter(values(src)), Counter(values(tgt))
         times = {(a, b) for a in src_values - tgt_values for b in tgt_values - src_values}
         if any(larger in (10 * smaller, 100 * smaller) for a, b in times for larger, smaller in ((a, b), (b, a))):
@@ -58,7 +65,8 @@ def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False)
     src_left = _unexplained([n for n in src_numbers if _core(n, unit) not in tgt_cores], tgt_numbers, tgt)
     tgt_left = _unexplained([n for n in tgt_numbers if _core(n, unit) not in src_cores], src_numbers, src)
     src_small, tgt_small = (sum(n <= SPELLED_OUT for n in left) for left in (src_left, tgt_left))
-    if in_digits and ((src_small and src_small == tgt_small) or (is_strict and src_left and tgt_left)):
+    is_replaced = (src_left and tgt_left) or (len(src_numbers) == len(tgt_numbers) and (src_left or tgt_left))
+    if in_digits and ((src_small and src_small == tgt_small) or (is_strict and is_replaced)):
         return True
     src_large, tgt_large = (sum(_core(n) > SPELLED_OUT for n in left) for left in (src_left, tgt_left))
     if src_large and tgt_large:
@@ -71,6 +79,10 @@ def values(line: str) -> list[Decimal]:
     """Return the values of the numbers in a line; those with several separators, such as dates, are several numbers."""
     found = (re.split("[.,]", number) for number in DECIMAL.findall(GROUPED.sub("", line)))
     return [Decimal(one) for parts in found for one in (parts if len(parts) > 2 else [".".join(parts)])]
+
+
+def _in_ascii(line: str) -> str:
+    return "".join(str(int(one)) if one.isdecimal() else SEPARATORS.get(one, one) for one in line)
 
 
 def _numbers(line: str) -> list[int]:

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from mtformer.files import FORMAT, atomic_file, cache_folder, json_sha256, read_
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.workers import WorkerEndedError, Workers
 
-PREPARATION = 6
+PREPARATION = 7
 """Part of the fingerprint; increased when a code change alters prepared corpora."""
 SHARD_PAIRS = 200 * BLOCK_PAIRS
 LOG_PAIRS = 20 * SHARD_PAIRS
@@ -262,7 +263,8 @@ def _raw_shards(
 
 def _finish(job: _Job, num_shards: int) -> None:
     """Write the row numbers of duplicates and, last, store.json, which completes the store."""
-    shards, report, first_row, longest = list[Shard](), DataReport(), 0, np.zeros(2, dtype=np.int64)
+    shards, report, longest = list[Shard](), DataReport(), np.zeros(2, dtype=np.int64)
+    first_row = crc32 = 0
     with atomic_file(job.folder / DUPLICATES) as file, open(file, "wb") as opened:
         for number, is_duplicate in enumerate(_duplicates(job, num_shards)):
             rows, duplicates = np.load(job.path(number, ".npy")), np.flatnonzero(is_duplicate)
@@ -271,7 +273,8 @@ def _finish(job: _Job, num_shards: int) -> None:
             counts = rows["counts"][~is_duplicate]
             report.count_kept(counts)
             longest = np.maximum(longest, counts[:, :2].max(axis=0, initial=0))
-            (first_row + duplicates).astype("<i8").tofile(opened)
+            opened.write(numbers := (first_row + duplicates).astype("<i8").tobytes())
+            crc32 = zlib.crc32(numbers, crc32)
             first_row += len(rows)
             if len(rows):
                 path = job.path(number, ".arrow")
@@ -280,6 +283,7 @@ def _finish(job: _Job, num_shards: int) -> None:
         (job.folder / DUPLICATES).unlink()
     report.left_out = in_order(report.left_out)
     values = {"shards": [vars(shard) for shard in shards], "longest": longest.tolist(), "report": report.to_dict()}
+    values |= {"duplicates_crc32": crc32}
     write_text(job.folder / STORE, json.dumps({"format": FORMAT, **values}, indent=1, ensure_ascii=False) + "\n")
 
 
