@@ -63,11 +63,12 @@ class Postprocessor:
         if not self.decoding.keep:
             found = [n_best[: self.decoding.n_best] for n_best in found]
         pairs = [(segment, one) for segment, n_best in zip(segments, found, strict=True) for one in n_best]
+        sources, targets = [segment.source for segment, _ in pairs], [one.tokens for _, one in pairs]
         if self.token_scores and not all(one.token_log_probabilities for _, one in pairs):
-            scores = iter(self.engine.score(*_ids(pairs)))
+            scores = iter(self.engine.score(sources, targets))
             pairs = [(segment, replace(one, token_log_probabilities=next(scores))) for segment, one in pairs]
-        weights = self.engine.attention(*_ids(pairs)) if self.attention and pairs else [None] * len(pairs)
-        texts = self.tokenizers.tgt.decode([one.tokens for _, one in pairs])
+        weights = self.engine.attention(sources, targets) if self.attention and pairs else [None] * len(pairs)
+        texts = self.tokenizers.tgt.decode(targets)
         each = zip(pairs, weights, texts, strict=True)
         translations = iter([self._translation(*pair, weights_TS, text) for pair, weights_TS, text in each])
         chosen = [[next(translations) for _ in n_best] for n_best in found]
@@ -114,11 +115,6 @@ class Postprocessor:
             attention=attention,
             agreement=one.agreement,
         )
-
-
-def _ids(pairs: Sequence[tuple[Segment, Hypothesis]]) -> tuple[list[Sequence[int]], list[list[int]]]:
-    """Return the sources and targets for `Engine.score` and `Engine.attention`."""
-    return [segment.source for segment, _ in pairs], [one.tokens for _, one in pairs]
 
 
 def search_flags(src_tokens: Sequence[int], one: Hypothesis, min_length: int) -> Iterator[str]:
