@@ -62,7 +62,7 @@ def set_up_logging() -> None:
 @contextlib.contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
     """Also append the package's log, with timestamps, to `path`; lines are buffered until its folder exists."""
-    handler = _RunLogHandler(path, encoding="utf-8", delay=True)
+    handler = _RunLogHandler(path)
     handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     log.addHandler(handler)
     try:
@@ -172,8 +172,8 @@ class _TerminalHandler(logging.Handler):
 class _RunLogHandler(WatchedFileHandler):
     """Handler that appends to a file whose folder may not exist yet, or may be deleted and created again."""
 
-    def __init__(self, path: Path, encoding: str, delay: bool) -> None:
-        super().__init__(path, encoding=encoding, delay=delay)
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8", delay=True)
         self._waiting: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
