@@ -314,7 +314,7 @@ def _load_own(
     models, weights = [], []
     for run, config, checkpoint in members:
         theirs = TokenizerPair.load(run.tokenizer)
-        if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
+        if [one.sha256 for one in theirs] != [one.sha256 for one in tokenizers]:
             what = f"its tokenizer differs from that of {members[0][0].path}"
             raise CheckpointError(f"{run.path}: {what}; an ensemble needs identical tokenizers")
         languages = [(one.data.language_tags, one.data.directions) for one in (config, members[0][1])]

@@ -84,8 +84,8 @@ def make_step(
     if config.training.compile == "always" and device.type == "cpu":
         raise DeviceError("training.compile: on a CPU, torch.compile makes training no faster; use auto or never")
     torch.manual_seed(config.training.seed)
-    sizes = prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size
-    step = TrainingStep(Transformer(config.model, *sizes).to(device), config.training, precision, ranks)
+    model = Transformer(config.model, *(one.vocab_size for one in prepared.tokenizers)).to(device)
+    step = TrainingStep(model, config.training, precision, ranks)
     if not ranks.is_main:
         torch.manual_seed(((config.training.seed << 20) + ranks.rank) % 2**63)
     return step
@@ -112,7 +112,7 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     """Try a config, and return pairs (name, value) for display; for errors see `try_config`."""
     chosen, prepared, step, checked = try_config(config, run)
     tokenizers, corpus = prepared.tokenizers, measure(config)
-    sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
+    sizes = sorted({one.vocab_size for one in tokenizers})
     recommended = (f"recommended for {corpus.pairs:,} pairs", differences(config, recommend(corpus)))
     is_long = checked.total_seconds > 3600 and config.training.max_epochs is None
     steps_per_epoch = prepared.batches.sizes().num_batches / chosen.training.accumulation_steps

@@ -203,7 +203,7 @@ def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
     else:
         src = _tokenizer(config, section.src_model, (0, 1) if section.joint else (0,))
         pair = TokenizerPair(src, src if section.joint else _tokenizer(config, section.tgt_model, (1,)))
-    for tags, tokenizer in zip(tags_by_side(config.data), (pair.src, pair.tgt), strict=True):
+    for tags, tokenizer in zip(tags_by_side(config.data), pair, strict=True):
         require_tags([*tags, *section.user_symbols], tokenizer)
     with explain_write_errors(f"{folder}: the tokenizer", "choose another folder"):
         pair.save(folder)
@@ -268,7 +268,7 @@ def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingSte
     """
     base, its = _pretrained_run(config)
     theirs = TokenizerPair.load(base.tokenizer)
-    if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
+    if [one.sha256 for one in theirs] != [one.sha256 for one in tokenizers]:
         raise ConfigError(f"training.init_from: {base.path} has another tokenizer; start over with --overwrite")
     [path] = find_weights(base, None, its.training.best_metric)
     step.load_weights(path)

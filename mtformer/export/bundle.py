@@ -65,7 +65,7 @@ def export(
         usable = "none" if form == "argos" else "source"
         raise ConfigError(f"data.language_tags '{tags}': not supported by --format {form}; train with '{usable}'")
     weights, tokenizers = find_weights(run, checkpoint, config.training.best_metric), TokenizerPair.load(run.tokenizer)
-    sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
+    sizes = sorted({one.vocab_size for one in tokenizers})
     options = {"quantization": quantization, "vocabulary_map": vocabulary_map, "vocab_sizes": sizes}
     card = model_card(run, config, weights, format=form, name=target.name, **options)
     package = f"translate-{config.data.src_lang}_{config.data.tgt_lang}"

@@ -36,8 +36,7 @@ def write_vocabulary_map(run: RunDir, data: DataConfig, tokenizers: TokenizerPai
     """
     if not data.sources:
         raise ConfigError(f"{run.path}: its config lists no training data, which --vocabulary-map needs; export a run")
-    both = (tokenizers.src.vocabulary(), tokenizers.tgt.vocabulary())
-    sources, targets = ([piece.translate(SEPARATORS) for piece in side] for side in both)
+    sources, targets = ([piece.translate(SEPARATORS) for piece in one.vocabulary()] for one in tokenizers)
     stride = int(from_data_report(run, "read") or 0) // MAX_PAIRS + 1
     frequency_V, candidates = _candidates(_read(data.sources, data, tokenizers, stride), len(targets))
     common = {PAD, UNK, BOS, EOS, *np.argsort(-frequency_V, kind="stable")[:NUM_COMMON].tolist()}
