@@ -57,9 +57,8 @@ def generate(
             shape = settings.temperature, settings.top_k, settings.top_p
             token_M = draw_tokens(step.log_prob_URV.squeeze(1), uniform_NT[row_M, position], *shape)
         token_M = token_M.masked_fill(done_M, PAD)
-        raw_M = step.raw_URV.squeeze(1).gather(1, token_M.unsqueeze(1)).squeeze(1)
         tokens_NT[row_M, position] = token_M
-        raw_NT[row_M, position] = raw_M.masked_fill(done_M, 0.0)
+        raw_NT[row_M, position] = step.raw_URV.squeeze(1).gather(1, token_M.unsqueeze(1)).squeeze(1)
         done_M = done_M | (token_M == EOS)
         keep_B = sentences_to_keep(done_M.view(-1, C), position)
         if keep_B is not None:

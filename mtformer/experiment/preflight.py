@@ -114,7 +114,7 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     tokenizers, corpus = prepared.tokenizers, measure(config)
     sizes = sorted({one.vocab_size for one in tokenizers})
     recommended = (f"recommended for {corpus.pairs:,} pairs", differences(config, recommend(corpus)))
-    is_long = checked.total_seconds > 3600 and config.training.max_epochs is None
+    fitting = "training.max_minutes=60" + " training.max_epochs=null" * (config.training.max_epochs is not None)
     steps_per_epoch = prepared.batches.sizes().num_batches / chosen.training.accumulation_steps
     return [
         ("device, precision", f"{step.device}, {step.precision}"),
@@ -126,7 +126,7 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
         ("total steps", f"{checked.num_steps:,} ({checked.num_steps / steps_per_epoch:,.1f} epochs)"),
         *((f"parameters, {part}", f"{count:,}") for part, count in count_parameters(step.model).items()),
         *checked.lines(),
-        *([("to train for an hour", "training.max_minutes=60")] if is_long else []),
+        *([("to train for an hour", fitting)] if checked.total_seconds > 3600 else []),
         *([recommended] if config.training.init_from is None else []),  # otherwise, the run determines the sizes
     ]
 

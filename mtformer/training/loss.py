@@ -237,7 +237,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 logit_C1, p_C1 = logit_C1 + difference_C1, p_C1 * difference_C1.exp() / z_C1
                 if with_grad:
                     p_CV = torch.div(p_CV, z_C1, out=logits_CV)  # reuses the memory of the logits
-            nll_C1 = p_C1.clamp_min(torch.finfo(torch.float32).tiny).log().neg()
+            least_p = torch.finfo(torch.float32).tiny
+            nll_C1 = p_C1.clamp_min(least_p).log().neg()
+            if not with_grad:  # in the validation of a diverged model, p may underflow
+                nll_C1 = nll_C1.where(p_C1 > least_p, logits_CV.amax(dim=1, keepdim=True).to(wide) - logit_C1)
             lse_C1 = logit_C1 + nll_C1
             sum_of_logits_C = h_CD.to(wide) @ classes.sum_of_rows_D + classes.sum_of_biases
             mean_logit_C1 = sum_of_logits_C.unsqueeze(1) / classes.num_classes

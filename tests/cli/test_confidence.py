@@ -10,7 +10,7 @@ import pytest
 from program import invoke
 from typer.testing import Result
 
-from mtformer.decoding.confidence import GOOD_CHRF, Calibration, features, fit, load_calibration
+from mtformer.decoding.confidence import GOOD_CHRF, Calibration, Logistic, features, fit, load_calibration
 from mtformer.decoding.translation import LOW_CONFIDENCE, NUMBERS, Translation, join
 from mtformer.errors import DataError
 from mtformer.run_dir import RunDir
@@ -82,6 +82,24 @@ def test_each_feature_counts(calibration: Calibration) -> None:
     assert features("x" * 9, replace(one, text="y" * 4))["length_ratio"] == pytest.approx(math.log(0.5))
     assert features("", replace(one, token_log_probabilities=[-1.0, -3.0]))["deviation"] == 1
     assert features("", replace(one, log_probability=-0.5 * len(one.pieces)))["probability"] == math.exp(-0.5)
+
+
+def test_extreme_features_are_limited() -> None:
+    one = Logistic(bias=0.0, terms={"length_ratio": (0.0, 1.0, 1.0)})
+    assert 0 < one.probability({"length_ratio": -1e4}) < 1e-9
+    assert 1 - 1e-9 < one.probability({"length_ratio": 1e4}) < 1
+    certain = Translation("x", 0.0, [4], 0.0, [0.0, -1000.0], ["a"], (NUMBERS, LOW_CONFIDENCE))
+    found = features("x", certain)
+    assert (found["deviation"], found["flags"]) == (20.0, 1.0)  # the flag of an earlier fit is not a feature
+
+
+def test_a_perfect_feature_has_a_limited_weight_and_the_mean_is_exact() -> None:
+    sources, translations, _ = simulated(600, seed=6)
+    chrf = [GOOD_CHRF - (one.log_probability / len(one.pieces) < -0.5) for one in translations]
+    fitted = fit(sources, translations, chrf)
+    found = [fitted.rate(source, one).confidence or 0.0 for source, one in zip(sources, translations, strict=True)]
+    assert sum(found) == pytest.approx(sum(score >= GOOD_CHRF for score in chrf), abs=0.1)
+    assert all(abs(weight) < 10 for one in fitted.regressions for _, _, weight in one.terms.values())
 
 
 def test_a_model_with_one_beam_has_no_agreement_to_fit() -> None:

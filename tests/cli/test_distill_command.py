@@ -131,6 +131,9 @@ def test_the_translation_nearest_to_the_reference_is_used() -> None:
     assert sentence_chrf(["Ein Hund schläft."], [reference])[0] < 30
     assert best_text("a dog sleeps here.", n_best, reference) is None
     assert best_text("x", hypothesis(""), "y") is None
+    later = hypothesis("Ein Hund liegt dort.", alternatives=(hypothesis("Ein Hund schläft."), hypothesis("Ein Tier.")))
+    assert best_text("A dog sleeps.", later, "Ein Hund schläft.") == "Ein Hund schläft."
+    assert best_text("A dog sleeps.", later, None) == "Ein Hund liegt dort."
 
 
 def test_what_cannot_be_distilled_is_refused_before_translating(

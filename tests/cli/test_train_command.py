@@ -105,6 +105,26 @@ def test_dry_run_checks_without_training(corpus: Path, tmp_path: Path, monkeypat
     assert "no changes\n" in invoke("train", corpus / "sized.yaml", "--dry-run").stdout
 
 
+@pytest.mark.parametrize(
+    ("overrides", "fitting"),
+    [
+        (["training.max_steps=100000000"], "training.max_minutes=60"),
+        (
+            ["training.max_steps=100000000", "training.max_epochs=10000000"],
+            "training.max_minutes=60 training.max_epochs=null",
+        ),
+        (["training.max_steps=1"], None),
+    ],
+)
+def test_a_dry_run_says_what_fits_in_an_hour(overrides: list[str], fitting: str | None, corpus: Path) -> None:
+    result = invoke("train", corpus / "small.yaml", "--dry-run", *overrides)
+    assert result.exit_code == 0, result.stderr
+    found = [
+        line.split(maxsplit=5)[5] for line in result.stdout.splitlines() if line.startswith("to train for an hour")
+    ]
+    assert found == ([] if fitting is None else [fitting])
+
+
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_a_dry_run_keeps_tokenizer_and_data_for_training(
     is_damaged: bool, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

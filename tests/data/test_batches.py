@@ -170,6 +170,12 @@ def test_every_epoch_contains_the_corpus(training: TrainingBatches, pairs: Pairs
     assert orders[0] != orders[1] != orders[2]
 
 
+def test_batches_of_a_single_window_differ_between_epochs(store: Store, tokenizers: TokenizerPair) -> None:
+    training = TrainingBatches(Mixture([Mixed("train", store)], 3), BUDGET)
+    zero, one = ({str(batch.src_BS.tolist()) for batch in epoch_of(training, epoch)} for epoch in (0, 1))
+    assert len(zero & one) < 0.1 * len(zero)
+
+
 def test_resuming_at_any_position(training: TrainingBatches) -> None:
     with closing(training.start()) as batches:
         whole = list(islice(batches, 3 * len(epoch_of(training, 0))))

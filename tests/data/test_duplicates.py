@@ -23,6 +23,7 @@ def test_both_methods_agree_with_a_set(shards: list[list[str]], bucket_keys: int
         assert [one.tolist() for one in repeated(keys, sum(map(len, keys)))] == expected
         patch.setattr(duplicates, "MOST_IN_MEMORY", bucket_keys)
         patch.setattr(duplicates, "KEYS_AT_ONCE", 7)
+        patch.setattr(duplicates, "MERGED_AT_ONCE", 3)
         assert [seen.add(some).tolist() for some in keys] == expected
     assert seen.contains(hash_keys(map(str, range(41)))).tolist() == [str(n) in texts for n in range(41)]
 

@@ -140,12 +140,13 @@ def test_urls_and_markup() -> None:
         ("<div class='a'><br/></div> x", "x"),
         ("&nbsp;&amp;&#160; x", "x"),
         ("<!-- nothing to see --> x", "x"),
+        (f"{' ' * 20}https://a.b", "x"),
         ("see https://example.org for all of the details of it", "siehe dort"),
         ("<Bus>", "a < b"),
         ("R&D", "F&E; mehr"),
         ("@home // & <", "x"),
     ]
-    assert reasons(pairs, max_markup_share=0.5) == [why.MARKUP] * 6 + [""] * 4
+    assert reasons(pairs, max_markup_share=0.5) == [why.MARKUP] * 7 + [""] * 4
 
 
 def test_long_lines_that_only_resemble_markup_are_kept() -> None:

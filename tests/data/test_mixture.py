@@ -93,6 +93,12 @@ def test_temperature_balances_the_sizes(stores: list[Store]) -> None:
                                                      (np.array([400, 100, 35]) ** (1 / temperature)).sum())  # fmt: skip
 
 
+def test_weights_count_once_with_a_temperature(stores: list[Store]) -> None:
+    mixture = Mixture([Corpus("a", stores[0], 0.25), Corpus("b", stores[1], 4.0)], 1, temperature=2.0)
+    # 500 pairs in the ratio of the roots of 100 and 400
+    assert np.array(mixture.shares) * [400, 100] == pytest.approx([500 / 3, 1000 / 3])
+
+
 def test_resuming_a_mixture(stores: list[Store]) -> None:
     corpora = [Corpus(name, store, w) for name, store, w in zip("abc", stores, (0.5, 2.0, 0.4), strict=True)]
     training = TrainingBatches(Mixture(corpora, 1, 1.5, window_pairs=60), 300)

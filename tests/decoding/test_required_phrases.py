@@ -17,7 +17,7 @@ from mtformer.decoding.constraints import (
     num_met,
 )
 from mtformer.decoding.inputs import Line, Segment, _phrase_ids, make_segments, required_terms
-from mtformer.decoding.rules import Rule
+from mtformer.decoding.rules import Rule, Step
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translation import LOST_ADDRESS, NUMBERS, REPETITION, Translation
 from mtformer.decoding.translator import Translator
@@ -160,6 +160,16 @@ def test_hypotheses_without_a_phrase_are_returned_only_if_there_are_no_others() 
         for n_best in search(model, many, [[(4, 5)]] * 30, 5, limits, [no_repeated(1)]):
             assert n_best
             assert all(contains_all(h, [(4, 5)]) for h in n_best)
+
+
+def test_a_translation_is_found_if_it_ends_among_the_first_candidates() -> None:
+    """The others do not become hypotheses, so the sentence may still need one without the phrase."""
+    required, log_prob_URV = RequiredPhrases([[(4,)]]), torch.full((1, 1, 7), -9.0)
+    step = Step(log_prob_URV, log_prob_URV, torch.tensor([[[4]]]), torch.tensor([0]))
+    for log_prob, found in ((-2.0, set[int]()), (-0.5, {0})):
+        log_prob_URV[..., 5], log_prob_URV[..., EOS] = -1.0, log_prob
+        assert EOS in required.choose(step, torch.zeros(1, 1), 2).token_BK
+        assert required.found == found
 
 
 def test_prefixes_and_required_phrases_can_be_combined() -> None:

@@ -50,9 +50,10 @@ class FakeTranslator:
     def __init__(self, pairs: Sequence[tuple[str, str]], fault: Fault, has_attention: bool = True) -> None:
         twins = [twin for name in PERTURBATIONS for twin in perturb(name, pairs)]
         self.answers = {src: src for src, _ in twins} | {src: ref for src, ref in twins if ref is not None}
-        self.fault, self.has_attention = fault, has_attention
+        self.fault, self.has_attention, self.first_lines = fault, has_attention, list[int]()
 
     def translate(self, lines: Sequence[str], attention: bool = False, first_line: int = 0) -> list[Translation]:
+        self.first_lines.append(first_line)
         return [self.one(line, self.fault(line, self.answers[line], len(lines)), attention) for line in lines]
 
     def one(self, src: str, text: str, attention: bool) -> Translation:
@@ -123,6 +124,14 @@ def test_a_perfect_translator_breaks_no_limit_and_blank_cells_do_not_apply() -> 
 )  # fmt: skip
 def test_a_fault_shows_in_its_own_cells_only(fault: Fault, cells: set[str]) -> None:
     assert {f"{row}.{column}" for row, column in broken_cells(card_of(fault))} == cells
+
+
+def test_lines_keep_their_numbers_in_smaller_batches() -> None:
+    """Samples depend on the number of the line."""
+    fake: Any = FakeTranslator(PAIRS[:20], perfect)
+    sources, references = map(list, zip(*PAIRS[:20], strict=True))
+    list(take_exam(fake, EvalSet("x", sources, [references]), 20))
+    assert fake.first_lines == [0] * len(PERTURBATIONS) + [0, 7, 14]
 
 
 def test_recall_counts_what_the_reference_keeps() -> None:

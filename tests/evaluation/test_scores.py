@@ -124,6 +124,8 @@ def test_looks_tokenized() -> None:
     assert not looks_tokenized(REFERENCES)
     assert looks_tokenized(["Ein Hund läuft durch den Park .", "Eine Frau liest ein Buch .", "Zwei Katzen ."])
     assert looks_tokenized(["ein hoch@@ begab@@ ter Mann", "ein deutsch @-@ französischer Film", "Katzen"])
+    assert looks_tokenized([*REFERENCES[:3], "Zwei Katzen ."])
+    assert not looks_tokenized([*REFERENCES, "Zwei Katzen ."])  # one line in five
 
 
 def test_sentence_chrf() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mtformer.model.attention import CPU_FUSED_FROM, MultiHeadAttention, attend, attention_weights, record_weights
-from mtformer.model.ops import causal_mask, padding_mask
+from mtformer.model.ops import additive_mask, causal_mask, padding_mask
 from mtformer.model.positions import RotaryPositions
 
 B, T, S = 3, 5, 7
@@ -41,6 +41,8 @@ def heads(K: int = 6) -> tuple[Tensor, Tensor, Tensor]:
 def test_attend_equals_equation_1(mask: Tensor | None) -> None:
     q, k, v = (x.detach() for x in heads())
     out, weights = attend(q, k, v, mask), attention_weights(q, k, mask)
+    if mask is not None:  # the masks on a GPU, also when weights are recorded
+        assert_same(attention_weights(q, k, additive_mask(mask, q)), weights)
     mask_BHTS = np.broadcast_to(True if mask is None else mask.numpy(), (B, H, T, S))
     for b in range(B):
         for h in range(H):

@@ -35,9 +35,9 @@ def test_every_flipped_bit_and_truncation_causes_a_warning(tmp_path: Path, caplo
 def test_appended_records_are_read_back_and_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     append_record(path, "dev", 4, samples=[("a\nb", "é", "\u2028")])
-    append_record(path, "train", 5, loss=float("nan"), norm=float("inf"))
+    append_record(path, "train", 5, loss=float("nan"), norm=float("inf"), least=float("-inf"))
     assert read_records(path) == [
         {"kind": "dev", "step": 4, "samples": [["a\nb", "é", "\u2028"]]},
-        {"kind": "train", "step": 5, "loss": None, "norm": None},
+        {"kind": "train", "step": 5, "loss": None, "norm": None, "least": None},
     ]
     assert path.read_text("utf-8").count("\n") == 2

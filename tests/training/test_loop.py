@@ -60,6 +60,11 @@ def test_patience_is_restored_on_resuming(tmp_path: Path) -> None:
     assert RunDir(tmp_path).best_steps("bleu")[0] == 2
 
 
+def test_an_equal_score_is_no_improvement(tmp_path: Path) -> None:
+    config = toy_config(max_steps=100, validate_every=2, patience=3)
+    assert trainer(config, tmp_path, decode=given([5.0] * 9)).train().step == 8
+
+
 def test_validations_with_a_bleu_of_0_do_not_end_the_run_and_the_lowest_loss_is_the_best(tmp_path: Path) -> None:
     config = toy_config(max_steps=10, validate_every=2, patience=2, keep_last=5, learning_rate=1e-2)
     assert trainer(config, tmp_path, decode=given([0.0] * 5)).train().step == 10

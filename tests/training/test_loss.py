@@ -158,6 +158,15 @@ def test_loss_and_weight_gradient_are_float32_for_16_bit_states(
         assert (grad - expected_grad).norm() < tolerance * expected_grad.norm()
 
 
+def test_the_validation_loss_of_a_diverged_model_is_high() -> None:
+    hidden, weight = torch.ones(1, 1), torch.full((10, 1), 2000.0)
+    weight[5] = 0.0
+    with torch.no_grad():
+        loss, _, nll = linear_cross_entropy(hidden, weight, torch.tensor([5]), 0.1)
+    assert nll.item() == pytest.approx(2000, rel=0.01)
+    assert loss.item() == pytest.approx(0.9 * 2000 + 0.1 / 9 * 2000, rel=0.01)
+
+
 def test_loss_of_a_very_improbable_token_is_finite() -> None:
     hidden = torch.tensor([[1000.0]], requires_grad=True)
     weight = torch.tensor([[0.0], [0.0], [1.0]], requires_grad=True)

@@ -11,6 +11,7 @@ from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.device import peak_bytes
 from mtformer.run_dir import RunDir
+from mtformer.text.tokenizer import PAD
 from mtformer.training import metrics
 from mtformer.training.history import read_records
 from mtformer.training.metrics import Window
@@ -71,6 +72,18 @@ def test_speed_after_resuming_excludes_earlier_steps() -> None:
     found = again.figures()
     assert found["seconds_per_step"] == pytest.approx(10.0, rel=0.2)
     assert found["tokens_per_second"] == pytest.approx((batch.num_src_tokens + batch.num_tgt_tokens) / 10, rel=0.2)
+
+
+def test_padding_and_times_without_validations(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    step, window, batch = toy_step(toy_config()), Window(), toy_batch(1)
+    window.add([batch], step.run([batch], 1))
+    now[0], window.paused, window.waiting = 10.0, 6.0, 1.0
+    found = window.figures()
+    assert (found["seconds_per_step"], found["waiting_for_data"]) == (4.0, 0.25)
+    num_pad = int((batch.src_BS == PAD).sum() + (batch.tgt_out_BT == PAD).sum())
+    assert found["padding"] == pytest.approx(num_pad / (batch.src_BS.numel() + batch.tgt_out_BT.numel()))
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.95, 0), (0.5, 1)])

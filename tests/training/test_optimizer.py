@@ -3,9 +3,11 @@
 import math
 
 import pytest
+import torch
 
 from mtformer.config.schema import ModelConfig, TrainingConfig
 from mtformer.model.transformer import Transformer
+from mtformer.training.muon import Muon
 from mtformer.training.optimizer import learning_rate, make_optimizer
 
 
@@ -47,12 +49,26 @@ def test_schedules_without_warmup_start_at_the_peak(schedule: str) -> None:
     assert min(found) >= 0
 
 
-def test_weight_decay_applies_to_matrices_only() -> None:
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "warmup_stable_decay"])
+def test_the_rate_stays_zero_after_the_last_step(schedule: str) -> None:
+    assert rates(schedule, [1100, 1101, 1700, 2500]) == pytest.approx([0.0] * 4)  # if max_steps is lowered
+
+
+def model() -> Transformer:
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    model = Transformer(ModelConfig(d_model=8, num_heads=2, d_ff=16, positions="learned", **layers), 20, 20)
-    optimizer = make_optimizer(model, TrainingConfig(optimizer="adamw", weight_decay=0.5))
+    return Transformer(ModelConfig(d_model=8, num_heads=2, d_ff=16, positions="learned", **layers), 20, 20)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW), ("muon", Muon)])
+def test_the_optimizer_is_the_configured_one(name: str, kind: type[torch.optim.Optimizer]) -> None:
+    assert type(make_optimizer(model(), TrainingConfig.model_validate({"optimizer": name}))) is kind
+
+
+def test_weight_decay_applies_to_matrices_only() -> None:
+    transformer = model()
+    optimizer = make_optimizer(transformer, TrainingConfig(optimizer="adamw", weight_decay=0.5))
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
-    assert len(decay) == len(list(model.parameters()))
-    for name, parameter in model.named_parameters():
+    assert len(decay) == len(list(transformer.parameters()))
+    for name, parameter in transformer.named_parameters():
         is_projection = name.endswith(("projection.weight", "expand.weight", "contract.weight"))
         assert decay[id(parameter)] == (0.5 if is_projection else 0.0), name

@@ -71,7 +71,7 @@ class Store:
         if num_duplicates:
             with self._reading(folder / DUPLICATES):
                 self._duplicates = np.memmap(folder / DUPLICATES, "<i8", "r", shape=(num_duplicates,))
-                if zlib.crc32(self._duplicates) != contents["duplicates_crc32"]:
+                if zlib.crc32(self._duplicates.data) != contents["duplicates_crc32"]:
                     raise ValueError("the checksum does not match")
         rows = np.array([shard.rows for shard in self._shards], dtype=np.int64)
         self._end_block = np.cumsum(-(-rows // BLOCK_PAIRS))
