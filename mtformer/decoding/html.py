@@ -43,6 +43,8 @@ AMPERSAND = re.compile(r"(<(script|style)\b.*?</\2|<!--.*?-->)|&(?=\w+=)", re.IG
 START_BYTE, BYTE = re.compile("<0x[0-7C-F][0-9A-F]>"), re.compile("<0x[89AB][0-9A-F]>")
 """Tokens for the first byte and for the other bytes of a character, with `tokenizer.byte_fallback`."""
 UNCLOSED = re.compile(r"<(script|style)\b(?:(?!</\1).)*\Z", re.IGNORECASE | re.DOTALL)
+CUT = re.compile(r"<!--|<[a-z/][^<>]*\Z", re.IGNORECASE)
+"""An unclosed comment or a tag without its end, outside scripts; both remain as text."""
 ENCODING = re.compile(r"""(<\?xml[^>]*?encoding=["'])[\w-]+""")
 LONG_NUMBER = re.compile(r"(?<=&#)\d{8,}")
 """Number of a character reference that is too large for a character, or even for `int`."""
@@ -81,7 +83,8 @@ class Fragment:
             soup = parse(self.text, multi_valued_attributes=None)
         except ParserRejectedMarkup:  # a declaration such as <![x
             soup = parse(self.text.replace("<![", "&lt;!["), multi_valued_attributes=None)
-        self.is_repaired = unclosed is not None or soup.num_closed != len(soup.find_all())
+        is_cut = CUT.search(AMPERSAND.sub("", self.text)) is not None
+        self.is_repaired = unclosed is not None or is_cut or soup.num_closed != len(soup.find_all())
         blocks = {id(one) for tag in soup.find_all(BLOCKS) for one in (tag, *tag.parents)}
         words_of: dict[int, str] = {}  # of tags that are not translated, in the sentences around them
         for tag in soup.find_all(_is_kept):

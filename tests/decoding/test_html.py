@@ -205,6 +205,14 @@ def test_wrong_tags_are_repaired(source: str, expected: str) -> None:
     assert joined(source, "A0" if "[" not in source else "A0 <![x1") == expected
 
 
+@pytest.mark.parametrize(("source", "is_cut"), [
+    ("a <!-- b", True), ('<p>a</p><a href="x', True), ("<p>a</p></p", True), ("a <!-- b --> c", False),
+    ("<script><!-- a < b </script> c", False), ("1 < 2", False), ("a &lt;!-- b", False), ("a <b>c</b> &", False),
+])  # fmt: skip
+def test_comments_and_tags_without_an_end_are_reported(source: str, is_cut: bool) -> None:
+    assert Fragment(source).is_repaired == is_cut
+
+
 def test_texts_are_in_the_order_of_the_page() -> None:
     page = "<div>one<p>two <b>a</b></p>three<ul><li>four</li><li>five</li></ul></div><p>six</p>"
     assert Fragment(page).lines == ["one", "two a", "three", "four", "five", "six"]
