@@ -86,6 +86,25 @@ def test_an_epoch_has_twice_as_many_old_tokens_as_new_and_no_pair_is_in_both_set
     assert list(config.data.dev) == ["new", "old"]
 
 
+@pytest.mark.parametrize(("many", "factor"), [(1000, 2.0), (208.5, 1.5), (100, 1.0)])
+def test_there_are_fewer_old_tokens_for_each_new_one_in_a_large_new_text(
+    trained: tuple[Path, Result],
+    new_text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    many: float,
+    factor: float,
+) -> None:
+    monkeypatch.setattr(adapt, "MANY_PAIRS", many)
+    config = adapt.adaptation_config(trained[0], [str(new_text)], None, None, RunDir(tmp_path / "new"), [])
+    new = pairs(tmp_path / "new" / "corpus" / "train.tsv")
+    assert len(new) == 139
+    tokenizer = TokenizerPair.load(RunDir(trained[0]).tokenizer).tgt
+    new_tokens = sum(len(ids) for ids in tokenizer.encode([line.split("\t")[1] for line in new]))
+    old_tokens = json.loads(RunDir(trained[0]).data_report.read_text())["tokens"]["tgt"]
+    assert config.data.corpora["train"].weight * old_tokens == pytest.approx(factor * new_tokens)
+
+
 def test_the_chosen_weights_lie_between_old_and_new_and_are_the_default(
     adapted: tuple[Path, Result], trained: tuple[Path, Result]
 ) -> None:
