@@ -263,6 +263,18 @@ def test_resumes_are_listed_and_marked_where_the_learning_rate_jumps(opens: Open
     assert page.locator(".change").count() == 1
 
 
+def test_a_plan_is_marked_where_the_learning_rate_jumps(opens: Opens, tmp_path: Path) -> None:
+    run = RunDir(seeds(tmp_path, "run", 1)[0])
+    append_record(run.metrics, "plan", 10, max_steps=60)
+    append_record(run.metrics, "plan", 30, max_steps=80, changes={"training.current_learning_rate": [0.001, 0.002]})
+    write_report([run.path], run.report)
+    page = opens(run.report)
+    assert page.locator("#starts tr").count() == 2
+    lines = page.locator("#curve-learning_rate figcaption").inner_text().splitlines()
+    assert lines[-1] == "run,seed=1, step 30: training.current_learning_rate 0.001 → 0.002"
+    assert page.locator(".change").count() == 1
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_no_name_or_value_is_cut_or_shown_as_json(made: RunDir, opens: Opens, tmp_path: Path, width: int) -> None:
     runs = seeds(tmp_path, "a_long_name_of_settings.dropout=0.15", 1, 2)
