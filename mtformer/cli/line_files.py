@@ -101,7 +101,7 @@ def _lines(name: str, file: IO[bytes]) -> Iterator[bytes]:
         for number, line in enumerate(iter(partial(read_line, file, name), b"")):
             if not number and line.startswith(SIGNATURES):
                 what = "compressed or UTF-16, not UTF-8 text"
-                raise DataError(f"{name}: {what}; convert it, or give a compressed file its usual suffix")
+                raise DataError(f"{name}: {what}; convert it, or use a suffix that is read ({', '.join(SUFFIXES)})")
             yield line if number else line.removeprefix(BOM)
 
 
