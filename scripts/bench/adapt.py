@@ -6,12 +6,14 @@ OLD_PREFIXES are the dev and the test set of the corpus of RUN; NEW_PREFIXES are
 new corpus; each is the path of two files without the language, such as data/val for data/val.en.gz and data/val.de.gz.
 For each size and seed, random pairs of the new training set are given to `mtformer adapt`. Full fine-tuning has the
 same config and steps, but neither the old corpora nor interpolation. The scores are BLEU with the decoding settings of
-RUN. Results are kept in FOLDER, so the same command continues after an interruption.
+RUN. The scores of each training are kept in FOLDER, so the same command continues after an interruption with the
+training that was interrupted.
 """
 
 import argparse
 import json
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -89,19 +91,22 @@ def main() -> None:
         results["before"] = bleu(options.run, None, sets, options.precision)
     for size in options.sizes:
         for seed in options.seeds:
-            if (name := f"{size}-{seed}") in results:
-                continue
-            new_tsv = options.folder / f"new-{name}.tsv"
-            chosen = random.Random(seed).sample(pairs, size)
-            write_text(new_tsv, "".join(f"{src}\t{tgt}\n" for src, tgt in chosen if "\t" not in src + tgt))
+            name = f"{size}-{seed}"
+            scores = results.setdefault(name, {})
             adapted, full = options.folder / f"adapt-{name}", options.folder / f"full-{name}"
-            adapt(options.run, new_tsv, new_dev, old_dev, adapted, seed)
-            fine_tune(adapted, full)
-            results[name] = {
-                "adapt": bleu(adapted, None, sets, options.precision),
-                "full": bleu(full, "last", sets, options.precision),
-            }
-            write_text(file, json.dumps(results, indent=1) + "\n")
+            if "adapt" not in scores:
+                new_tsv = options.folder / f"new-{name}.tsv"
+                chosen = random.Random(seed).sample(pairs, size)
+                write_text(new_tsv, "".join(f"{src}\t{tgt}\n" for src, tgt in chosen if "\t" not in src + tgt))
+                shutil.rmtree(adapted, ignore_errors=True)
+                adapt(options.run, new_tsv, new_dev, old_dev, adapted, seed)
+                scores["adapt"] = bleu(adapted, None, sets, options.precision)
+                write_text(file, json.dumps(results, indent=1) + "\n")
+            if "full" not in scores:
+                shutil.rmtree(full, ignore_errors=True)
+                fine_tune(adapted, full)
+                scores["full"] = bleu(full, "last", sets, options.precision)
+                write_text(file, json.dumps(results, indent=1) + "\n")
     before = results["before"]
     print(f"before: new test {before[0]:.2f}, old dev {before[1]:.2f}, old test {before[2]:.2f} BLEU; changes:")
     print("| pairs | new test, full | new test, adapt | share of the gain | old dev | old test | old test, full |")
