@@ -35,7 +35,7 @@ def runs(
     """
     require_at_most_one({"--json": as_json, "--csv": as_csv})
     rows = list_runs(folder)
-    keys = differing_keys(rows)
+    keys = differing_keys(row.config for row in rows)
     rows = sort_runs(rows, sort, keys)
     if as_json:
         echo(json.dumps([row.to_dict(keys) for row in rows], indent=2, ensure_ascii=False))

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -286,11 +286,11 @@ def _fill(row: RunRow, contents: RunContents) -> None:
     row.test_set, row.test = _test_score(contents)
 
 
-def differing_keys(rows: Sequence[RunRow]) -> list[str]:
-    """Return the dotted keys whose values differ between runs with a config; keys of `data` come last."""
-    known = [row for row in rows if row.config]
-    keys = dict.fromkeys(key for row in known for key in row.config if key_metadata(key).has_effect)
-    differing = [key for key in keys if len({_comparable(key, row.config.get(key)) for row in known}) > 1]
+def differing_keys(configs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the keys whose values differ between configs (by dotted key; empty ones do not count), `data` last."""
+    known = [config for config in configs if config]
+    keys = dict.fromkeys(key for config in known for key in config if key_metadata(key).has_effect)
+    differing = [key for key in keys if len({_comparable(key, config.get(key)) for config in known}) > 1]
     return sorted(differing, key=lambda key: key.startswith("data."))
 
 

@@ -10,7 +10,7 @@ from mtformer.config.loading import leaves, load_defaults
 from mtformer.config.yaml_text import dotted
 from mtformer.data.data_report import DataReport
 from mtformer.evaluation.card import ScoreCard, differences
-from mtformer.experiment.runs import RunContents, RunRow, differing_keys, format_duration, is_number, without_folder
+from mtformer.experiment.runs import RunContents, differing_keys, format_duration, is_number, without_folder
 from mtformer.experiment.sweep import short_keys
 from mtformer.model.transformer import Transformer
 from mtformer.templating import Table
@@ -193,8 +193,8 @@ def config(run: RunContents) -> dict[str, Any]:
 
 def config_differences(runs: Sequence[RunContents]) -> Table | None:
     """Return a row for each run with the values that differ and affect the result; None without differences."""
-    known = [(run.name, run.run.path, leaves(run.config)) for run in runs if run.config is not None]
-    rows = [RunRow(name, path, "", config={dotted(k): v for k, v in values.items()}) for name, path, values in known]
-    keys = differing_keys(rows)
-    cells = [(row.name, *(format_plain(without_folder(key, row.config.get(key))) for key in keys)) for row in rows]
+    known = [(run.name, leaves(run.config)) for run in runs if run.config is not None]
+    configs = [(name, {dotted(path): value for path, value in values.items()}) for name, values in known]
+    keys = differing_keys(config for _, config in configs)
+    cells = [(name, *(format_plain(without_folder(key, one.get(key))) for key in keys)) for name, one in configs]
     return Table(("run", *short_keys(keys).values()), cells) if keys else None

@@ -98,7 +98,7 @@ def test_a_table_fits_the_terminal() -> None:
                config={"model.norm": norm, "model.d_ff": layers, "training.init_from": "x" * 60 + norm})
         for norm in ("pre", "post") for layers in (2, 6) for seed in (1, 2)
     ]  # fmt: skip
-    keys = differing_keys(rows)
+    keys = differing_keys(row.config for row in rows)
     whole, left_out = table(rows, keys, None)
     assert left_out == []
     assert whole[0].split()[-3:] == ["norm", "d_ff", "init_from"]
@@ -119,7 +119,7 @@ def test_a_table_fits_the_terminal() -> None:
 def test_labels_of_settings_are_unique() -> None:
     configs = [{"data.corpora.a.weights": [1], "data.corpora.b.weights": [1]}, {"data.corpora.a.weights": [2]}]
     rows = [RunRow(f"run{n}", Path(), "new", weights="best", config=config) for n, config in enumerate(configs)]
-    (header, *_), _ = table(rows, differing_keys(rows), None)
+    (header, *_), _ = table(rows, differing_keys(row.config for row in rows), None)
     assert header.split() == ["name", "state", "weights", "a.weights", "b.weights"]
 
 

@@ -134,7 +134,7 @@ def test_a_run_with_damaged_files_still_has_a_row(
     (run.path / name).write_bytes(content)
     (row,) = list_runs(tmp_path)
     assert (row.name, row.state, row.note, row.problem is not None) == ("a", state, note, is_reported)
-    assert differing_keys([row, row]) == []
+    assert differing_keys([row.config, row.config]) == []
     sort_runs([row], "best", [])
 
 
@@ -189,9 +189,9 @@ def test_differing_keys_are_those_with_an_effect(tmp_path: Path) -> None:
     make_run(tmp_path / "a", "model.dropout=0.2", "data.cache_dir=/x", "data.num_workers=2")
     make_run(tmp_path / "b", "data.train.0.src=/there/a.en", "data.train.0.tgt=/there/b.de")
     make_run(tmp_path / "c", "data.test={t: {src: a, tgt: b}}")
-    rows = list_runs(tmp_path)
-    assert differing_keys(rows) == ["model.dropout", "data.train.0.tgt", "data.test.t.src", "data.test.t.tgt"]
-    assert differing_keys(rows[:1]) == []
+    configs = [row.config for row in list_runs(tmp_path)]
+    assert differing_keys(configs) == ["model.dropout", "data.train.0.tgt", "data.test.t.src", "data.test.t.tgt"]
+    assert differing_keys(configs[:1]) == []
 
 
 def row(name: str, **values: Any) -> RunRow:
