@@ -127,7 +127,8 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self.num_processes, context, _start, (self._function,))
         try:
-            return self._pool.submit(_compute, item)
+            with ThreadPoolExecutor(1, initializer=_block_sigint) as starter:
+                return starter.submit(self._pool.submit, _compute, item).result()
         except BrokenProcessPool:
             log.warning("a worker process was killed; its work is repeated")
             self._pool = None
@@ -143,6 +144,12 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
         except BrokenProcessPool as error:
             what = "a worker process was killed, most likely because memory ran out; lower data.num_workers"
             raise WorkerEndedError(what) from error
+
+
+def _block_sigint() -> None:
+    """Block Ctrl-C in this thread and in processes that it starts, which would show tracebacks while they start."""
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 
 
 _function: Function  # in a worker process

@@ -151,3 +151,37 @@ def test_the_number_of_cores_is_that_of_the_process() -> None:
     finally:
         os.sched_setaffinity(0, allowed)
     assert num_cores() == len(allowed)
+
+
+INTERRUPTED = """
+import os, signal
+from pathlib import Path
+from mtformer.workers import Workers
+
+if __name__ == "__mp_main__" and not Path("sent").exists():  # a worker process that is starting
+    Path("sent").touch()
+    os.killpg(0, signal.SIGINT)
+
+def double(number, num_threads):
+    return 2 * number
+
+if __name__ == "__main__":
+    try:
+        with Workers(double, 2) as workers:
+            for _, result in workers.map(range(20)):
+                print(result, flush=True)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+@pytest.mark.process
+def test_processes_that_are_interrupted_while_they_start_show_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(INTERRUPTED)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    result = subprocess.run(
+        [sys.executable, tmp_path / "main.py"],
+        capture_output=True, text=True, env=environment, cwd=tmp_path, start_new_session=True, timeout=120,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[-1] == "interrupted"

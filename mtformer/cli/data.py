@@ -25,10 +25,10 @@ from mtformer.data.check.clean import clean as clean_corpus
 from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
 from mtformer.data.corpus.sources import describe, read_records, require_files
 from mtformer.data.demo import write_demo
-from mtformer.data.store.cache import delete_unused, entries
+from mtformer.data.store.cache import CTRANSLATE2, delete_unused, entries
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
 from mtformer.errors import ConfigError, explain_write_errors, log
-from mtformer.files import cache_folder, write_text
+from mtformer.files import cache_folder, clear_leftovers, write_text
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 from mtformer.workers import use_ray
@@ -68,11 +68,13 @@ def check(
 
         result = check_corpora(data, tokenizers, advance)
     exceeded = exceeded_limits(result, data)
-    echo(*report_lines(result))
-    for path, text in ((json, result.to_json), (html, lambda: page(result, exceeded))):
-        if path is not None:
-            with explain_write_errors(f"{path}:", "name another file"):
-                write_text(path, text())
+    try:
+        for path, text in ((json, result.to_json), (html, lambda: page(result, exceeded))):
+            if path is not None:
+                with explain_write_errors(f"{path}:", "name another file"):
+                    write_text(path, text())
+    finally:  # after the files, because the reader of a pipe may end before the last line
+        echo(*report_lines(result))
     error_lines("\n".join(one.message for one in exceeded))
     echo(verdict(exceeded))
     if exceeded:
@@ -157,6 +159,8 @@ def cache(
             size = sum(file.stat().st_size for file in entry.rglob("*"))
         done = ("deleted" if delete_unused(entry) else "kept: in use") if clear else ""
         rows.append([str(entry.relative_to(folder)), f"{size / 1e6:,.1f} MB", done])
+    for place in (folder, folder / CTRANSLATE2) if clear else ():
+        clear_leftovers(place)
     echo(*table_lines(rows, right=[1]) if rows else [])
     echo(f"{folder}: {len(rows)} entries", err=True)
 

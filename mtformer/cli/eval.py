@@ -64,11 +64,13 @@ def evaluate(
 
 def calibrate_run(run: RunDir, translator: "Translator", sets: "list[EvalSet]") -> None:
     """Fit the confidence of the translations of a run to dev sets, and save it in the run."""
-    from mtformer.decoding.confidence import GOOD_CHRF, fit
+    from mtformer.decoding.confidence import GOOD_CHRF, MIN_PAIRS, fit
     from mtformer.evaluation.scores import sentence_chrf
 
+    if (num_pairs := sum(len(one.sources) for one in sets)) < MIN_PAIRS:
+        raise DataError(f"confidence needs at least {MIN_PAIRS} dev pairs, not {num_pairs}")
     sources, translations, chrf = list[str](), list["Translation"](), list[float]()
-    with tqdm(total=sum(len(one.sources) for one in sets), desc="calibrate", disable=None, leave=False) as bar:
+    with tqdm(total=num_pairs, desc="calibrate", disable=None, leave=False) as bar:
         for one in sets:
             found = translator.into(one.tgt_lang).translate(one.sources, token_scores=True, progress=bar.update)
             sources, translations = [*sources, *one.sources], [*translations, *found]
@@ -102,8 +104,7 @@ def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", ou
             cards[folder] = evaluate_one(translator, one, config.evaluation, folder, progress=bar.update)
         if earlier is not None and (changed := differences(earlier, cards[folder])):
             log.warning("%s: replaced scores with other settings (%s)", folder, "; ".join(changed))
-    first = next(iter(cards.values()))
-    rows = [["test set", "lines", *(score.label for score in first.scores)]]
+    rows = [["test set", "lines", *(score.label for score in next(iter(cards.values())).scores)]]
     rows += [
         [card.name, str(card.num_sentences), *(f"{score.value:.2f}" for score in card.scores)]
         for card in cards.values()
@@ -215,7 +216,6 @@ def exam(
         of_run = take_exam(translator, test, lines)
         with tqdm(of_run, printable(str(run)), len(ROWS), unit="row", disable=None, leave=False) as bar:
             cards[str(run)] = dict(bar)
-    echo(*_table(cards))
     broken = {name: broken_limits(accepted, rows) for name, rows in cards.items()}
     for name, rows in cards.items():
         if not any(row["unaligned"] is not None for row in rows.values()):
@@ -225,13 +225,16 @@ def exam(
                 log.warning("%s: the limit %s.%s is not checked, because the cell is blank", name, row, column)
         for one in broken[name]:
             echo("{}: {row}.{column} is {value:g}, but its limit is {limit:g}".format(name, **one), err=True)
-    if json_file is not None:
-        hashes = [[file_sha256(path) for path in one.weights] for one in translators]
-        of_runs = zip(cards.items(), hashes, strict=True)
-        exams = [{"run": name, "weights": its, "rows": rows, "broken": broken[name]} for (name, rows), its in of_runs]
-        values = {"format": FORMAT, "test_set": test.name, "exams": exams}
-        with explain_write_errors(f"{json_file}:", "name another file"):
-            write_text(json_file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    hashes = [[file_sha256(path) for path in one.weights] for one in translators]
+    of_runs = zip(cards.items(), hashes, strict=True)
+    exams = [{"run": name, "weights": its, "rows": rows, "broken": broken[name]} for (name, rows), its in of_runs]
+    values = {"format": FORMAT, "test_set": test.name, "exams": exams}
+    try:
+        if json_file is not None:
+            with explain_write_errors(f"{json_file}:", "name another file"):
+                write_text(json_file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    finally:  # after the file, because the reader of a pipe may end before the last line
+        echo(*_table(cards))
     if any(broken.values()):
         raise typer.Exit(1)
 

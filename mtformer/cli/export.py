@@ -42,8 +42,8 @@ def export(
     if vocabulary_map and format_ != "ctranslate2":
         raise ConfigError("--vocabulary-map requires --format ctranslate2; remove it")
     opened, target = RunDir.open(run), output or run / ("argos.argosmodel" if format_ == "argos" else format_)
-    with clean_up_on_sigterm():
-        write_export(opened, target, checkpoint, format_, quantization, vocabulary_map)
+    clean_up_on_sigterm()
+    write_export(opened, target, checkpoint, format_, quantization, vocabulary_map)
     echo(str(target))
     echo(f"load it with: {LOADING[format_].format(str(target))}", err=True)
 

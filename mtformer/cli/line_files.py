@@ -65,10 +65,12 @@ class ParallelLines:
     def blocks(self) -> Iterator[list[list[str]]]:
         """Yield blocks of up to LINES_AT_ONCE lines or about BYTES_AT_ONCE bytes, with a list of lines for each file.
 
-        Raise DataError if a file has more lines than another, or compressed data is damaged.
+        Raise DataError if a file has more lines than another or became shorter, or compressed data is damaged.
         """
         while block := self._block(LINES_AT_ONCE):
             yield [[self._text(line) for line in lines] for lines in block]
+        if self.total is not None and self.num_lines < self.total:
+            raise DataError(f"{self.files[0][0]}: became shorter while it was read; run the command again")
         if self._num_bad:
             log.warning("%d lines were not valid UTF-8; invalid bytes were replaced by U+FFFD", self._num_bad)
 

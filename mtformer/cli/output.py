@@ -72,14 +72,9 @@ def log_to_file(path: Path) -> Iterator[None]:
         handler.close()
 
 
-@contextlib.contextmanager
-def clean_up_on_sigterm() -> Iterator[None]:
-    """Exit through SystemExit on SIGTERM, so that temporary folders are deleted."""
-    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+def clean_up_on_sigterm() -> None:
+    """From now on, exit through SystemExit on SIGTERM, so that temporary folders are deleted."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def printable(text: str) -> str:

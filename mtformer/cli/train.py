@@ -139,10 +139,9 @@ def _finish(config: "Config", run_dir: Path, was_finished: bool) -> None:
     from mtformer.cli.eval import calibrate_run, evaluate_sets
     from mtformer.cli.runs import report
     from mtformer.config.loading import load_config
-    from mtformer.decoding.confidence import MIN_PAIRS
     from mtformer.decoding.translator import Translator
     from mtformer.decoding.weights import default_weights
-    from mtformer.evaluation.evaluate import named_sets, source_set
+    from mtformer.evaluation.evaluate import named_sets
 
     default = default_weights(RunDir(run_dir), config.training.best_metric)
     if default is not None and default.text:
@@ -152,9 +151,8 @@ def _finish(config: "Config", run_dir: Path, was_finished: bool) -> None:
         translator = Translator.load(run_dir, device=config.training.device)
     if data.dev and not (was_finished and RunDir(run_dir).confidence.exists()):  # it may be that of `eval --calibrate`
         try:
-            dev_sets = [source_set("dev", source, data) for source in data.dev_sources]
-            if sum(len(one.sources) for one in dev_sets) >= MIN_PAIRS:
-                calibrate_run(RunDir(run_dir), translator, dev_sets)
+            dev_sets = named_sets({str(n): source for n, source in enumerate(data.dev_sources)}, data)
+            calibrate_run(RunDir(run_dir), translator, dev_sets)
         except DataError as error:
             log.info("no confidence was fitted: %s", error)
     if data.test:
@@ -168,8 +166,8 @@ def _finish(config: "Config", run_dir: Path, was_finished: bool) -> None:
 def _verify_resume(config: "Config") -> None:
     from mtformer.experiment.verify import verify_resume
 
-    with clean_up_on_sigterm():
-        compared = verify_resume(config)
+    clean_up_on_sigterm()
+    compared = verify_resume(config)
     header = ("compared", "tensors", "numbers", "equal")
     counts = [(f"{part.num_tensors:,}", f"{part.num_numbers:,}") for part in compared]
     rows = [(one.what, *some, "no" if one.difference else "yes") for one, some in zip(compared, counts, strict=True)]
@@ -192,15 +190,13 @@ def adapt(
     old_dev: Annotated[
         str | None, optional("Dev set of the old text (default: those of RUN).", "--old-dev", metavar="FILE")
     ] = None,
-    max_loss: Annotated[
-        float, typer.Option("--max-loss", min=0.0, help="Maximum loss of BLEU on the old dev set.")
-    ] = 0.3,
+    max_loss: Annotated[float, optional("Maximum loss of BLEU on the old dev set.", "--max-loss", min=0.0)] = 0.3,
 ) -> None:
     """Fine-tune a model on new text without forgetting what it knows.
 
-    Two thirds of each epoch repeat the training corpora of RUN. If they cannot be read, RUN translates the new sources
-    instead. Then the weights between old and new that gain most chrF on the new dev set, and lose at most --max-loss on
-    the old one, become the weights of NEW. The same command resumes an interrupted adaptation.
+    Half to two thirds of each epoch repeat the training corpora of RUN. If they cannot be read, RUN translates the new
+    sources instead. Then the weights between old and new that gain most chrF on the new dev set, and lose at most
+    --max-loss on the old one, become the weights of NEW. The same command resumes an interrupted adaptation.
     """
     from tqdm import tqdm
 
@@ -210,6 +206,7 @@ def adapt(
     _require_new("adapt", new)
     config = adaptation_config(run, train, dev, old_dev, new, overrides or [])
     run_training(config, run_dir, ["mtformer", *sys.argv[1:]], "auto")
+    log.info("choosing weights between the old and the new ones; if this is interrupted, repeat the command")
     with tqdm(total=len(SHARES), desc="interpolate", disable=None, leave=False) as bar:
         points, chosen = choose_weights(new, config, max_loss, bar.update)
     rows = [["dev set, score", "before", "after", f"chosen ({chosen.share:.0%} of the change)"]]
@@ -273,7 +270,8 @@ def _require_new(command: str, run: RunDir) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(f"{command} uses one process; run it without torchrun")
     names = os.listdir(run.path) if run.path.is_dir() else [""] * run.path.exists()
-    if not run.corpus.is_dir() and not all(map(LEFTOVER.fullmatch, names)):
+    other = run.corpus / {"adapt": "teacher.json", "distill": "made_from.json"}[command]
+    if other.exists() or not (run.corpus.is_dir() or all(map(LEFTOVER.fullmatch, names))):
         raise ConfigError(f"{run.path}: already exists; choose another folder for --run-dir")
 
 
@@ -293,8 +291,9 @@ def reproduce(
 
     opened = RunDir.open(run)
     num_steps = verify.steps_to_reproduce(opened, steps)
+    clean_up_on_sigterm()
     try:
-        with clean_up_on_sigterm(), TrainingProgress() as progress:
+        with TrainingProgress() as progress:
             found = verify.reproduce(opened, num_steps, progress)
     except InterruptedRunError as stopped:
         echo(f"stopped at step {stopped.step} of {num_steps}", err=True)

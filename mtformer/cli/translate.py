@@ -97,7 +97,7 @@ def translate(
         if html and (decoding.n_best > 1 or decoding.draws):
             raise ConfigError("--html needs a search for one translation; remove --n-best, sampling and MBR")
         if only_above is not None and not is_calibrated:
-            raise ConfigError(f"--only-above: {run[0]} has no fitted confidence; run `mtformer eval --calibrate` first")
+            raise ConfigError("--only-above needs one run with a confidence (eval --calibrate), without --checkpoint")
         formats = as_json, json_attention, alignment, only_above, decoding.n_best == 1
         work = _Work(translate_block, *formats, list(beside), lines, on, attention_file)
         if source is None and target is None and not beside and on is None and sys.stdin.isatty():

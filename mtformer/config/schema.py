@@ -183,13 +183,13 @@ class TrainingConfig(Section):
     """Number of latest checkpoints to keep."""
     keep_best: Annotated[Positive, Key(on_resume="same")] = 1
     """Number of best checkpoints to keep."""
-    ema_decay: Annotated[Fraction, Key(on_resume="same")] = 0.0
+    ema_decay: Fraction = 0.0
     """Decay of the exponential moving average of the weights, which is validated and saved, such as 0.999; 0: off."""
     average_last: Annotated[Count, Key(on_resume="same", side_output=True)] = 0
     """Number of latest checkpoints to average and validate at the end; 0: no averaging. Commands use the average, or
     the best checkpoint if its `best_metric` is more than 1 percent better."""
     sample_sentences: Annotated[Count, Key(on_resume="same")] = 3
-    """Number of dev sentences whose translations are logged and saved to samples.jsonl at each validation."""
+    """Number of sentences of each dev set (and direction) whose translations are logged and saved to samples.jsonl."""
     tensorboard: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False
     """Write TensorBoard events to RUN/tensorboard (extra `tensorboard`)."""
     report: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False

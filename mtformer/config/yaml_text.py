@@ -76,10 +76,6 @@ class _Loader(yaml.SafeLoader):
 class _Dumper(yaml.SafeDumper):
     """Dumper that quotes every string that `_Loader` or a YAML 1.1 loader would not read as a string."""
 
-    def ignore_aliases(self, data: Any) -> bool:
-        """Return True, so that repeated values are written in full."""
-        return True
-
     def list_node(self, data: list[Any] | tuple[Any, ...]) -> yaml.Node:
         """Represent a list of scalars on one line."""
         in_one_line = not any(isinstance(item, list | dict) for item in data)
@@ -91,6 +87,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Loader.yaml_implicit_resolvers = {}
+_Dumper.ignore_aliases = lambda *_: True  # type: ignore[method-assign]  # repeated values are written in full
 _Dumper.add_representer(list, _Dumper.list_node)
 _Dumper.add_representer(tuple, _Dumper.list_node)
 _Dumper.add_representer(str, _Dumper.text_node)

@@ -97,6 +97,7 @@ def adaptation_config(
     opened = RunDir.open(base)
     moved = [one for one in overrides if re.match(r"data\.(train|dev|corpora\.[^.=]+\.sources)=", one)]
     given = [one for one in overrides if one not in moved]
+    rate = 1.0 if load_config(opened.config).config.training.best_metric == ADAPTED else RATE
     plain = ["training.best_metric=bleu"] if opened.is_bundle else []  # an adapted one lacks the dev set `new`
     config = load_config(opened.config, [*plain, *moved]).config
     num_steps = [int(one.partition("=")[2]) for one in given if re.fullmatch(r"training\.max_steps=\d{1,9}", one)]
@@ -124,6 +125,7 @@ def adaptation_config(
     def adapted(num_new: int, new_tokens: int) -> Config:
         old_tokens = min(2.0, max(1.0, MANY_PAIRS / num_new)) * new_tokens
         old = _replayed(opened, data, old_tokens) if has_old else replay
+        steps = num_steps[-1] if num_steps else max(MIN_STEPS, round(STEPS_PER_ROOT * num_new**0.5))
         values: dict[str, Any] = {
             "training.init_from": str(base.resolve()),
             "tokenizer.src_model": None,
@@ -134,7 +136,7 @@ def adaptation_config(
             "data.language_pairs": list(map(" ".join, data.directions[1:])),
             "data.corpora": {**old, "new": {"sources": [{"tsv": str(train_tsv)}]}},
             "data.dev": {"new": {"tsv": str(dev_tsv)}, **dev_sets},
-            **_schedule(config, num_steps[-1] if num_steps else max(MIN_STEPS, round(STEPS_PER_ROOT * num_new**0.5))),
+            **_schedule(config, rate, steps),
         }
         own = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
         return load_config(opened.config, ["data.dev=[]", "data.corpora=null", *own, *given]).config
@@ -155,10 +157,9 @@ def adaptation_config(
     return adapted(len(targets), sum(map(len, TokenizerPair.load(opened.tokenizer).tgt.encode(targets))))
 
 
-def _schedule(config: Config, steps: int) -> dict[str, Any]:
+def _schedule(config: Config, rate: float, steps: int) -> dict[str, Any]:
     training = config.training
     peak = learning_rate(max(1, training.warmup_steps), training, config.model.d_model)
-    rate = 1.0 if training.init_from is not None and training.best_metric == ADAPTED else RATE
     batch_tokens = training.step_tokens if training.batch_tokens == "auto" else training.batch_tokens
     return {
         "training.learning_rate": rate * peak,
@@ -212,6 +213,7 @@ def choose_weights(
     chosen = choose(points, max_loss)
     weights = {name: _mix(old[name], new[name], chosen.share) for name in old}
     metrics = {"bleu new": chosen.new, **({} if chosen.old is None else {"bleu old": chosen.old})}
+    run.confidence.unlink(missing_ok=True)  # fitted to other weights
     save_averaged(run, run.steps()[-1:], weights, metrics, is_chosen=True)
     return points, chosen
 
@@ -238,7 +240,7 @@ def _source(name: str) -> Source:
     files = name.split(",")
     if Path(name).exists() or len(files) == 1:
         return JsonlFile(jsonl=name) if ".jsonl" in Path(name.lower()).suffixes else TsvFile(tsv=name)
-    if len(files) > 2:
+    if len(files) > 2 or any(re.search(r"\.(tsv|jsonl|tmx)\b", one.lower()) for one in files):
         raise ConfigError(f"{name}: too many files; give one TSV, JSONL or TMX file, or two files SRC,TGT")
     return TextFiles(src=files[0], tgt=files[1])
 
@@ -270,7 +272,7 @@ def _write_new(folder: Path, train: Sequence[str], dev: str | None, data: DataCo
     codes, num_train, num_blank = set[int](), 0, 0
     if dev is None:  # from all files, whatever their order
         of_all = (_code(pair) for name in train for pair in _read(name, data) if all(pair))
-        codes = set(heapq.nsmallest(DEV_PAIRS, (code for code in of_all if code % 10 == 0)))
+        codes = set(heapq.nsmallest(DEV_PAIRS, {code for code in of_all if code % 10 == 0}))
     with (folder / "train.tsv").open("w", encoding="utf-8", newline="\n") as file:
         for pair in (pair for name in train for pair in _read(name, data)):
             num_blank += not all(pair)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from mtformer.config.data import CorpusConfig, TsvFile
 from mtformer.config.schema import Config
-from mtformer.data.corpus.readers import read_lines, reading
+from mtformer.data.corpus.readers import read_lines
 from mtformer.data.corpus.sources import read_pairs, require_sources, source_fingerprint
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
@@ -87,16 +87,16 @@ def distilled_config(
     """
     folder, data = run.corpus, student.data
     path, translate = folder / DISTILLED, _TranslateShard(load)
+    for one in monolingual:
+        read_lines(one)
     values = {
         "teachers": [file_sha256(path) for path in translate.teacher.weights],
         "corpora": [source_fingerprint(source, data) for source in data.sources],
-        "monolingual": [_hash(path) for path in monolingual],
+        "monolingual": [file_sha256(path) for path in monolingual],
     }
     require_sources(data)  # what cannot be read is reported before the teacher translates
     for model in filter(None, (student.tokenizer.src_model, student.tokenizer.tgt_model)):
         Tokenizer.load(model)
-    for one in monolingual:
-        read_lines(one)
     made_with = json.dumps(values, indent=2) + "\n"
     with lock_run(run):
         is_begun = path.exists() or any(folder.glob("[0-9]*.tsv"))
@@ -124,17 +124,12 @@ def distilled_config(
                 with atomic_file(path) as temporary, temporary.open("wb") as file:
                     for one in files:
                         file.write(one.read_bytes())
-            for one in files:
-                one.unlink()
-            if not num_kept:
-                raise DataError(f"{run.path}: no translation is good enough; check the teacher with eval")
+        for one in folder.glob("[0-9]*.tsv"):
+            one.unlink()
+        if not path.exists():
+            raise DataError(f"{run.path}: no translation is good enough; check the teacher with eval")
     corpora = {**data.corpora, "distilled": CorpusConfig(sources=[TsvFile(tsv=str(path.resolve()))])}
     return student.model_copy(update={"data": data.model_copy(update={"corpora": corpora})})
-
-
-def _hash(path: Path) -> str:
-    with reading(str(path)):
-        return file_sha256(path)
 
 
 class _Shard(NamedTuple):

@@ -153,7 +153,7 @@ def compare_configs(run: RunDir, old: Config, new: Config) -> None:
         if on_resume == "refuse":
             what = f"cannot resume with {key} {before!r} -> {after!r}, since the saved weights depend on it"
             raise CheckpointError(f"{run.path}: {what}; restore the old value, or start over with --overwrite")
-        changes_schedule = key == "training.max_minutes"
+        changes_schedule = key in ("training.max_minutes", "training.max_epochs")
         changes_schedule |= key == "training.max_steps" and new.training.schedule in TO_THE_END
         is_harmless = on_resume == "same" and not changes_schedule
         log.warning("resuming with %s %r -> %r%s", key, before, after, "" if is_harmless else INEXACT)

@@ -77,14 +77,11 @@ def speed(run: RunContents) -> Table | None:
         if figure.summary and values and (any(values) or not figure.is_exceptional):
             label, summarize, shown = figure.summary
             rows.append((label, shown.format(summarize(values))))
-    steps = run.points("train", "seconds_per_step")
-    if steps:
+    if left := run.points("train", "seconds_left"):
         rows.append(("training time without validations", format_duration(run.training_seconds)))
-    state = run.state
-    if steps and state.state == "running" and run.max_steps is not None:
-        left = format_duration((run.max_steps - run.step) * steps[-1][1])
-        rows.append(("time left", f"about {left}, plus validations"))
-    rows += [("ended", format_time(state.ended))] if state.ended is not None else []
+    if left and run.state.state == "running":
+        rows.append(("time left", f"about {format_duration(left[-1][1])}, plus validations"))
+    rows += [("ended", format_time(run.state.ended))] if run.state.ended is not None else []
     keys = ("precision", "processes", "mtformer", "python", "torch", "sentencepiece")
     rows += [(key, str(run.made_with[key])) for key in keys if key in run.made_with]
     return Table((), rows) if rows else None

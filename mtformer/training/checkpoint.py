@@ -119,14 +119,14 @@ def load_trainer_state(folder: Path) -> dict[str, Any]:
 def prune(run: RunDir, config: TrainingConfig) -> None:
     """Keep the latest checkpoint and the `keep_last` latest and `keep_best` best regular ones; delete all others.
 
-    The averaged weights are deleted if there is a later regular checkpoint. If a checkpoint cannot be deleted, a
-    warning is logged.
+    The averaged weights are deleted unless they are of the latest regular checkpoint. If a checkpoint cannot be
+    deleted, a warning is logged.
     """
     steps = run.steps()
     best, latest = run.best_steps(config.best_metric)[: config.keep_best], run.regular_steps()[-config.keep_last :]
     old = [run.checkpoint(step) for step in sorted({*steps}.difference(steps[-1:], latest, best))]
     with suppress(CheckpointError):
-        old += [run.averaged] * (read_meta(run.averaged)["step"] < max(latest, default=0))
+        old += [run.averaged] * (read_meta(run.averaged)["step"] != max(latest, default=0))
     for folder in old:
         try:
             delete_folder(folder)

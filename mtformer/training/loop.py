@@ -167,7 +167,8 @@ class Trainer:
         Raise InterruptedRunError after SIGINT or SIGTERM, when a checkpoint has been saved; MtformerError if gradients
         remain non-finite, the loss or weights to be saved are not finite, or a checkpoint cannot be saved.
         """
-        self.start = time.perf_counter() - self.position.seconds
+        self.window.start = time.perf_counter()  # without the memory check
+        self.start = self.window.start - self.position.seconds
         self.position.seconds_before += seconds_before
         if self.given.max_minutes is not None:
             self.budget = Budget(self.given, 60 * self.given.max_minutes, validation_seconds, self.plans)

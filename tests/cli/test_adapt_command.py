@@ -138,8 +138,10 @@ def test_weights_are_chosen_with_the_beam_of_translation(
     monkeypatch.setattr(adapt, "Translator", Recorded)
     config = load_config(run.config).config
     assert (config.decoding.beam_size, config.decoding.for_validation().beam_size) == (2, 1)
+    run.confidence.write_text("{}")
     adapt.choose_weights(run, config, 0.3, lambda: None)
     assert set(beams) == {2}
+    assert not run.confidence.exists()  # it was fitted to other weights
 
 
 def test_both_directions_are_measured(
@@ -231,6 +233,7 @@ def test_the_best_point_within_the_allowed_loss_is_chosen(points: list[Any], sha
         ({}, "a.tsv: no such file"),
         ({"a.fr,a.de": "x\n" * 60}, "a.fr: its name ends with .fr, but the model translates en-de"),
         ({"a.en,a.de,a.x": "x\n"}, "too many files"),
+        ({"a.tsv,b.tsv": "one\teins\n" * 60}, "too many files; give one TSV, JSONL or TMX file, or two files SRC,TGT"),
         ({"a.tmx": "<tmx><body><tu></body></tmx>"}, "not well-formed XML"),
         ({"a.tmx": '<?xml version="1.0" encoding="gb2312"?><tmx/>'}, "multi-byte encodings are not supported"),
         ({"a.tmx": '<?xml version="1.0" encoding="none"?><tmx/>'}, "unknown encoding"),
@@ -317,6 +320,17 @@ def test_pairs_are_held_out_of_all_files_and_blank_ones_left_out(new_text: Path,
     assert not any("leer" in line or "blank" in line for line in [*train, *dev])
 
 
+def test_repeated_pairs_are_held_out_once(tmp_path: Path) -> None:
+    """Otherwise a few of them would be the whole dev set."""
+    lines = [f"{number} dogs\t{number} Hunde\n" for number in range(1_000)]
+    sizes = []
+    for copies in (1, 20):
+        (tmp_path / "a.tsv").write_text("".join(lines * copies))
+        adapt._write_new(tmp_path, [str(tmp_path / "a.tsv")], None, DataConfig(src_lang="en", tgt_lang="de"))
+        sizes.append(len(pairs(tmp_path / "dev.tsv")))
+    assert sizes[0] == sizes[1] > 50
+
+
 def test_the_schedule_follows_a_given_number_of_steps(
     adapted: tuple[Path, Result], trained: tuple[Path, Result], new_text: Path, tmp_path: Path
 ) -> None:
@@ -325,7 +339,11 @@ def test_the_schedule_follows_a_given_number_of_steps(
     assert (short.max_steps, short.warmup_steps, short.validate_every) == (50, 5, 10)
     # A model that was adapted before is adapted with the same learning rate.
     again = adapt.adaptation_config(adapted[0], *words, RunDir(tmp_path / "again"), []).training
-    assert again.learning_rate == pytest.approx(load_config(RunDir(adapted[0]).config).config.training.learning_rate)
+    bundle = tmp_path / "bundle"
+    assert invoke("export", adapted[0], "--output", bundle).exit_code == 0
+    of_bundle = adapt.adaptation_config(bundle, *words, RunDir(tmp_path / "bundle_again"), []).training
+    rate = load_config(RunDir(adapted[0]).config).config.training.learning_rate
+    assert [again.learning_rate, of_bundle.learning_rate] == pytest.approx([rate, rate])
 
 
 def test_a_bundle_replays_its_corpora_if_their_files_are_given(

@@ -142,7 +142,7 @@ def test_commands_use_it(run: Path, calibration: Calibration, tmp_path: Path, co
     text = b"The man sleeps.\n\n"
     assert "confidence" not in json.loads(invoke("translate", run, "--json", stdin=text).stdout.splitlines()[0])
     refused = invoke("translate", run, "--only-above", 0.5, stdin=text)
-    assert (refused.exit_code, "no fitted confidence" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "needs one run with a confidence" in refused.stderr) == (2, True)
     (run / "confidence.json").write_text(calibration.model_dump_json())
     assert invoke("export", run, "--output", tmp_path / "bundle").exit_code == 0
     assert invoke("export", run, "--checkpoint", 4, "--output", tmp_path / "other").exit_code == 0

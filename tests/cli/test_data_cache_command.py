@@ -1,5 +1,6 @@
 """`mtformer data cache`."""
 
+import platform
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,18 @@ def test_a_cache_that_does_not_exist_is_empty(tmp_path: Path, monkeypatch: pytes
         result = invoke("data", "cache", *flags)
         assert (result.exit_code, result.stdout) == (0, "")
     assert not (tmp_path / "none").exists()
+
+
+def test_what_a_killed_process_left_is_deleted(cache: Path) -> None:
+    before = entries(cache)
+    left = [
+        cache / f".{'d' * 32}@{platform.node()}.4194305.tmp",
+        cache / f"ctranslate2/.e@{platform.node()}.4194305.tmp",
+    ]
+    for folder in left:
+        folder.mkdir()
+    assert invoke("data", "cache").stdout.count("MB") == 5
+    assert all(folder.exists() for folder in left)
+    invoke("data", "cache", "--clear")
+    assert not any(folder.exists() for folder in left)
+    assert {*entries(cache)} < {*before}

@@ -144,3 +144,17 @@ def test_the_last_line_is_the_verdict(files: tuple[Path, Path]) -> None:
     assert lines[:2] == ["train: 50 pairs read", "train: 50 pairs"]
     assert lines[-2].startswith("error: train: the filters remove 100 % of the pairs, more than data.filters.max_")
     assert lines[-1] == "failed: 1 limit exceeded: data.filters.max_filtered_share (train)"
+
+
+def test_reports_are_written_before_the_text(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader of a pipe may end before the last line of the text."""
+
+    def closed(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("mtformer.cli.data.report_lines", closed)
+    written = [tmp_path / "report.json", tmp_path / "report.html"]
+    assert invoke("data", "check", *files, "--json", written[0], "--html", written[1], *LANGUAGES).exit_code == 141
+    assert all(path.stat().st_size for path in written)

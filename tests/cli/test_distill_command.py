@@ -217,6 +217,23 @@ def test_translations_of_another_teacher_are_not_used(
     shutil.rmtree(RunDir(run).averaged)
     result = invoke("distill", run, "--config", student, "--run-dir", new.path)
     assert (result.exit_code, "made with other teachers" in result.stderr) == (2, True), result.stderr
+    (new.corpus / "00000.tsv").touch()  # left by a process that was killed when it had joined the shards
+    assert invoke("distill", trained[0], "--config", student, "--run-dir", new.path).exit_code == 0
+    assert not (new.corpus / "00000.tsv").exists()
     (new.corpus / "teacher.json").write_text("{")
     result = invoke("distill", trained[0], "--config", student, "--run-dir", new.path)
     assert (result.exit_code, "made with other teachers" in result.stderr) == (2, True), result.stderr
+
+
+def test_the_run_of_an_adaptation_is_refused_before_translating(
+    trained: tuple[Path, Result], student: Path, tmp_path: Path
+) -> None:
+    """Otherwise the teacher would translate everything before the training cannot be resumed."""
+    for command, record in (("distill", "made_from.json"), ("adapt", "teacher.json")):
+        corpus = tmp_path / command / "corpus"
+        corpus.mkdir(parents=True)
+        (corpus / record).write_text("{}")
+        words = ["--config", student] if command == "distill" else ["--train", student]
+        result = invoke(command, trained[0], *words, "--run-dir", corpus.parent)
+        assert (result.exit_code, "already exists; choose another folder" in result.stderr) == (2, True), result.stderr
+        assert [path.name for path in corpus.iterdir()] == [record]

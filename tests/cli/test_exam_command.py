@@ -102,3 +102,16 @@ def test_wrong_arguments(options: list[str], message: str, trained: tuple[Path, 
     assert (result.exit_code, result.stdout) == (2, "")
     assert message.replace("CORPUS", str(corpus)) in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_the_card_is_written_before_the_table(
+    trained: tuple[Path, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader of a pipe may end before the last line of the table."""
+
+    def closed(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("mtformer.cli.eval._table", closed)
+    assert invoke("exam", trained[0], "--lines", 1, "--json", tmp_path / "card.json").exit_code == 141
+    assert json.loads((tmp_path / "card.json").read_text())["exams"]

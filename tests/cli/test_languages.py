@@ -9,6 +9,7 @@ from program import invoke
 
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError
+from mtformer.evaluation.card import EvalSet
 from mtformer.files import write_checksums
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import TokenizerPair
@@ -208,3 +209,18 @@ def test_commands_show_the_named_dev_set(corpus: Path, tmp_path: Path) -> None:
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
     assert "dev set (news, talks), not 'loss tlks'; did you mean 'loss talks'?" in refused.stderr
     assert not (tmp_path / "x").exists()
+
+
+def test_the_confidence_is_fitted_to_both_directions(
+    both: RunDir, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = list[tuple[str, str, int]]()
+
+    def record(run: RunDir, translator: Translator, sets: list[EvalSet]) -> None:
+        found.extend((one.src_lang, one.tgt_lang, len(one.sources)) for one in sets)
+
+    monkeypatch.setattr("mtformer.cli.eval.calibrate_run", record)
+    run = shutil.copytree(both.path, tmp_path / "run")
+    result = invoke("train", run / "config.yaml", "--run-dir", run, "--resume")
+    assert result.exit_code == 0, result.stderr
+    assert found == [("en", "de", 20), ("de", "en", 20)]

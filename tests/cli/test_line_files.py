@@ -353,3 +353,10 @@ def test_symbolic_links_are_kept(tmp_path: Path) -> None:
     write(tmp_path / "link.gz", continues=False)
     assert (tmp_path / "link.gz").is_symlink()
     assert gzip.decompress((tmp_path / "elsewhere" / "out").read_bytes()) == TEXT.upper()
+
+
+def test_a_file_that_becomes_shorter_is_an_error() -> None:
+    blocks = ParallelLines([("a", io.BytesIO(b"line\n" * 4))], total=11).blocks()
+    assert next(blocks) == [["line"] * 4]
+    with pytest.raises(DataError, match=r"^a: became shorter while it was read; run the command again$"):
+        next(blocks)

@@ -149,7 +149,11 @@ def test_a_finished_run_accepts_moved_corpora_but_no_others(folder: Path, tmp_pa
     train(data("old"), run)
     assert train(data("moved"), run, resume=True).was_finished
     before = run.data_report.read_bytes()
+    dev = [{"src": str(folder / "other.en"), "tgt": str(folder / "other.de")}]
+    other_dev = data("moved").model_dump()
+    other_dev["data"] |= {"dev": dev}
     for given, message in (
+        (Config.model_validate(other_dev), r"finished, so data\.dev\.0\.src, data\.dev\.0\.tgt would have no effect"),
         (data("other"), r"finished, so data\.corpora\.more\.sources\.0\.src"),
         (data("moved", max_tokens=40), r"finished, so data\.filters\.max_tokens would have no effect"),
         (
@@ -160,6 +164,17 @@ def test_a_finished_run_accepts_moved_corpora_but_no_others(folder: Path, tmp_pa
         with pytest.raises(CheckpointError, match=message):
             train(given, run, resume=True)
     assert run.data_report.read_bytes() == before
+
+
+def test_another_best_metric_removes_the_confidence(folder: Path, tmp_path: Path) -> None:
+    """It may be fitted to other weights than those that commands use from now on."""
+    run, base = RunDir(tmp_path / "run"), config(folder).model_dump()
+    train(Config.model_validate(base), run)
+    for changes, is_kept in (({"log_every": 3}, True), ({"log_every": 3, "best_metric": "loss"}, False)):
+        run.confidence.write_text("{}")
+        changed = Config.model_validate({**base, "training": {**base["training"], **changes}})
+        assert train(changed, run, resume=True).was_finished
+        assert run.confidence.exists() == is_kept
 
 
 def test_a_refused_resume_changes_nothing(folder: Path, tmp_path: Path) -> None:

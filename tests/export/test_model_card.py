@@ -105,6 +105,15 @@ def test_scores_are_those_of_the_exported_weights(run: Path, tmp_path: Path) -> 
     assert {True, False} == set(found)
 
 
+def test_scores_name_their_search(run: Path, tmp_path: Path) -> None:
+    path = run / "eval" / "small" / "scores.json"
+    card = json.loads(path.read_text())
+    for values, search in (({"sampling": True}, "sampling"), ({"mbr_samples": 8}, "MBR")):
+        path.write_text(json.dumps({**card, "decoding": {**card["decoding"], **values}}))
+        assert invoke("export", run, "--output", tmp_path / search).exit_code == 0
+        assert f"| {search}, fp32 | nrefs:1" in card_of(tmp_path / search)[1]
+
+
 @pytest.mark.parametrize("form", ["bundle", "ctranslate2", "huggingface", "argos"])
 def test_bad_runs_are_refused(run: Path, tmp_path: Path, form: str) -> None:
     target, copy = tmp_path / "it", tmp_path / "copy"

@@ -71,6 +71,7 @@ def write_history(run: RunDir, seed: int = 0) -> None:
         loss = 2 + 6 * math.exp(-step / 20) + 0.1 * seed
         figures = {"loss": loss, "nll": loss - 0.5, "learning_rate": 1e-3, "grad_norm": 1 / step, "padding": 0.05}
         figures |= {"tokens_per_second": 1000.0 + step, "seconds_per_step": 0.5, "waiting_for_data": 0.01}
+        figures["seconds_left"] = 60.0
         append_record(run.metrics, "train", step, epoch=0, **figures, memory_gb=1.5, skipped_steps=0.0)
         if step % VALIDATE_EVERY == 0:
             dev = {"loss": loss + 0.2, "perplexity": math.exp(loss - 0.3), "bleu": step / 3.0, "chrf": step / 2.0}

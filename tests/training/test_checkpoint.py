@@ -256,6 +256,18 @@ def test_the_average_of_a_shorter_training_is_deleted(tmp_path: Path) -> None:
     assert not run.averaged.exists()
 
 
+def test_the_average_of_a_longer_training_is_deleted(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    save(run, 1)
+    save(run, 2)
+    save_averaged(run, [1, 2], {"w": torch.ones(2)}, {})
+    prune(run, CONFIG)
+    assert run.averaged.exists()
+    shutil.rmtree(run.checkpoint(2))  # to train the last steps again
+    prune(run, CONFIG)
+    assert not run.averaged.exists()
+
+
 def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

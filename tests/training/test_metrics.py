@@ -1,14 +1,19 @@
 """metrics.jsonl and TensorBoard contain the same values; tests of memory usage and shared cores."""
 
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from toy_run import given, trainer
+from toy_run import Quiet, given, trainer
 from toy_training import toy_batch, toy_config, toy_step
 
+from mtformer.data.batching.batches import Batch
+from mtformer.data.batching.mixture import SamplerState
 from mtformer.device import peak_bytes
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import PAD
@@ -16,6 +21,7 @@ from mtformer.training import metrics
 from mtformer.training.history import read_records
 from mtformer.training.metrics import Window
 from mtformer.training.ranks import ALONE
+from mtformer.training.step import StepResult
 
 
 def figures(run: RunDir) -> dict[tuple[str, int], float]:
@@ -103,3 +109,45 @@ def test_shared_cores_are_reported_once(
     messages = [one.getMessage() for one in caplog.records if "other processes use the cores" in one.getMessage()]
     assert len(messages) == expected
     assert all("runs only 50% of the time" in one and "OMP_WAIT_POLICY=PASSIVE" in one for one in messages)
+
+
+def test_a_log_line_has_the_sums_of_its_steps() -> None:
+    step, window = toy_step(toy_config()), Window()
+    results, num_tokens = list[StepResult](), 0
+    for number in (1, 2):
+        batches = [toy_batch(2 * number), replace(toy_batch(2 * number + 1), pairs_of={"a": 6})]
+        results.append(step.run(batches, number)._replace(num_splits=number))
+        window.add(batches, results[-1])
+        num_tokens += sum(batch.num_tgt_tokens for batch in batches)
+    found = window.figures()
+    assert found["loss"] == pytest.approx(sum(float(one.loss) for one in results) / num_tokens)
+    assert found["nll"] == pytest.approx(sum(float(one.nll) for one in results) / num_tokens)
+    assert found["loss"] != found["nll"]
+    assert found["grad_norm"] == float(results[-1].grad_norm)
+    assert (found["split_batches"], found["pairs a"]) == (3, 12)
+    assert Window.from_state(window.state()).pairs_of == {"a": 12}
+
+
+def test_the_first_log_line_has_no_time_before_training(tmp_path: Path) -> None:
+    progress = Quiet()
+    subject = trainer(toy_config(), tmp_path, progress)
+    subject.window.start -= 1000.0  # the memory check
+    subject.train()
+    assert progress.figures[0]["seconds_per_step"] < 100
+
+
+def test_waiting_for_data_is_counted(tmp_path: Path) -> None:
+    progress = Quiet()
+    subject = trainer(toy_config(), tmp_path, progress)
+    batches_from = subject.batches_from
+
+    def slow(place: SamplerState) -> Iterator[Batch]:
+        for batch in batches_from(place):
+            time.sleep(0.01)
+            yield batch
+
+    subject.batches_from = slow
+    subject.train()
+    for one in progress.figures:
+        assert one["waiting_for_data"] * one["seconds_per_step"] > 0
+        assert one["waiting_for_data"] * one["seconds_per_step"] >= 0.0099

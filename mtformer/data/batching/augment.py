@@ -34,7 +34,7 @@ class Augmentation:
     def __call__(self, pairs: Pairs, seed: Sequence[int]) -> Pairs:
         """Return the pairs with noise, which depends on the seed only."""
         random, (old_src, old_tgt) = np.random.default_rng(seed), text_of(pairs)
-        noisy = [add_noise(*pair, self.noise, random, self._is_known) for pair in zip(old_src, old_tgt, strict=True)]
+        noisy = [add_noise(*pair, self.noise, random) for pair in zip(old_src, old_tgt, strict=True)]
         src = encode(self.tokenizers.src, [src for src, _ in noisy])
         tgt_lines = [tgt for _, tgt in noisy]
         has_new_targets = tgt_lines != old_tgt
@@ -48,14 +48,9 @@ class Augmentation:
         sides = zip(is_unusable, (pairs["src"], pairs["tgt"]), (src, tgt), strict=True)
         return make_pairs(*(pc.if_else(pa.array(is_bad), stored, changed) for is_bad, stored, changed in sides))
 
-    def _is_known(self, text: str) -> bool:
-        return not any(UNK in tokenizer.encode([text])[0] for tokenizer in self.tokenizers)
 
-
-def add_noise(
-    src: str, tgt: str, config: NoiseConfig, random: np.random.Generator, is_known: Callable[[str], bool]
-) -> tuple[str, str]:
-    """Add noise to a pair (Karpukhin et al. 2019; Niu et al. 2020); only text that `is_known` is copied."""
+def add_noise(src: str, tgt: str, config: NoiseConfig, random: np.random.Generator) -> tuple[str, str]:
+    """Add noise to a pair (Karpukhin et al. 2019; Niu et al. 2020)."""
     if config.word_dropout:
         words = src.split()
         is_kept = random.random(len(words)) >= config.word_dropout
@@ -69,9 +64,8 @@ def add_noise(
         src, tgt = drop_final_stop(src, tgt)
     if config.copies and random.random() < config.copies:
         text = str(random.choice(texts_to_copy(random)))
-        if is_known(text):
-            form = "{0} {1}" if random.random() < 0.5 else "{1} {0}"
-            src, tgt = form.format(src, text), form.format(tgt, text)
+        form = "{0} {1}" if random.random() < 0.5 else "{1} {0}"
+        src, tgt = form.format(src, text), form.format(tgt, text)
     return src, tgt
 
 
