@@ -230,6 +230,16 @@ def test_a_run_whose_epochs_have_ended_is_finished_too(folder: Path, tmp_path: P
         train(config(folder, max_epochs=1, max_steps=2), run, resume=True)
 
 
+def test_log_lines_name_the_epoch_and_the_time_left_ends_with_max_epochs(folder: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    train(config(folder, max_epochs=2, max_steps=100_000, sample_sentences=1), run)
+    records = read_records(run.metrics)
+    logged, dev = ([one for one in records if one["kind"] == kind] for kind in ("train", "dev"))
+    assert logged[0]["seconds_left"] / logged[0]["seconds_per_step"] == pytest.approx(dev[-1]["step"] - 2, abs=1)
+    assert [one["epoch"] for one in (dev[0], dev[-1])] == [0, 1]
+    assert [len(record["samples"]) for record in read_records(run.samples)] == [1] * len(dev)
+
+
 def test_a_missing_bleu_tokenizer_is_reported_before_training(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,8 +395,10 @@ def test_an_outdated_average_is_replaced(folder: Path, tmp_path: Path, monkeypat
     (run.averaged / WEIGHTS).write_bytes(b"damaged")
     train(config(folder, average_last=1, max_steps=8), run, resume=True)
     assert (run.averaged / WEIGHTS).stat().st_size > 100
+    run.confidence.write_text("{}")
     train(config(folder, average_last=2, max_steps=8), run, resume=True)
     assert read_meta(run.averaged)["steps"] == [4, 8]
+    assert not run.confidence.exists()  # it was fitted to other weights
 
 
 def test_the_average_is_validated_and_used_only_if_it_is_better(
