@@ -194,8 +194,8 @@ def adapt(
 ) -> None:
     """Fine-tune a model on new text without forgetting what it knows.
 
-    Half to two thirds of each epoch repeat the training corpora of RUN. If they cannot be read, RUN translates the new
-    sources instead. Then the weights between old and new that gain most chrF on the new dev set, and lose at most
+    Half to three quarters of each epoch repeat the training corpora of RUN. If they cannot be read, RUN translates the
+    new sources instead. Then the weights between old and new that gain most chrF on the new dev set, and lose at most
     --max-loss on the old one, become the weights of NEW. The same command resumes an interrupted adaptation.
     """
     from tqdm import tqdm
@@ -246,6 +246,7 @@ def distill(
     if not student.data.test:
         raise ConfigError(f"{config}: no data.test; add a test set, on which teacher and student are compared")
     sets = named_sets(student.data.test, student.data)
+    Translator.load(runs, device=student.training.device).with_decoding(student.decoding)  # refused before training
     with use_ray(on), tqdm(desc="translate", unit="line", disable=None, leave=False) as bar:
         distilled = distilled_config(partial(load_teachers, runs, student), student, mono or [], run, bar.update)
     run_training(distilled, run.path, ["mtformer", *sys.argv[1:]], "auto")

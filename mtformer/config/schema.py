@@ -265,7 +265,7 @@ class DecodingConfig(Section):
     top_p: Annotated[float, Field(gt=0.0, le=1.0), Key(in_validation=False)] = 1.0
     """Sample from the most probable tokens with total probability P (nucleus sampling)."""
     seed: Annotated[Count, Key(in_validation=False)] = 1
-    """Sampling seed; results do not depend on batching."""
+    """Sampling seed; results rarely depend on batching, through rounding."""
     mbr_samples: Annotated[int, Field(ge=0, le=MAX_HYPOTHESES), Key(in_validation=False)] = 0
     """Minimum Bayes risk (MBR): draw this many samples and return the one with the highest mean chrF; 0: off."""
     split: Literal["auto", "always", "never"] = "auto"

@@ -54,8 +54,8 @@ MIN_STEPS, STEPS_PER_ROOT = 1000, 35.0
 Fewer steps forget more: the learning rate first rises, and the old text needs time to recover (docs/benchmarks.md).
 """
 MANY_PAIRS = 4000
-"""From this number of new pairs on, there is one old target token for each new one; for half of it or fewer, there are
-two, because the model forgets more (docs/benchmarks.md)."""
+"""From this number of new pairs on, there is one old target token for each new one; for half of it there are two, and
+for a third or fewer three, because the model forgets more (docs/benchmarks.md)."""
 MAX_BATCH = 4096
 """Maximum number of tokens in a batch, most of which would be repetitions of a small new text."""
 RATE = 0.25
@@ -123,7 +123,7 @@ def adaptation_config(
     replay = {"replay": {"sources": [{"tsv": str(replay_tsv)}]}}
 
     def adapted(num_new: int, new_tokens: int) -> Config:
-        old_tokens = min(2.0, max(1.0, MANY_PAIRS / num_new)) * new_tokens
+        old_tokens = min(3.0, max(1.0, MANY_PAIRS / num_new)) * new_tokens
         old = _replayed(opened, data, old_tokens) if has_old else replay
         steps = num_steps[-1] if num_steps else max(MIN_STEPS, round(STEPS_PER_ROOT * num_new**0.5))
         values: dict[str, Any] = {

@@ -42,7 +42,7 @@ LONGEST_NAME = 120
 SEED = "training.seed"
 NAME = "name"
 """The only key in a variant that is not a config key."""
-SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
+SAFE_NAME = re.compile(r"(?!.*\.(log|json)$)[A-Za-z0-9][A-Za-z0-9._+=-]*")  # a.log is the log of the run a
 
 
 class SweepFile(Section):
@@ -73,7 +73,7 @@ class SweepFile(Section):
         for number, variant in enumerate(self.variants, 1):
             name = variant.get(NAME)
             if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
-                raise ValueError(f"variant {number} of list needs a name: letters, digits, ._+=- (quote numbers)")
+                raise ValueError(f"variant {number} of list needs a name: letters, digits, ._+=- (quoted; not .log)")
         return self
 
 
@@ -217,8 +217,9 @@ def _check_keys(options: Sequence[_Option], overrides: Sequence[str]) -> None:
                 raise ValueError(f"{option.axis}: {key} is also set by {axes[key]}; remove one of them")
     for override in overrides:
         key = override.partition("=")[0].strip()
-        if axes.get(key, "set") != "set":
-            raise ValueError(f"override '{override}': {key} is an axis of the sweep ({axes[key]}); remove one of them")
+        for one, axis in axes.items():
+            if axis != "set" and (f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}.")):
+                raise ValueError(f"override '{override}': {one} is an axis of the sweep ({axis}); remove one of them")
 
 
 def _leaf_keys(values: Mapping[str, Any], before: str = "") -> Iterator[str]:

@@ -121,14 +121,17 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
 
     Everything is repeated, including tokenizer training; tokenized data is read from the cache if text and tokenizer
     are unchanged. The config, including `max_steps`, is that of the run before changes after this step; the number of
-    threads, and the precision that `auto` selected, are taken from its oldest checkpoint. `num_steps` is from
-    `steps_to_reproduce`.
+    threads, and the precision that `auto` selected, are those of its oldest checkpoint, before such changes.
+    `num_steps` is from `steps_to_reproduce`.
     """
     _refuse_torchrun("`mtformer reproduce` trains in one process")
-    made_with = _made_with(run)
+    before, made_with = _before(run, num_steps), _made_with(run)
+    made_with |= {key: value for key, value in before.items() if key in made_with}
     if (count := made_with.get("processes", 1)) != 1:
         raise ConfigError(f"{run.path}: was trained by {count} processes; only single-process runs can be reproduced")
-    config = load_config(run.config, _settings_before(run, num_steps)).config
+    keys = set(map(dotted, leaves(load_config(run.config).config)))
+    own = {key: old for key, old in before.items() if (old is not None if SOURCE.match(key) else key in keys)}
+    config = load_config(run.config, [f"{key}={json.dumps(old)}" for key, old in own.items()]).config
     device = pick_device(config.training.device)
     precision: dict[str, str] = {}
     if config.training.precision == "auto" and made_with:
@@ -255,15 +258,10 @@ def _results(run: RunDir) -> dict[str, Any]:
     }
 
 
-def _settings_before(run: RunDir, num_steps: int) -> list[str]:
-    """Return overrides that undo the changes to the config with which a run was resumed at a step or after it."""
-    keys = set(map(dotted, leaves(load_config(run.config).config)))
-    before: dict[str, Any] = {}
-    for record in read_records(run.metrics):
-        if record["kind"] == "resume" and record["step"] >= num_steps:
-            known = {key: change[0] for key, change in record["changes"].items() if key in keys}
-            before = {**{key: old for key, old in known.items() if old is not None or not SOURCE.match(key)}, **before}
-    return [f"{key}={json.dumps(value)}" for key, value in before.items()]
+def _before(run: RunDir, num_steps: int) -> dict[str, Any]:
+    """Return the old values of the settings and the environment that a run was resumed with at a step or after it."""
+    records = [one for one in read_records(run.metrics) if one["kind"] == "resume" and one["step"] >= num_steps]
+    return {key: pair[0] for one in reversed(records) for key, pair in one.get("changes", {}).items()}
 
 
 def _records(run: RunDir) -> dict[tuple[int, str], dict[str, Any]]:

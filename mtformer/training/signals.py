@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType
@@ -11,6 +12,7 @@ class StopSignal(ExitStack):
     """Context that records the first SIGINT or SIGTERM in `received`; a second SIGINT interrupts immediately.
 
     SIGHUP (a closed terminal) counts as SIGTERM, unless it is ignored (`nohup`). `on_stop` is called after the first.
+    Python handles signals in the main thread only, so another thread cannot be stopped by them.
     """
 
     def __init__(self, on_stop: Callable[[], object] = lambda: None) -> None:
@@ -19,8 +21,8 @@ class StopSignal(ExitStack):
         self._on_stop = on_stop
 
     def __enter__(self) -> "StopSignal":
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if os.name != "nt" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
+        if numbers and os.name != "nt" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             numbers.append(signal.SIGHUP)
         for number in numbers:
             self.callback(signal.signal, number, signal.signal(number, self._on_signal))

@@ -162,6 +162,19 @@ def test_what_cannot_be_distilled_is_refused_before_translating(
     refuse({}, "x.model: the tokenizer cannot be read", src_model="x.model")
 
 
+def test_settings_that_the_engine_of_the_teacher_lacks_are_refused_before_translating(
+    trained: tuple[Path, Result], student: Path, tmp_path: Path
+) -> None:
+    """Otherwise they would be refused when both models are compared, after the training."""
+    teacher = tmp_path / "teacher"
+    assert invoke("export", trained[0], "--format", "ctranslate2", "--output", teacher).exit_code == 0
+    values = {**yaml.safe_load(student.read_text()), "decoding": {"early_stopping": "estimate"}}
+    student.write_text(yaml.safe_dump(values))
+    result = invoke("distill", teacher, "--config", student, "--run-dir", tmp_path / "new")
+    assert (result.exit_code, "CTranslate2 supports only ended" in result.stderr) == (2, True), result.stderr
+    assert not (tmp_path / "new").exists()
+
+
 def test_the_teacher_runs_without_ctranslate2_if_it_does_not_support_its_settings(
     run: Path, student: Path, tmp_path: Path
 ) -> None:

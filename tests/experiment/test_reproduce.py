@@ -96,6 +96,35 @@ def test_a_resumed_run_can_be_reproduced(corpus: Path, finished: RunDir, tmp_pat
     assert (found.num_records, found.first, found.environment) == (5, None, [])
 
 
+def test_a_run_that_was_resumed_with_other_threads_and_dev_sets_can_be_reproduced(corpus: Path, tmp_path: Path) -> None:
+    """Only a checkpoint of the resumed part remains, which has the new environment."""
+
+    def part(max_steps: int, *names: str) -> Config:
+        dev = {name: {"src": f"{corpus}/dev.en", "tgt": f"{corpus}/{name}.de"} for name in names}
+        training = {"max_steps": max_steps, "validate_every": 3, "schedule": "constant", "keep_last": 1, "keep_best": 1}
+        return make_config(corpus, data={"dev": dev}, training={**training, "best_metric": "loss"})
+
+    other = (corpus / "dev.de").read_text(encoding="utf-8").splitlines(keepends=True)
+    (corpus / "other.de").write_text("".join(reversed(other)), encoding="utf-8")
+    run = RunDir(tmp_path / "run")
+    torch.set_num_threads(1)
+    train(part(6, "dev", "other"), run)
+    torch.set_num_threads(2)
+    train(part(9, "dev"), run, resume=True)
+    assert min(run.steps()) > 6
+    assert (
+        "1 threads" in next(one for one in read_records(run.metrics) if one["kind"] == "resume")["changes"]["device"][0]
+    )
+    found = reproduce(run, 6, QUIET)
+    assert (found.num_records, found.first, found.environment) == (5, None, [])
+
+
+def test_a_resume_record_of_an_earlier_version_has_no_changes(run: RunDir) -> None:
+    with run.metrics.open("a", encoding="utf-8") as file:
+        file.write('{"kind": "resume", "step": 6}\n')
+    assert reproduce(run, 3, QUIET).first is None
+
+
 def test_a_difference_in_the_last_digit_is_found(run: RunDir) -> None:
     rows = read_records(run.metrics)
     loss = rows[2]["loss"]

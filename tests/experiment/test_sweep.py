@@ -133,6 +133,7 @@ def test_the_command_line_is_quoted_for_the_shell(folder: Path) -> None:
         ("seeds: [1, 1]", "study.yaml: seeds: duplicate run name seed=1; use list to name the runs"),
         ("list: [{model.dropout: 0.1}]", "study.yaml:2: list: variant 1 of list needs a name"),
         ("list: [{name: a/b}]", "study.yaml:2: list: variant 1 of list needs a name"),
+        ("list: [{name: a}, {name: a.log}]", "study.yaml:2: list: variant 2 of list needs a name"),
         ("list:\n- {name: a}\n- {name: A}", "study.yaml: list: duplicate run name a"),
         ("run_dir: x", "study.yaml: has no axis; add grid, list or seeds"),
         ("seeds: []", "study.yaml: has no axis"),
@@ -164,6 +165,10 @@ def test_an_override_of_an_axis_is_rejected(folder: Path) -> None:
     assert error_of(folder, "seeds: [1]", "training.seed=2") == (
         "study.yaml: override 'training.seed=2': training.seed is an axis of the sweep (seeds); remove one of them"
     )
+    for override in ("training={seed: 2}", "data.train.0.src=a", "data.train.0={src: a, tgt: b}"):
+        found = error_of(folder, "list: [{name: a, data.train: [{src: a, tgt: b}]}]\nseeds: [1]", override)
+        key, axis = ("data.train", "list") if "data" in override else ("training.seed", "seeds")
+        assert found.startswith(f"study.yaml: override '{override}': {key} is an axis of the sweep ({axis}); remove")
 
 
 def test_files_that_are_not_sweeps(folder: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,13 @@ def test_log_lines_name_the_epoch_and_the_time_left_ends_with_max_epochs(folder:
     assert logged[0]["seconds_left"] / logged[0]["seconds_per_step"] == pytest.approx(dev[-1]["step"] - 2, abs=1)
     assert [one["epoch"] for one in (dev[0], dev[-1])] == [0, 1]
     assert [len(record["samples"]) for record in read_records(run.samples)] == [1] * len(dev)
+
+
+def test_another_thread_can_train(folder: Path, tmp_path: Path) -> None:
+    """Python allows signal handlers in the main thread only."""
+    with ThreadPoolExecutor(1) as threads:
+        outcome = threads.submit(train, config(folder), RunDir(tmp_path / "run")).result()
+    assert outcome.position.step == 4
 
 
 def test_a_missing_bleu_tokenizer_is_reported_before_training(
