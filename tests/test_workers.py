@@ -166,6 +166,7 @@ def double(number, num_threads):
     return 2 * number
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
     try:
         with Workers(double, 2) as workers:
             for _, result in workers.map(range(20)):

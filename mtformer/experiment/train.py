@@ -108,14 +108,14 @@ def _prepare(
         if trainer.position.step > config.training.max_steps:
             what = f"training.max_steps {config.training.max_steps} is below the last checkpoint"
             raise CheckpointError(f"{run.path}: {what}, of step {trainer.position.step}; raise it")
-        if any(key == "training.best_metric" for key, *_ in changes):
-            run.confidence.unlink(missing_ok=True)  # it may be fitted to other weights than those that are used now
         data = {"training data": ("data.train", "data.corpora", "data.filters"), "dev data": ("data.dev",)}
         late = tuple(key for what, keys in data.items() if earlier.get(what) != made_with[what] for key in keys)
         unused = [key for key, *_ in changes if key_metadata(key).on_resume == "warn" or key.startswith(late)]
         if unused and (trainer.is_done() or next(trainer.batches_from(trainer.position.place), None) is None):
             what = f"is finished, so {', '.join(unused)} would have no effect; raise training.max_steps"
             raise CheckpointError(f"{run.path}: {what}, or choose another folder with --run-dir")
+        if any(key == "training.best_metric" for key, *_ in changes):
+            run.confidence.unlink(missing_ok=True)  # it may be fitted to other weights than those that are used now
     if ranks.is_main:
         write_text(run.data_report, json.dumps(prepared.report(), indent=2, ensure_ascii=False) + "\n")
     checked = None

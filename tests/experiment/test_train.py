@@ -176,6 +176,11 @@ def test_another_best_metric_removes_the_confidence(folder: Path, tmp_path: Path
         changed = Config.model_validate({**base, "training": {**base["training"], **changes}})
         assert train(changed, run, resume=True).was_finished
         assert run.confidence.exists() == is_kept
+    run.confidence.write_text("{}")
+    refused = {**base["training"], "best_metric": "chrf", "label_smoothing": 0.3}
+    with pytest.raises(CheckpointError, match="would have no effect"):
+        train(Config.model_validate({**base, "training": refused}), run, resume=True)
+    assert run.confidence.exists()
 
 
 def test_a_refused_resume_changes_nothing(folder: Path, tmp_path: Path) -> None:
