@@ -244,26 +244,18 @@ def test_a_folder_without_permissions(tmp_path: Path, refused: str, monkeypatch:
     assert names(run.checkpoints) == ["step-00000003", "step-00000004"]
 
 
-def test_the_average_of_a_shorter_training_is_deleted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_shorter", [True, False])
+def test_the_average_of_a_shorter_or_longer_training_is_deleted(is_shorter: bool, tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     save(run, 1)
     save(run, 2)
     save_averaged(run, [1, 2], {"w": torch.ones(2)}, {})
     prune(run, CONFIG)
     assert run.averaged.exists()
-    save(run, 3)
-    prune(run, CONFIG)
-    assert not run.averaged.exists()
-
-
-def test_the_average_of_a_longer_training_is_deleted(tmp_path: Path) -> None:
-    run = RunDir(tmp_path)
-    save(run, 1)
-    save(run, 2)
-    save_averaged(run, [1, 2], {"w": torch.ones(2)}, {})
-    prune(run, CONFIG)
-    assert run.averaged.exists()
-    shutil.rmtree(run.checkpoint(2))  # to train the last steps again
+    if is_shorter:
+        save(run, 3)
+    else:
+        shutil.rmtree(run.checkpoint(2))  # to train the last steps again
     prune(run, CONFIG)
     assert not run.averaged.exists()
 
