@@ -45,15 +45,10 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
     """
     origins: Origins = {}
     tree = _read_file(str(path), origins, ())
-    # Origin of keys without a line, such as a missing section.
-    origins[()] = Origin("file", str(path))
     for override in overrides:
         _apply(override, tree, origins)
     _take_pretrained(tree, origins)
-    try:
-        config = Config.model_validate(tree, strict=True)
-    except ValidationError as error:
-        raise ConfigError(describe_errors(error, origins)) from error
+    config = validated(tree, origins, Config)
     for leaf, value in leaves(config).items():
         for one in value if isinstance(value, list) else [value]:
             require_text(one, f"{origins.get(leaf, DEFAULT)}: {dotted(leaf)}: ")
@@ -82,7 +77,16 @@ def read_tree(path: str, what: str) -> tuple[Any, Origins]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: not UTF-8") from error
-    return read_yaml(text, lambda line: Origin("file", path, line))
+    value, origins = read_yaml(text, lambda line: Origin("file", path, line))
+    return value, {**origins, (): Origin("file", path)}  # (): for keys without a line, such as a missing section
+
+
+def validated(tree: Any, origins: Origins, kind: type[SectionT]) -> SectionT:
+    """Return the section with these values; raise ConfigError with a line for each error."""
+    try:
+        return kind.model_validate(tree, strict=True)
+    except ValidationError as error:
+        raise ConfigError(describe_errors(error, origins, kind)) from error
 
 
 def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dict[str, Any]:

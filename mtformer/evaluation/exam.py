@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError, create_model
+from pydantic import create_model
 
-from mtformer.config.fields import describe_errors
-from mtformer.config.loading import read_tree
+from mtformer.config.loading import read_tree, validated
 from mtformer.config.schema import EvaluationConfig
 from mtformer.config.section import Section
-from mtformer.config.yaml_text import Origin
 from mtformer.data.batching.augment import add_typos, change_case, drop_final_stop, texts_to_copy, title_case
 from mtformer.data.filters.numbers import values
 from mtformer.decoding.inputs import LETTER
@@ -207,11 +205,7 @@ def read_limits(path: Path) -> list[tuple[str, str, float]]:
     tree, origins = read_tree(str(path), "limits")
     if not isinstance(tree, dict) or not any(tree.values()):
         raise ConfigError(f"{path}: must map rows to limits, as in `caps: {{chrf_change: -10}}`, not {tree!r:.40}")
-    try:
-        limits = LimitsFile.model_validate(tree, strict=True).model_dump(exclude_unset=True)
-    except ValidationError as error:
-        origins[()] = Origin("file", str(path))
-        raise ConfigError(describe_errors(error, origins, LimitsFile)) from error
+    limits = validated(tree, origins, LimitsFile).model_dump(exclude_unset=True)
     return [(row, column, limit) for row, columns in limits.items() for column, limit in columns.items()]
 
 

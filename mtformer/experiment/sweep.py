@@ -26,13 +26,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from mtformer.config.fields import describe_errors, fields
-from mtformer.config.loading import load_config, read_tree
+from mtformer.config.fields import fields
+from mtformer.config.loading import load_config, read_tree, validated
 from mtformer.config.schema import Config
 from mtformer.config.section import Count, Section
-from mtformer.config.yaml_text import DEFAULT, Origin, read_yaml
+from mtformer.config.yaml_text import DEFAULT, read_yaml
 from mtformer.errors import ConfigError
 from mtformer.files import expand_user
 from mtformer.run_dir import RunDir
@@ -165,14 +165,10 @@ def short_keys(keys: Iterable[str]) -> dict[str, str]:
 def _read(path: Path) -> SweepFile:
     """Return the contents of a sweep file; raise ConfigError with a line for each error."""
     tree, origins = read_tree(str(path), "sweep")
-    origins[()] = Origin("file", str(path))
     if not isinstance(tree, dict):
         keys = ", ".join(fields(SweepFile))
         raise ConfigError(f"{path}: a sweep must be a mapping with the keys {keys}, not {tree!r:.40}")
-    try:
-        return SweepFile.model_validate(tree, strict=True)
-    except ValidationError as error:
-        raise ConfigError(describe_errors(error, origins, SweepFile)) from error
+    return validated(tree, origins, SweepFile)
 
 
 def _axes(file: SweepFile) -> Iterator[list[_Option]]:
