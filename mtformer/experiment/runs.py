@@ -155,12 +155,6 @@ class RunContents:
         return min(latest, key=lambda point: (sign * point[1], point[0]), default=None)
 
 
-def read_run(path: Path, name: str | None = None) -> RunContents:
-    """Return the contents of a run directory or bundle; raise CheckpointError if it is neither."""
-    RunDir.open(path, verified=False)
-    return RunContents(path, name)
-
-
 def is_number(value: object) -> bool:
     """Return True for a JSON number that fits in a float."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300

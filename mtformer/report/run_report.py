@@ -9,12 +9,12 @@ from mtformer import __version__
 from mtformer.decoding.weights import default_weights
 from mtformer.errors import ConfigError, MtformerError
 from mtformer.evaluation.systems import Run, group_runs
-from mtformer.experiment.runs import RunContents, format_duration, read_run
+from mtformer.experiment.runs import RunContents, format_duration
 from mtformer.files import write_text
 from mtformer.report import attention, tables
 from mtformer.report.curves import charts
 from mtformer.report.sentences import best_and_worst, compares_characters, judge, over_time
-from mtformer.run_dir import run_names
+from mtformer.run_dir import RunDir, run_names
 from mtformer.templating import render
 
 STATES = {
@@ -36,7 +36,8 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
     """Write an HTML report on runs, which may be new, running or killed; raise MtformerError if a path is not a run."""
     if out.is_dir():
         raise ConfigError(f"{out}: is a folder; give the name of an HTML file")
-    runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
+    folders = [RunDir.open(path, verified=False).path for path in paths]
+    runs = [RunContents(path, name) for path, name in zip(folders, run_names(folders), strict=True)]
     systems = []  # as `compare` groups them: runs that differ only in their seeds are one system
     for one in group_runs([Run(run.name, run.run.path, run.config) for run in runs]):
         name = f"{one.name} (mean of {len(one.runs)} seeds)" if one.runs[1:] else one.name

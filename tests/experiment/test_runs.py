@@ -10,12 +10,12 @@ from mtformer.config.loading import dump_config, load_config
 from mtformer.errors import CheckpointError, ConfigError
 from mtformer.experiment.run_state import lock_run, record_state
 from mtformer.experiment.runs import (
+    RunContents,
     RunRow,
     differing_keys,
     is_number,
     list_runs,
     natural,
-    read_run,
     sort_runs,
     summarize,
 )
@@ -252,7 +252,7 @@ def test_the_contents_of_a_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", records=[*RECORDS, *odd])
     samples = [[["a", "b", "c"]], [["only", "two"]], "text"]
     run.samples.write_text("".join(json.dumps({"kind": "dev", "step": 1, "samples": one}) + "\n" for one in samples))
-    contents = read_run(run.path, "run")
+    contents = RunContents(run.path, "run")
     assert contents.points("dev", "bleu") == [(10, 5.0), (20, 8.0), (30, 8.0), (40, 7.0), (80, 8.0)]
     assert contents.points("train", "tokens_per_second") == [(10, 9.0), (20, 100.0), (30, 300.0)]
     assert contents.points("dev", "learning_rate") == []

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from small_run import begin_run
 
-from mtformer.experiment.runs import read_run
+from mtformer.experiment.runs import RunContents
 from mtformer.report.curves import (
     DASHES,
     MAX_POINTS,
@@ -80,9 +80,9 @@ def test_ticks_are_round_numbers(values: list[float], is_log: bool, labels: list
 
 def test_charts_without_points_are_omitted_and_long_curves_are_averaged(tmp_path: Path) -> None:
     run = begin_run(tmp_path / "run")
-    assert charts([("run", [read_run(run.path)])]) is None
+    assert charts([("run", [RunContents(run.path)])]) is None
     append_record(run.metrics, "train", 4, loss=3.0, nll=1e9, learning_rate=1e-3)
-    read = read_run(run.path)
+    read = RunContents(run.path)
     assert points_of(read, "train", "perplexity") == []  # the values exceed the range of a float
     short = charts([("run", [read])])
     assert short is not None
@@ -91,7 +91,7 @@ def test_charts_without_points_are_omitted_and_long_curves_are_averaged(tmp_path
     lines = [f'{{"kind": "train", "step": {n}, "loss": {math.sin(n)}, "grad_norm": {n % 7}}}' for n in range(100, 9000)]
     lines += [f'{{"kind": "dev", "step": {n}, "loss": 1}}' for n in (100, 4500, 8900)]
     run.metrics.write_text("\n".join(lines) + "\n")
-    long = charts([("run", [read_run(run.path)])])
+    long = charts([("run", [RunContents(run.path)])])
     assert long is not None
     assert (short["are_averaged"], long["are_averaged"]) == (False, True)
     train, dev = long["charts"][0]["curves"]

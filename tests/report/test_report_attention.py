@@ -9,7 +9,7 @@ from small_run import PAIRS, begin_run, write_history
 
 from mtformer.decoding.attention_maps import AttentionMaps
 from mtformer.decoding.translator import Translator
-from mtformer.experiment.runs import RunContents, read_run
+from mtformer.experiment.runs import RunContents
 from mtformer.report import attention
 from mtformer.report.attention import MAX_SENTENCES, MAX_WORDS, choose, map_values, page_maps
 from mtformer.report.sentences import Sentence
@@ -28,7 +28,7 @@ def made_maps(source: str, language: str | None = None) -> AttentionMaps:
 def read(tmp_path: Path) -> RunContents:
     run = begin_run(tmp_path / "run")
     write_history(run)
-    return read_run(run.path, "run")
+    return RunContents(run.path, "run")
 
 
 def test_short_test_sentences_or_dev_samples_are_chosen(read: RunContents) -> None:

@@ -14,7 +14,7 @@ from small_run import IMAGE, PAIRS, SCRIPT, STEPS, Opens, begin_run, finished_ru
 
 from mtformer.decoding.attention_maps import attention_maps
 from mtformer.decoding.translator import Translator
-from mtformer.experiment.runs import read_run
+from mtformer.experiment.runs import RunContents
 from mtformer.files import write_checksums
 from mtformer.report.run_report import write_report
 from mtformer.report.tables import resumes
@@ -367,7 +367,7 @@ def test_invalid_changes_of_a_resume_are_ignored(made: RunDir, tmp_path: Path, c
     with run.metrics.open("a") as file:
         file.write(json.dumps({"kind": "resume", "step": STEPS, "time": 7, "changes": changes}) + "\n")
     write_report([run.path], run.report)
-    assert resumes(read_run(run.path))[-1] == (STEPS, "7", {})
+    assert resumes(RunContents(run.path))[-1] == (STEPS, "7", {})
 
 
 def test_scores_that_cannot_be_compared_are_reported(made: RunDir, tmp_path: Path, opens: Opens) -> None:

@@ -10,7 +10,7 @@ from small_run import begin_run, write_history
 
 from mtformer.config.loading import load_config
 from mtformer.experiment.run_state import RunState
-from mtformer.experiment.runs import RunContents, read_run
+from mtformer.experiment.runs import RunContents
 from mtformer.model.transformer import Transformer
 from mtformer.report import tables
 from mtformer.templating import Table
@@ -26,7 +26,7 @@ def rows(table: Table | None) -> list[list[str]]:
 def read(tmp_path: Path) -> RunContents:
     run = begin_run(tmp_path / "run", patience=7, max_steps=180)
     write_history(run)
-    return read_run(run.path, "run")
+    return RunContents(run.path, "run")
 
 
 def test_changed_settings_are_listed_before_all_settings(read: RunContents) -> None:
@@ -46,7 +46,7 @@ def test_a_resumed_run_records_time_and_changes(run: Path, corpus: Path) -> None
     changes = ("training.max_steps=14", "training.learning_rate=1.0e-3")
     result = invoke("train", corpus / "small.yaml", *changes, "--run-dir", run, "--resume")
     assert result.exit_code == 0, result.stderr
-    started, resumed = rows(tables.starts(read_run(run)))[1:]
+    started, resumed = rows(tables.starts(RunContents(run)))[1:]
     assert (started[2], resumed[2]) == ("0", "12")
     assert started[3] == resumed[3] != "–"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", resumed[1])
@@ -67,7 +67,7 @@ def test_values_are_shown_without_json(value: object, text: str) -> None:
 
 def test_training_time_and_time_left(read: RunContents) -> None:
     assert read.training_seconds == pytest.approx(30.0)  # 60 steps of half a second
-    running = read_run(read.run.path)
+    running = RunContents(read.run.path)
     running.state = RunState("running")
     table = dict(rows(tables.speed(running)))
     assert table["training time without validations"] == "0:00:30"
