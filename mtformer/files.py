@@ -16,6 +16,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
@@ -137,6 +138,11 @@ def _with_checksum(meta: dict[str, Any]) -> str:
 def json_sha256(value: Any) -> str:
     """Return the SHA-256 of a value as JSON, as hexadecimal digits."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def utc_now() -> str:
+    """Return the time in ISO 8601 format, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def cache_folder(chosen: str | None = None) -> Path:

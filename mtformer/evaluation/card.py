@@ -14,7 +14,6 @@ import platform
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +27,7 @@ from mtformer.config.section import key_of
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.scores import Score
-from mtformer.files import FORMAT, file_sha256, read_bytes, require_format, write_text
+from mtformer.files import FORMAT, file_sha256, read_bytes, require_format, utc_now, write_text
 from mtformer.run_dir import HYPOTHESES, SCORES, SOURCES, RunDir, references_name
 
 
@@ -121,7 +120,7 @@ def write_card(
         device=translator.engine.device,
         dtype=translator.engine.dtype,
         hardware=describe_hardware(translator.engine.device),
-        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        date=utc_now(),
         versions={"mtformer": __version__, "python": platform.python_version(), **packages},
     )
     write_text(folder / SCORES, json.dumps(card.model_dump(), indent=2, ensure_ascii=False) + "\n")

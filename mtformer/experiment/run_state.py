@@ -7,14 +7,13 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
 from mtformer.errors import CheckpointError, InterruptedRunError
-from mtformer.files import locked, read_json, require_text, write_text
+from mtformer.files import locked, read_json, require_text, utc_now, write_text
 from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
@@ -52,7 +51,7 @@ def lock_run(run: RunDir) -> Iterator[None]:
 @contextlib.contextmanager
 def record_state(run: RunDir) -> Iterator[None]:
     """Write state.json when training starts and ends, that is, on entering and leaving this context."""
-    now, first = _now(), _saved(run).get("started")
+    now, first = utc_now(), _saved(run).get("started")
     starts = {"started": first or now, "resumed": now if first else None}
     _write(run, "running", starts)
     try:
@@ -96,9 +95,5 @@ def _is_held(path: Path) -> bool:
 
 
 def _write(run: RunDir, state: StateName, starts: dict[str, str | None], error: str | None = None) -> None:
-    values = {"state": state, **starts, "ended": None if state == "running" else _now(), "error": error}
+    values = {"state": state, **starts, "ended": None if state == "running" else utc_now(), "error": error}
     write_text(run.state, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")

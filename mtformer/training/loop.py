@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.data.batching.mixture import START, SamplerState
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError, log
-from mtformer.files import read_meta
+from mtformer.files import read_meta, utc_now
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir, lower_is_better
 from mtformer.training.budget import FIRST_STEPS, Budget, Plans, relative_cost, with_steps
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
@@ -115,8 +114,7 @@ class Trainer:
         jump = self._jump(f"{' and '.join(schedule)} changed") if schedule else {}
         before = meta["made_with"]
         other = {key: [before.get(key), value] for key, value in self.made_with.items() if before.get(key) != value}
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self.resumed = {"time": now, "changes": {**config_changes, **jump, **other}}
+        self.resumed = {"time": utc_now(), "changes": {**config_changes, **jump, **other}}
         if checkpoint is not None:
             log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
 

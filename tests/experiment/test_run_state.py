@@ -49,7 +49,7 @@ def test_a_run_that_ends_is_finished(run: RunDir) -> None:
 
 def test_the_start_time_of_a_resumed_run_is_kept(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     for now in ("2026-01-01", "2026-01-02", "2026-01-03"):
-        monkeypatch.setattr(run_state, "_now", lambda now=now: now)
+        monkeypatch.setattr(run_state, "utc_now", lambda now=now: now)
         with pytest.raises(MtformerError), record_state(run):
             raise MtformerError("no disk")
     state = read_state(run)
