@@ -94,7 +94,6 @@ Source = Annotated[
     Discriminator(source_kind),
 ]
 
-
 DevSources = Annotated[
     Annotated[list[Source], Tag("list")] | Annotated[dict[TestName, Source], Tag("dict")],
     # A single source is reported as a missing list, not as an invalid name.

@@ -144,7 +144,6 @@ def _take_pretrained(tree: dict[str, Any], origins: Origins) -> None:
 
 
 def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
-    """Apply one override `section.key=value` to the tree."""
     origin = Origin("override", override)
     name, equals, text = override.partition("=")
     keys = name.strip().split(".")

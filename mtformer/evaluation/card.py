@@ -51,7 +51,6 @@ class ScoreCard(BaseModel, frozen=True, extra="forbid", strict=True):
 
     format: Literal[1] = FORMAT
     name: str
-    """Name of the test set."""
     src_lang: str | None
     tgt_lang: str | None
     num_sentences: int

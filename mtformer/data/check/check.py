@@ -113,7 +113,6 @@ class _Chunk:
 
 
 def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chunk, num_threads: int) -> _Checked:
-    """Return the counts, hashes and codes of a chunk."""
     one = _ChunkCheck(chunk)
     for (kind, side), notes in one.faults.notes.items():
         one.find(kind, side, notes)
