@@ -19,10 +19,7 @@ from mtformer.templating import render
 
 STATES = {
     "new": "not started",
-    "running": "running",
-    "finished": "finished",
     "interrupted": "stopped by a signal (can be resumed)",
-    "failed": "failed",
     "killed": "killed (can be resumed)",
 }
 BUNDLE = "bundle: weights without a training history"
@@ -65,7 +62,7 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
 
 def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
     state, seconds, is_bundle = run.state, run.training_seconds, run.run.is_bundle
-    summary = BUNDLE if state.state == "new" and is_bundle else STATES[state.state]
+    summary = BUNDLE if state.state == "new" and is_bundle else STATES.get(state.state, state.state)
     of = f" of {run.max_steps:,}" if run.max_steps is not None else ""
     weights = None
     if run.config is not None and not is_bundle:
