@@ -276,6 +276,11 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
+def write_json(path: Path, value: Any, indent: int | None = None) -> None:
+    """Write a small JSON file atomically."""
+    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+
+
 def require_file(path: str | Path, or_pipe: bool = False) -> None:
     """Raise OSError for a missing file, a pipe or a device; the null device counts as an empty file."""
     status = os.stat(path)

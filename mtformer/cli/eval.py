@@ -20,7 +20,7 @@ from mtformer.cli.output import echo, for_terminal, printable, require_no_input,
 from mtformer.config.data import TextFiles
 from mtformer.config.loading import load_config
 from mtformer.errors import ConfigError, DataError, explain_write_errors, log
-from mtformer.files import FORMAT, file_sha256, write_text
+from mtformer.files import FORMAT, file_sha256, write_json, write_text
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def exam(
     try:
         if json_file is not None:
             with explain_write_errors(f"{json_file}:", "name another file"):
-                write_text(json_file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+                write_json(json_file, values, indent=2)
     finally:  # after the file, because the reader of a pipe may end before the last line
         echo(*_table(cards))
     if any(broken.values()):

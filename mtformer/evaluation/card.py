@@ -9,7 +9,6 @@ It is saved with the scored texts, so that both can be used without the corpus:
 """
 
 import hashlib
-import json
 import platform
 import re
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from mtformer.config.section import key_of
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.scores import Score
-from mtformer.files import FORMAT, file_sha256, read_bytes, require_format, utc_now, write_text
+from mtformer.files import FORMAT, file_sha256, read_bytes, require_format, utc_now, write_json, write_text
 from mtformer.run_dir import HYPOTHESES, SCORES, SOURCES, RunDir, references_name
 
 
@@ -122,7 +121,7 @@ def write_card(
         date=utc_now(),
         versions={"mtformer": __version__, "python": platform.python_version(), **packages},
     )
-    write_text(folder / SCORES, json.dumps(card.model_dump(), indent=2, ensure_ascii=False) + "\n")
+    write_json(folder / SCORES, card.model_dump(), indent=2)
     return card
 
 

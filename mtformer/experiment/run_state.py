@@ -4,7 +4,6 @@ The lock file `.NAME.lock` is next to the run directory, because `--overwrite` r
 """
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 
 from mtformer.errors import CheckpointError, InterruptedRunError
-from mtformer.files import locked, read_json, require_text, utc_now, write_text
+from mtformer.files import locked, read_json, require_text, utc_now, write_json
 from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
@@ -96,4 +95,4 @@ def _is_held(path: Path) -> bool:
 
 def _write(run: RunDir, state: StateName, starts: dict[str, str | None], error: str | None = None) -> None:
     values = {"state": state, **starts, "ended": None if state == "running" else utc_now(), "error": error}
-    write_text(run.state, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    write_json(run.state, values, indent=1)

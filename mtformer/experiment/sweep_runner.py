@@ -3,7 +3,6 @@
 SWEEP/sweep.json contains the plan and the exit codes; everything else is in the run directories.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerErr
 from mtformer.experiment.run_state import read_state
 from mtformer.experiment.runs import RunContents, summarize
 from mtformer.experiment.sweep import PlannedRun, Sweep
-from mtformer.files import locked, write_text
+from mtformer.files import locked, write_json, write_text
 from mtformer.run_dir import SCORES, SWEEP, SWEEP_LOCK, SWEEP_STOP
 from mtformer.training.signals import StopSignal
 from mtformer.workers import Workers, num_cores, use_ray
@@ -205,7 +204,7 @@ class _Runner:
             for run in self.sweep.runs
         ]
         plan = {"sweep": str(self.sweep.path), "config": str(self.sweep.config), "runs": runs}
-        write_text(self.sweep.folder / SWEEP, json.dumps(plan, indent=1, ensure_ascii=False) + "\n")
+        write_json(self.sweep.folder / SWEEP, plan, indent=1)
 
 
 def _train(job: _Job, num_threads: int) -> int:

@@ -3,7 +3,6 @@
 Post-norm models become a `MarianMTModel`, pre-norm models a `PegasusForConditionalGeneration`; with `MarianTokenizer`.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from mtformer.config.schema import Config, ModelConfig
 from mtformer.errors import ConfigError
+from mtformer.files import write_json
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, TokenizerPair
@@ -58,8 +58,7 @@ def write_huggingface(folder: Path, config: Config, tokenizers: TokenizerPair, w
         **({} if is_joint else {"target_vocab": vocabularies[1]}),
     }
     for name, values in files.items():
-        text = json.dumps(values, ensure_ascii=False, indent=2) + "\n"
-        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+        write_json(folder / f"{name}.json", values, indent=2)
     (folder / "source.spm").write_bytes(tokenizers.src.model)
     (folder / "target.spm").write_bytes(tokenizers.tgt.model)
 

@@ -3,7 +3,6 @@
 L layers, H heads, S source tokens, T target tokens.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, log
 from mtformer.experiment.runs import RunContents
-from mtformer.files import write_text
+from mtformer.files import write_json, write_text
 from mtformer.report.sentences import Sentence, choose_evenly
 from mtformer.templating import render
 
@@ -103,7 +102,7 @@ class AttentionFile:
         if not self.maps:
             raise ConfigError(f"--attention {self.path}: every line is blank")
         if self.path.suffix == ".json":
-            write_text(self.path, json.dumps([_numbers(*each) for each in self.maps], ensure_ascii=False) + "\n")
+            write_json(self.path, [_numbers(*each) for each in self.maps])
         else:
             sentences = [map_values(f"line {number}", one) for number, one in self.maps]
             write_text(self.path, render("attention.html", title="Attention", sentences=sentences))

@@ -5,7 +5,6 @@ OUT/removed.tsv                        reason, number of the pair (from 1), sour
 OUT/report.json                        counts
 """
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -21,7 +20,7 @@ from mtformer.data.filters.duplicates import Keys, SeenKeys
 from mtformer.data.filters.filters import DUPLICATE, INVALID, KEPT, REASONS, Codes, code, count_reasons, in_order
 from mtformer.data.store.pipeline import Pipeline, TokenCounts, take
 from mtformer.errors import DataError, explain_write_errors
-from mtformer.files import atomic_folder
+from mtformer.files import atomic_folder, write_json
 from mtformer.workers import Workers
 
 
@@ -63,8 +62,7 @@ def clean(
         if not report.read:
             raise DataError("the corpus is empty: no lines were read")
         report.left_out = in_order(report.left_out)
-        text = json.dumps(report.to_dict(), indent=2, ensure_ascii=False)
-        (temporary / "report.json").write_text(text + "\n", encoding="utf-8")
+        write_json(temporary / "report.json", report.to_dict(), indent=2)
     return report
 
 

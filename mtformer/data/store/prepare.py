@@ -34,7 +34,7 @@ from mtformer.data.store.pairs import Pairs, join, make_pairs
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, take
 from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, Shard, Store, write_shard
 from mtformer.errors import DataError, explain_write_errors, log
-from mtformer.files import FORMAT, atomic_file, cache_folder, json_sha256, read_json, sync, write_text
+from mtformer.files import FORMAT, atomic_file, cache_folder, json_sha256, read_json, sync, write_json, write_text
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.workers import WorkerEndedError, Workers
 
@@ -284,7 +284,7 @@ def _finish(job: _Job, num_shards: int) -> None:
     report.left_out = in_order(report.left_out)
     values = {"shards": [vars(shard) for shard in shards], "longest": longest.tolist(), "report": report.to_dict()}
     values |= {"duplicates_crc32": crc32}
-    write_text(job.folder / STORE, json.dumps({"format": FORMAT, **values}, indent=1, ensure_ascii=False) + "\n")
+    write_json(job.folder / STORE, {"format": FORMAT, **values}, indent=1)
 
 
 def _duplicates(job: _Job, num_shards: int) -> Iterator[Mask]:
