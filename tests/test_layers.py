@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mtformer"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 # The packages and modules of one layer do not import each other.
 LAYERS = [
-    {"", "errors", "slurm"},
+    {"", "errors"},
     {"files", "ray_tasks"},
     {"config", "device", "run_dir", "templating", "weights", "workers"},
     {"text", "model"},
