@@ -1,6 +1,18 @@
-"""Entry point of `python -m mtformer`."""
+"""Entry point of the `mtformer` program and of `python -m mtformer`."""
 
-from mtformer.cli.app import main
+import sys
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C shows no traceback while modules are imported either."""
+    try:
+        from mtformer.cli.app import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

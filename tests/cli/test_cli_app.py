@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import typer
 from program import invoke
 from typer.testing import CliRunner, Result
 
+from mtformer import __main__ as entry
 from mtformer import __version__
 from mtformer.cli import app as program
 from mtformer.cli import output
@@ -418,3 +420,18 @@ def test_other_processes_on_the_cores_are_noticed(
         monkeypatch.setenv("OMP_NUM_THREADS", num_threads)
     assert program.has_shared_cores(str(tmp_path / "stat")) == is_shared
     assert not program.has_shared_cores(str(tmp_path / "missing"))
+
+
+def test_interruption_while_modules_are_imported_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted_import(name: str) -> Any:
+        raise KeyboardInterrupt
+
+    module = ModuleType("mtformer.cli.app")
+    monkeypatch.setattr(module, "__getattr__", interrupted_import, raising=False)
+    monkeypatch.setitem(sys.modules, "mtformer.cli.app", module)
+    with pytest.raises(SystemExit) as exit_:
+        entry.main()
+    assert exit_.value.code == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
