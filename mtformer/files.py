@@ -29,7 +29,7 @@ FORMAT: Final = 1
 """Format of configs, checkpoints, prepared corpora, score cards and exports; a file without a format has format 1."""
 META = "meta.json"
 CHECKSUMS = "checksums.json"
-LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)", re.DOTALL)
+LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)\w*", re.DOTALL)
 FOREIGN_SECONDS = 24 * 3600
 """Age at which temporary files from another machine, whose processes cannot be checked, are deleted."""
 MOST_BYTES = 100_000_000
@@ -320,6 +320,13 @@ def expand_user(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise ConfigError(f"{path}: the home folder is unknown; give the full path") from error
+
+
+def beside(file: str | Path, name: str) -> Path:
+    """Return the path of `name`, which is relative to the folder of `file`; `..` follows links, as elsewhere."""
+    path = Path(file).parent / expand_user(name)
+    short = Path(os.path.normpath(path))
+    return short if os.path.realpath(short) == os.path.realpath(path) else path
 
 
 def require_text(value: object, place: str = "") -> None:

@@ -52,7 +52,7 @@ def connect(address: str) -> Iterator[None]:
         warnings.simplefilter("ignore")
         try:
             ray.init(None if address == LOCAL else address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError) as error:  # RuntimeError: other versions
+        except Exception as error:  # of any class, for example if a node starts slowly
             hint = "a cluster with token authentication needs RAY_AUTH_MODE=token"
             raise ConfigError(f"--on {address}: {_one_line(error)} ({hint})") from error
         try:

@@ -15,7 +15,7 @@ from mtformer.config.schema import Config
 from mtformer.config.section import Key, Section, key_of
 from mtformer.config.yaml_text import DEFAULT, REQUIRED, KeyPath, Origin, Origins, dotted, read_yaml, write_yaml
 from mtformer.errors import ConfigError, log
-from mtformer.files import FORMAT, expand_user, read_bytes, require_format, require_text
+from mtformer.files import FORMAT, beside, expand_user, read_bytes, require_format, require_text
 
 SectionT = TypeVar("SectionT", bound=Section)
 _warn_once = cache(log.warning)
@@ -102,7 +102,7 @@ def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dic
         extends, origin, chain = values.pop("extends"), own.pop(("extends",)), (*extended_by, path)
         if not isinstance(extends, str):
             raise ConfigError(f"{origin}: extends: must be the name of one file, not {extends!r:.40}")
-        base = os.path.normpath(Path(path).parent / expand_user(extends))
+        base = str(beside(path, extends))
         if os.path.realpath(base) in map(os.path.realpath, chain):
             raise ConfigError(f"{origin}: extends: circular reference: {' -> '.join((*chain, base))}")
         if not os.path.exists(base):

@@ -29,7 +29,7 @@ class TokenizerConfig(Section):
     byte_fallback: bool = False
     """Encode unknown characters as bytes, so that there are no unknown tokens (uses 256 pieces)."""
     normalization: Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"] = "nmt_nfkc"
-    """SentencePiece's normalization rule; `_cf` rules also fold case."""
+    """SentencePiece's rule: `nmt_` rules replace U+200B, U+200C, U+200E and U+200F with spaces; `_cf` fold case."""
     user_symbols: list[str] = []
     """User-defined symbols that are never split (such as tags and markers)."""
     train_sentences: Positive = 2_000_000

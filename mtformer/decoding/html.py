@@ -32,7 +32,7 @@ BLOCKS = [
 ]
 """Elements that separate texts; all others are inline."""
 WITHOUT_TEXT = ("math", "pre", "script", "style", "svg", "template", "textarea")  # or with line breaks that matter
-MARK = r"[!-/:-@\[-`{-~¡-¿‐-⁞]"
+MARK = r"[!-/:-@\[-`{-~¡-¿‐-⁞،؛؟۔।॥։።፣។၊။]"
 LETTER = rf"(?!{UNSPACED.pattern}|{MARK})\S"
 WORD = re.compile(rf"{UNSPACED.pattern}|(?:{LETTER})+(?:{MARK}+(?:{LETTER})+)*|(?P<marks>{MARK}+)")
 """A word with punctuation inside it, a character of a script without spaces, or other punctuation."""

@@ -136,8 +136,8 @@ def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
     source, text = (unicodedata.normalize("NFKC", one) for one in (source, text))
     has_other_numbers = numbers_differ(source, text, in_digits, is_strict=True)
     source, text = source.casefold(), text.casefold()
-    is_name = len(text.split()) <= 2 and len(UNSPACED.findall(text)) <= 8  # names are often the same
-    if text.split() == source.split() and not is_name:
+    is_short = len(text.split()) <= 2 and len(UNSPACED.findall(text)) <= 8 and (text.isascii() or len(text) < 40)
+    if text.split() == source.split() and not is_short:  # names and URLs are often the same
         yield flag.COPY
     if has_other_numbers:
         yield flag.NUMBERS

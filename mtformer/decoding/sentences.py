@@ -9,7 +9,7 @@ UNSPACED = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00
 """Chinese characters, kana and their punctuation, which are not separated by spaces."""
 CLOSING = "[\"'«»“”’)\\]」』）】]*"
 SENTENCE_END = re.compile(
-    rf"(?<=[.!?…।॥؟۔։።។။])(?:\s»)?{CLOSING}\s+"
+    rf"(?:(?<=[.!?…।॥؟۔։።។။፧\u037e])|(?<=[\u0370-\u03ff\u1f00-\u1fff];))(?:\s»)?{CLOSING}\s+"
     rf"|(?:[。！？｡]|．(?!\d)|(?<={UNSPACED.pattern})[!?]+)+{CLOSING.replace('“', '')}\s*"  # in Chinese, “ opens
 )
 CLAUSE_END = re.compile(r"[,;:،؛]\s+|[、，；：､]\s*")

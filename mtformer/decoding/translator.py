@@ -112,6 +112,8 @@ class Translator:
         """
         runs = [RunDir.open(path) for path in ([run_path] if isinstance(run_path, (str, Path)) else run_path)]
         checkpoints = [checkpoint] if checkpoint is None or isinstance(checkpoint, str) else checkpoint
+        if not runs or not checkpoints:
+            raise ConfigError("no run or no checkpoint given; name at least one")
         if backend not in (None, *BACKENDS):
             raise ConfigError(f"backend '{backend}': unknown backend; use {' or '.join(BACKENDS)}")
         is_int8_on_cpu = precision == "int8" and pick_device(device).type == "cpu"

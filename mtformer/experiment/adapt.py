@@ -95,7 +95,7 @@ def adaptation_config(
     CheckpointError or DataError if `base` or a file cannot be used, or there are too few pairs.
     """
     opened = RunDir.open(base)
-    moved = [one for one in overrides if re.match(r"data\.(train|dev|corpora\.[^.=]+\.sources)=", one)]
+    moved = [one for one in overrides if re.match(r"data\.(train|dev|corpora\.[^.=]+\.sources)[.=]", one)]
     given = [one for one in overrides if one not in moved]
     rate = 1.0 if load_config(opened.config).config.training.best_metric == ADAPTED else RATE
     plain = ["training.best_metric=bleu"] if opened.is_bundle else []  # an adapted one lacks the dev set `new`

@@ -34,7 +34,7 @@ from mtformer.config.schema import Config
 from mtformer.config.section import Count, Section
 from mtformer.config.yaml_text import DEFAULT, read_yaml
 from mtformer.errors import ConfigError
-from mtformer.files import expand_user
+from mtformer.files import beside, expand_user
 from mtformer.run_dir import RunDir
 
 LONGEST_NAME = 120
@@ -129,7 +129,7 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     file or the config of a run is invalid.
     """
     file = _read(path)
-    base = Path(os.path.normpath(path.parent / expand_user(file.config)))
+    base = beside(path, file.config)
     if not base.exists():
         raise ConfigError(f"{path}: config: no such file: {base} (the name is relative to {path})")
     try:

@@ -106,7 +106,7 @@ def _write_argos(
 @contextmanager
 def _atomic_archive(target: Path, name: str) -> Iterator[Path]:
     """Yield a temporary folder; on success, write it to `target` as a zip file that contains it under `name`."""
-    with atomic_file(target) as path, TemporaryDirectory() as parent:
+    with atomic_file(target) as path, TemporaryDirectory(dir=path.parent, prefix=path.name) as parent:
         (folder := Path(parent, name)).mkdir()
         yield folder
         shutil.copyfile(shutil.make_archive(f"{parent}/archive", "zip", parent, name), path)

@@ -68,7 +68,7 @@ def create_app(
     languages, frontend = settings.languages(), _frontend(settings)
 
     # FastAPI's own documentation pages need network access, and its own /openapi.json does not check the origin.
-    app = FastAPI(
+    app = _App(
         title="mtformer", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
         dependencies=[Depends(service.check_site)],
     )  # fmt: skip
@@ -94,6 +94,13 @@ def create_app(
     hidden("/favicon.ico", lambda: Response(status_code=204))
     hidden("/languages", lambda: JSONResponse(languages), methods=["POST"])
     return app
+
+
+class _App(FastAPI):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope.get("method") not in (None, "GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "PATCH"):
+            scope = {**scope, "method": "OTHER"}  # each method has its own counter in /metrics
+        await super().__call__(scope, receive, send)
 
 
 @dataclass(frozen=True)

@@ -255,18 +255,16 @@ def test_unusable_text_is_refused_and_nothing_is_left(
     assert not Path("run").exists()
 
 
+@pytest.mark.parametrize("moved", ["data.train=[{{src: {0}, tgt: {1}}}]", "data.train.0={{src: {0}, tgt: {1}}}"])
 def test_overrides_change_the_share_of_old_text_and_say_where_it_is_now(
-    trained: tuple[Path, Result], new_text: Path, tmp_path: Path
+    moved: str, trained: tuple[Path, Result], new_text: Path, tmp_path: Path
 ) -> None:
     """`data.train=...` must replace the corpora of the run, and not train on them twice."""
     [given] = load_config(RunDir(trained[0]).config).config.data.train
     assert isinstance(given, TextFiles)
     here = [shutil.copy(name, tmp_path) for name in (given.src, given.tgt)]
-    moved = f"data.train=[{{src: {here[0]}, tgt: {here[1]}}}]"
-    words = [str(new_text)], None, None
-    config = adapt.adaptation_config(
-        trained[0], *words, RunDir(tmp_path / "new"), [moved, "data.corpora.train.weight=0.5"]
-    )
+    overrides = [moved.format(*here), "data.corpora.train.weight=0.5"]
+    config = adapt.adaptation_config(trained[0], [str(new_text)], None, None, RunDir(tmp_path / "new"), overrides)
     assert (config.data.train, list(config.data.corpora)) == ([], ["train", "new"])
     [source], weight = config.data.corpora["train"].sources, config.data.corpora["train"].weight
     assert isinstance(source, TextFiles)

@@ -61,6 +61,16 @@ def test_extends_merges_sections_and_replaces_lists(write: Write) -> None:
     assert loaded.origins["data.tgt_lang"] == Origin("file", os.path.normpath("shared/base.yaml"), 3)
 
 
+def test_extends_follows_the_links_of_folders_like_other_programs(write: Write) -> None:
+    write("base.yaml", BASE)
+    write("real/base.yaml", BASE.replace("tgt_lang: de", "tgt_lang: nl"))
+    write("real/configs/a.yaml", "extends: ../base.yaml\n")
+    Path("configs").symlink_to("real/configs")
+    loaded = load_config("configs/a.yaml")
+    assert loaded.config.data.tgt_lang == "nl"
+    assert loaded.origins["data.tgt_lang"] == Origin("file", "configs/../base.yaml", 3)
+
+
 def test_circular_extends_is_an_error(write: Write) -> None:
     write("a.yaml", "model: {}\nextends: sub/b.yaml\n")
     write("sub/b.yaml", "extends: ../a.yaml\n")

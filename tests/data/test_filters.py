@@ -145,8 +145,10 @@ def test_urls_and_markup() -> None:
         ("<Bus>", "a < b"),
         ("R&D", "F&E; mehr"),
         ("@home // & <", "x"),
+        ("for all questions, please write to info@example.com", "ご質問やご意見はinfo@example.comまでお送りください。"),
+        ("www.example.com has all of the details", "www.example.comから無料でお試しいただくことができます。"),
     ]
-    assert reasons(pairs, max_markup_share=0.5) == [why.MARKUP] * 7 + [""] * 4
+    assert reasons(pairs, max_markup_share=0.5) == [why.MARKUP] * 7 + [""] * 6
 
 
 def test_long_lines_that_only_resemble_markup_are_kept() -> None:

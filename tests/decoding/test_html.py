@@ -138,6 +138,8 @@ def test_tags_and_words_are_neither_lost_nor_invented(seed: int, changes: bool) 
         ("A <b>man</b> sleeps.", ["Ein0 Mann1 schläft.2"], "Ein <b>Mann</b> schläft."),
         ("A <b>man</b>, red.", ["Rot,2 ein0 Mann.1"], "Rot, ein <b>Mann</b>."),
         ("<b>A man.</b>", ["Ein0 Mann.1"], "<b>Ein Mann.</b>"),
+        ("a <b>dog</b>?", ["هو0 كلب؟1"], "هو <b>كلب</b>؟"),
+        ("<b>yes</b>.", ["है।0"], "<b>है</b>।"),
         ("<p>a <i><b>x</b> y</i></p>", ["Y2 X1 A0"], "<p><i>Y <b>X</b></i> A</p>"),
         ("<b>a</b><i>b</i> <u>c</u>", ["B0 C1"], "<b>B</b> <i></i> <u>C</u>"),
         ("he <b>took off</b> his hat", ["er0 nahm1 den3 Hut4 ab2"], "er <b>nahm</b> den Hut ab"),

@@ -249,6 +249,12 @@ def test_ensembles_of_runs_or_checkpoints_average_probabilities(
     assert [t.text for t in runs.translate(lines)] != [t.text for t in translator.translate(lines)]
 
 
+@pytest.mark.parametrize(("runs", "checkpoint"), [(0, None), (1, [])])
+def test_an_ensemble_needs_a_member(run: RunDir, runs: int, checkpoint: list[str] | None) -> None:
+    with pytest.raises(ConfigError, match="name at least one"):
+        Translator.load([run.path] * runs, checkpoint)
+
+
 def test_runs_with_different_tokenizers_cannot_form_an_ensemble(run: RunDir, tmp_path: Path) -> None:
     copy = RunDir(shutil.copytree(run.path, tmp_path / "copy"))
     model = copy.tokenizer / "joint.model"

@@ -137,6 +137,7 @@ def test_lines_keep_their_numbers_in_smaller_batches() -> None:
 def test_recall_counts_what_the_reference_keeps() -> None:
     pairs = [("3 dogs, 1,500 cats", "drei Hunde, 1.500 Katzen"), ("See www.a.org/b.", "Siehe www.a.org/b.")]
     assert card_of(perfect, pairs)["plain"]["numbers"] == 100
+    assert card_of(perfect, [("1,234.5 cats", "١٬٢٣٤٫٥ قطة")])["plain"]["numbers"] == 100
     lost = card_of(lambda src, text, n: text.replace("1.500", "1.600").replace("/b", "/c"), pairs)
     assert (lost["plain"]["numbers"], lost["plain"]["urls"], lost["plain"]["emails"]) == (0, 0, None)
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import platform
 import re
 import zipfile
 from pathlib import Path
@@ -83,5 +84,8 @@ def test_a_package_is_written_whole_or_not_at_all(bundle: RunDir, monkeypatch: p
         result = invoke(*words)
     assert "argos.argosmodel: cannot be written: No space left on device; free some space" in result.stderr
     assert sorted(bundle.path.iterdir()) == before
+    # What the command leaves if it is killed. No process has this ID.
+    (bundle.path / f".argos.argosmodel@{platform.node()}.999999999.tmpab_12" / "model").mkdir(parents=True)
     result = invoke(*words)
     assert (result.exit_code, result.stdout) == (0, f"{bundle.path}/argos.argosmodel\n"), result.stderr
+    assert sorted(bundle.path.iterdir()) == sorted([*before, bundle.path / "argos.argosmodel"])

@@ -335,6 +335,14 @@ def test_metrics_count_answered_requests(client: TestClient) -> None:
     assert (figures["mtformer_sentences_total"], figures["mtformer_queue"]) == ("3.0", "0.0")
 
 
+def test_metrics_do_not_grow_with_invented_methods(client: TestClient) -> None:
+    for number in range(3):
+        assert client.request(f"METHOD{number}", "/translate").status_code == 405
+    text = client.get("/metrics").text
+    assert "METHOD" not in text
+    assert 'mtformer_http_requests_total{handler="/translate",method="OTHER",status="405"} 3.0' in text
+
+
 def test_a_bug_is_reported_in_the_log_and_not_to_the_client(
     start: Start, translator: Translator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from mtformer.text.tokenizer import PAD
 from mtformer.training import metrics
 from mtformer.training.history import read_records
 from mtformer.training.metrics import Window
-from mtformer.training.ranks import ALONE
+from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import StepResult
 
 
@@ -56,6 +57,17 @@ def test_log_lines_contain_memory_usage(tmp_path: Path, monkeypatch: pytest.Monk
     window.steps = window.cells = 1
     monkeypatch.setattr(metrics, "peak_bytes", lambda device: 2_500_000_000)
     assert window.figures(ALONE)["memory_gb"] == 2.5
+
+
+def test_memory_usage_is_that_of_the_process_with_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OneOfTwo(Ranks):
+        def gather(self, item: Any) -> list[Any]:
+            return [item, item + item]
+
+    window = metrics.Window()
+    window.steps = window.cells = 1
+    monkeypatch.setattr(metrics, "peak_bytes", lambda device: 1_500_000_000)
+    assert window.figures(OneOfTwo())["memory_gb"] == 3.0
 
 
 def test_peak_memory_equals_that_of_the_system() -> None:

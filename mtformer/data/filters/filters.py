@@ -48,8 +48,8 @@ TAGS = (
     "tt|u|ul|var|video"
 )
 MARKUP_PATTERN = re.compile(
-    rf"https?:?//\S+|www\.\S+|(?<![\w.+-])[\w.+-]+@[\w-]+\.\w[\w.-]*|</?(?:{TAGS})(?:[\s/][^<>]*)?>|<!--[^<>]*-->"
-    r"|&(?:#\d+|#x[\dA-Fa-f]+|[A-Za-z]+\d*);",
+    r"(?:https?:?//|www\.)[!-~]+|(?a:(?<![\w.+-])[\w.+-]+@[\w-]+\.\w[\w.-]*)"  # ASCII, as Japanese has no spaces
+    rf"|</?(?:{TAGS})(?:[\s/][^<>]*)?>|<!--[^<>]*-->|&(?:#\d+|#x[\dA-Fa-f]+|[A-Za-z]+\d*);",
     re.IGNORECASE,
 )
 MARKS = re.compile(r"""[?!:;()\[\]{}<>"|/\\%$€£¥§©®™+=*#@°•→←]""")

@@ -16,8 +16,8 @@ SHORT_DATE = re.compile(r"(?<!\d)\d{1,2}[年月]")
 FULL_YEAR = re.compile(r"\d{3,4}年")
 LARGE_UNIT = re.compile(r"\d ?(?:[万萬億亿만억]|लाख|करोड|lakh|crore)")
 """A number of units that most languages do not have: 3億 is 300 million."""
-SEPARATORS = {"٫": ".", "٬": ","}
-"""Decimal and thousands separators of Arabic digits, and the usual ones."""
+SEPARATORS = {"٫": ".", "٬": ",", "，": ","}
+"""Decimal and thousands separators of Arabic digits, the full-width comma, and the usual ones."""
 ROMAN = re.compile(r"\b(?:[IVXLC]{2,}|[VX])(?=(?:e|ᵉ|ème)?\b)")
 ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 SPELLED_OUT = 12
@@ -77,7 +77,7 @@ def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False)
 
 def values(line: str) -> list[Decimal]:
     """Return the values of the numbers in a line; those with several separators, such as dates, are several numbers."""
-    found = (re.split("[.,]", number) for number in DECIMAL.findall(GROUPED.sub("", line)))
+    found = (re.split("[.,]", number) for number in DECIMAL.findall(GROUPED.sub("", _in_ascii(line))))
     return [Decimal(one) for parts in found for one in (parts if len(parts) > 2 else [".".join(parts)])]
 
 

@@ -38,7 +38,7 @@ from mtformer.files import FORMAT, atomic_file, cache_folder, json_sha256, read_
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.workers import WorkerEndedError, Workers
 
-PREPARATION = 7
+PREPARATION = 8
 """Part of the fingerprint; increased when a code change alters prepared corpora."""
 SHARD_PAIRS = 200 * BLOCK_PAIRS
 LOG_PAIRS = 20 * SHARD_PAIRS
