@@ -6,14 +6,12 @@ OLD_PREFIXES are the dev and the test set of the corpus of RUN; NEW_PREFIXES are
 new corpus; each is the path of two files without the language, such as data/val for data/val.en.gz and data/val.de.gz.
 For each size and seed, random pairs of the new training set are given to `mtformer adapt`. Full fine-tuning has the
 same config and steps, but neither the old corpora nor interpolation. The scores are BLEU with the decoding settings of
-RUN. The scores of each training are kept in FOLDER, so the same command continues after an interruption with the
-training that was interrupted.
+RUN. FOLDER has the trainings and their scores, so the same command continues after an interruption.
 """
 
 import argparse
 import json
 import random
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -98,12 +96,10 @@ def main() -> None:
                 new_tsv = options.folder / f"new-{name}.tsv"
                 chosen = random.Random(seed).sample(pairs, size)
                 write_text(new_tsv, "".join(f"{src}\t{tgt}\n" for src, tgt in chosen if "\t" not in src + tgt))
-                shutil.rmtree(adapted, ignore_errors=True)
                 adapt(options.run, new_tsv, new_dev, old_dev, adapted, seed)
                 scores["adapt"] = bleu(adapted, None, sets, options.precision)
                 write_text(file, json.dumps(results, indent=1) + "\n")
             if "full" not in scores:
-                shutil.rmtree(full, ignore_errors=True)
                 fine_tune(adapted, full)
                 scores["full"] = bleu(full, "last", sets, options.precision)
                 write_text(file, json.dumps(results, indent=1) + "\n")
