@@ -74,7 +74,7 @@ def test_the_workflow_imports_all_modules() -> None:
     imported = {name for name in sys.modules if name.startswith("mtformer.")}
     paths = {path.relative_to(ROOT).with_suffix("") for path in (ROOT / "mtformer").rglob("*.py")}
     modules = {".".join(path.parts).removesuffix(".__init__") for path in paths}
-    assert modules - imported == {"mtformer", "mtformer.__main__"}
+    assert modules - imported <= {"mtformer", "mtformer.__main__"}
 
 
 def test_the_workflow_trains_a_shipped_config() -> None:

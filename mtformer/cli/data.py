@@ -206,7 +206,7 @@ def _source(files: Sequence[str]) -> Source:
         raise ConfigError(f"{files[2]}: too many files; give a config, two parallel files, or one TSV or JSONL file")
     if len(files) == 2:
         return TextFiles(src=files[0], tgt=files[1])
-    return JsonlFile(jsonl=files[0]) if ".jsonl" in Path(files[0]).suffixes else TsvFile(tsv=files[0])
+    return JsonlFile(jsonl=files[0]) if ".jsonl" in Path(files[0].lower()).suffixes else TsvFile(tsv=files[0])
 
 
 def _named_tokenizers(config: Config) -> TokenizerPair | None:

@@ -58,10 +58,12 @@ def test_overrides_change_the_filters(files: tuple[Path, Path], tmp_path: Path) 
     assert "warning: " not in result.stderr
 
 
-@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.jsonl", "pairs.jsonl.gz", "k.a=v 😀 'it': \"x\".tsv"])
+@pytest.mark.parametrize(
+    "name", ["pairs.tsv", "pairs.jsonl", "pairs.jsonl.gz", "PAIRS.JSONL", "k.a=v 😀 'it': \"x\".tsv"]
+)
 def test_one_file_is_cleaned(name: str, tmp_path: Path) -> None:
     rows = zip(EN, DE, strict=True)
-    lines = [json.dumps({"en": en, "de": de}) if "jsonl" in name else f"{en}\t{de}" for en, de in rows]
+    lines = [json.dumps({"en": en, "de": de}) if "jsonl" in name.lower() else f"{en}\t{de}" for en, de in rows]
     data = "".join(f"{line}\n" for line in lines).encode()
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     result = invoke("data", "clean", tmp_path / name, tmp_path / "out", *LANGUAGES)
