@@ -15,7 +15,11 @@ LINE_BREAKS = re.compile("[\x00\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 
 LETTER = "\\w\u0900-\u0963\u0966-\u0dff"
 """Characters of words for a regular expression, with the vowel signs of Indic scripts."""
-WORD_START, WORD_END = rf"(?:(?<![{LETTER}])|(?={UNSPACED.pattern}))", rf"(?:(?![{LETTER}])|(?<={UNSPACED.pattern}))"
+JOINED = UNSPACED.pattern[:-1] + "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1980-\u1aaf]"
+"""Characters of words without spaces between them: those of `UNSPACED`, Thai, Lao, Burmese, Khmer and Tai."""
+WORD_START, WORD_END = rf"(?:(?<![{LETTER}])|(?={JOINED}))", rf"(?:(?![{LETTER}])|(?<={JOINED}))"
+SAME_I = str.maketrans("ı", "i", "\u0307")
+"""For `str.translate` of casefolded text: i, ı, I and İ become equal, as in `re.IGNORECASE`."""
 
 MIN_SAVED = 0.2
 """Minimum share of the tokens of a line in capital letters that lower case must save; see `without_capitals`."""
@@ -60,9 +64,9 @@ def required_terms(glossary: Sequence[tuple[str, str]], text: str) -> list[str]:
     Terms match whole words; case matters only for terms with capitals. A term inside a longer one does not count.
     """
     text, found = unicodedata.normalize("NFC", " ".join(text.split())), []
-    folded = text.casefold()
+    folded = text.casefold().translate(SAME_I)
     for src, tgt in glossary:
-        if src.casefold() in folded:
+        if src.casefold().translate(SAME_I) in folded:
             flags = re.IGNORECASE if src == src.lower() else 0
             text, count = re.subn(WORD_START + re.escape(src) + WORD_END, "\n", text, flags=flags)
             found += [tgt] * (count > 0)
@@ -110,7 +114,7 @@ def _phrase_ids(phrases: Sequence[str], tokenizer: Tokenizer) -> list[Phrase]:
     found = []
     for phrase in phrases:
         pieces = tokenizer.pieces(phrase)
-        if pieces and UNSPACED.match(phrase):
+        if pieces and re.match(JOINED, phrase):
             pieces[0] = pieces[0].removeprefix(SPACE)
         found.append(tuple(tokenizer.piece_id(piece) for piece in pieces if piece))
     return found

@@ -206,6 +206,12 @@ TERMS = [
 ]
 
 
+OTHERS = [
+    ("子猫", "kitten"), ("猫", "cat"), ("café", "Kaffeehaus"), ("कम", "less"), ("istanbul", "Istanbul"),
+    ("ırmak", "river"), ("สุนัข", "dog"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -219,23 +225,24 @@ TERMS = [
         ("子猫が走る", ["kitten"]),
         ("यह कमी है", []),
         ("यह कम है।", ["less"]),
+        ("İstanbul'a ve ISTANBUL", ["Istanbul"]),
+        ("Irmak ile ırmak", ["river"]),
+        ("ฉันเห็นสุนัขวิ่ง", ["dog"]),
         ("", []),
     ],
 )
 def test_terms_are_whole_words_and_the_longest_first(text: str, expected: list[str]) -> None:
-    assert (
-        required_terms([*TERMS, ("子猫", "kitten"), ("猫", "cat"), ("café", "Kaffeehaus"), ("कम", "less")], text)
-        == expected
-    )
+    assert required_terms([*TERMS, *OTHERS], text) == expected
 
 
 def test_a_phrase_without_spaces_has_no_leading_space(tmp_path: Path) -> None:
-    lines = ["我看到一只狗在跑。", "狗在跑。", "猫看狗。", "a dog runs"] * 20
-    train_tokenizer(lines, TokenizerConfig(vocab_size=30, model_type="bpe"), tmp_path / "model")
+    lines = ["我看到一只狗在跑。", "狗在跑。", "猫看狗。", "หมาวิ่ง", "a dog runs"] * 20
+    train_tokenizer(lines, TokenizerConfig(vocab_size=40, model_type="bpe"), tmp_path / "model")
     tokenizer = Tokenizer.load(tmp_path / "model")
-    [ids] = _phrase_ids(["狗"], tokenizer)
-    assert tokenizer.id_pieces(ids) == ["狗"]
-    assert tokenizer.pieces("狗")[0].startswith(SPACE)
+    for phrase in ("狗", "หมา"):
+        [ids] = _phrase_ids([phrase], tokenizer)
+        assert "".join(tokenizer.id_pieces(ids)) == phrase
+        assert tokenizer.pieces(phrase)[0].startswith(SPACE)
     assert _phrase_ids(["dog", "\u3000"], tokenizer) == [tuple(tokenizer.encode(["dog"])[0]), ()]
 
 

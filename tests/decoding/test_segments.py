@@ -196,6 +196,10 @@ def test_required_phrases_of_long_and_blank_lines_are_checked(translator: Transl
         ("die Abart", "art", False),
         ("Dr. Art, der", "Art", True),
         ("das 犬猫", "犬", True),
+        ("ฉันเห็นหมาวิ่ง", "หมา", True),
+        ("ຂ້ອຍເຫັນໝາແລ່ນ", "ໝາ", True),
+        ("ខ្ញុំឃើញឆ្កែរត់", "ឆ្កែ", True),
+        ("ခွေးပြေးနေသည်", "ပြေး", True),
         ("das C++ hier", "C++", True),
     ],
 )
