@@ -59,7 +59,7 @@ class CorpusSize(NamedTuple):
     characters: float
     """Mean number of characters of the longer side, in Latin letters (see `WEIGHTS`)."""
     words: int
-    """Number of distinct words of both sides; of pairs of letters in languages without spaces."""
+    """Number of distinct words of both sides, without numbers; of pairs of letters in languages without spaces."""
     fewest_pieces: int
     """Number of special pieces and distinct characters, which each vocabulary has."""
 
@@ -85,7 +85,8 @@ def measure(config: Config) -> CorpusSize:
         raise DataError("the training corpus is empty")
     fewest = 4 + max(map(len, letters)) + 256 * config.tokenizer.byte_fallback + len(config.tokenizer.user_symbols)
     pairs_of_both = min(MAX_PAIRS, pairs * (2 if data.both_directions else 1))
-    return CorpusSize(pairs_of_both, characters / pairs, min(map(len, words)), fewest)
+    num_words = min(sum(not any(map(str.isdigit, word)) for word in own) for own in words)
+    return CorpusSize(pairs_of_both, characters / pairs, num_words, fewest)
 
 
 def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:

@@ -47,6 +47,17 @@ def test_each_side_without_a_joint_tokenizer_has_its_own_words(write: Write) -> 
     assert (found.words, found.fewest_pieces) == (2, 4 + 8)
 
 
+def test_numbers_are_not_words(write: Write, tmp_path: Path) -> None:
+    random = Random(1)
+    words = {"".join(random.choices("abcdefghij", k=4)) for _ in range(150)}
+    lines = [f"{word} on {random.randrange(100_000)}" for word in sorted(words) for _ in range(20)]
+    text = "\n".join(lines) + "\n"
+    given = write(text, text)
+    assert measure(given).words == len(words) + 1
+    config = Config.model_validate({"data": given.data.model_dump(), **recommend(measure(given))})
+    train_tokenizer(lines, config.tokenizer, tmp_path / "model")
+
+
 def test_a_line_that_filters_remove_counts_as_the_longest_one_that_they_keep(write: Write) -> None:
     given = write("a b\n" + "a " * 50_000 + "\n", "a b c\nwxyz\n")
     assert measure(given).characters == pytest.approx((5 + 4.5 * given.data.filters.max_tokens) / 2, rel=0.01)
