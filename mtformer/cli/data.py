@@ -23,6 +23,7 @@ from mtformer.config.schema import Config
 from mtformer.data.check.check import check_corpora, num_bytes
 from mtformer.data.check.clean import clean as clean_corpus
 from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
+from mtformer.data.corpus.readers import suffixes
 from mtformer.data.corpus.sources import describe, read_records, require_files
 from mtformer.data.demo import write_demo
 from mtformer.data.store.cache import CTRANSLATE2, delete_unused, entries
@@ -170,8 +171,7 @@ def _load(
 ) -> tuple[Config, TokenizerPair | None]:
     """Return the config that `words` name, or a config for the files that they name, and the tokenizers.
 
-    Overrides in `words` are applied to the config. The tokenizers come from the folder, else from the run, else from
-    the models named in the config, if any.
+    Overrides in `words` apply to the config. The tokenizers are those of the folder, the run, or named in the config.
     """
     overrides = list(filter(_is_override, words))
     paths = [word for word in words if word not in overrides]
@@ -206,7 +206,7 @@ def _source(files: Sequence[str]) -> Source:
         raise ConfigError(f"{files[2]}: too many files; give a config, two parallel files, or one TSV or JSONL file")
     if len(files) == 2:
         return TextFiles(src=files[0], tgt=files[1])
-    return JsonlFile(jsonl=files[0]) if ".jsonl" in Path(files[0].lower()).suffixes else TsvFile(tsv=files[0])
+    return JsonlFile(jsonl=files[0]) if suffixes(files[0])[0] == ".jsonl" else TsvFile(tsv=files[0])
 
 
 def _named_tokenizers(config: Config) -> TokenizerPair | None:

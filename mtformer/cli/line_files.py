@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from mtformer.data.corpus.readers import BOM, SUFFIXES, create_bytes, open_bytes, read_line, reading
+from mtformer.data.corpus.readers import BOM, SUFFIXES, create_bytes, open_bytes, read_line, reading, suffixes
 from mtformer.errors import DataError, log
 from mtformer.files import atomic_file, file_sha256, locked, read_json, sync, write_text
 
@@ -118,7 +118,7 @@ def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
         if path is not None and (path.is_dir() or not path.exists()):
             raise DataError(f"{path}: {'is a folder, not a' if path.is_dir() else 'no such'} file")
     counted = [path for path in paths if path is not None and path.is_file()]
-    if len(counted) == 1 and counted[0].suffix in SUFFIXES:
+    if len(counted) == 1 and suffixes(counted[0])[1]:
         counted = []
     totals = [(str(path), _count_lines(path)) for path in counted]
     if len({total for _, total in totals}) > 1:
@@ -216,7 +216,7 @@ class ResumableOutput:
         """Move the complete and closed output to its final path."""
         num_bytes = self.partial.stat().st_size
         # The record is written first: if the process is killed in between, the partial file still allows resuming.
-        if self.name.suffix in SUFFIXES:
+        if suffixes(self.name)[1]:
             with atomic_file(self.path) as temporary:
                 with self.partial.open("rb") as plain, create_bytes(temporary, self.name) as out:
                     shutil.copyfileobj(plain, out)

@@ -26,7 +26,7 @@ from mtformer.config.data import CorpusConfig, DataConfig, JsonlFile, Source, Te
 from mtformer.config.languages import base_code, is_language
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, TrainingConfig
-from mtformer.data.corpus.readers import read_lines
+from mtformer.data.corpus.readers import read_lines, suffixes
 from mtformer.data.corpus.sources import describe, open_reader, read_pairs, source_fingerprint
 from mtformer.data.corpus.tmx import read_tmx
 from mtformer.data.data_report import Pair
@@ -239,14 +239,14 @@ def _source(name: str) -> Source:
     """Return the source for a file, or for two parallel files `SRC,TGT`."""
     files = name.split(",")
     if Path(name).exists() or len(files) == 1:
-        return JsonlFile(jsonl=name) if ".jsonl" in Path(name.lower()).suffixes else TsvFile(tsv=name)
+        return JsonlFile(jsonl=name) if suffixes(name)[0] == ".jsonl" else TsvFile(tsv=name)
     if len(files) > 2 or any(re.search(r"\.(tsv|jsonl|tmx)\b", one.lower()) for one in files):
         raise ConfigError(f"{name}: too many files; give one TSV, JSONL or TMX file, or two files SRC,TGT")
     return TextFiles(src=files[0], tgt=files[1])
 
 
 def _is_tmx(source: Source) -> bool:
-    return isinstance(source, TsvFile) and ".tmx" in Path(source.tsv.lower()).suffixes
+    return isinstance(source, TsvFile) and suffixes(source.tsv)[0] == ".tmx"
 
 
 def _read(name: str, data: DataConfig) -> Iterator[Pair]:
@@ -257,7 +257,7 @@ def _read(name: str, data: DataConfig) -> Iterator[Pair]:
     else:
         if isinstance(source, TextFiles):
             for path, language in ((source.src, data.src_lang), (source.tgt, data.tgt_lang)):
-                ending = Path(re.sub(r"\.(gz|xz|zst)$", "", path)).suffix[1:]
+                ending = suffixes(path)[0][1:]
                 if is_language(ending) and len(ending) == 2 and base_code(ending) != base_code(language):
                     what = f"its name ends with .{ending}, but the model translates {data.src_lang}-{data.tgt_lang}"
                     raise DataError(f"{path}: {what}; give the files as SRC,TGT, or rename the file")

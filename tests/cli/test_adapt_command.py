@@ -13,7 +13,7 @@ import torch
 from program import invoke
 from typer.testing import Result
 
-from mtformer.config.data import DataConfig, TextFiles
+from mtformer.config.data import DataConfig, JsonlFile, TextFiles
 from mtformer.config.loading import dump_config, load_config
 from mtformer.config.schema import Config, DecodingConfig
 from mtformer.data.corpus.tmx import read_tmx
@@ -436,6 +436,15 @@ alter Hund.</seg></tuv></tu>
 <tu><tuv lang="de-AT"><seg>Ja.</seg></tuv><tuv lang="de-CH"><seg>Jo.</seg></tuv>
 <tuv lang="en"><seg><g id="1">Yes</g>.</seg></tuv></tu>
 </body></tmx>"""
+
+
+@pytest.mark.parametrize(
+    ("name", "is_tmx"), [("a.tmx", True), ("A.TMX.GZ", True), ("export.tmx.tsv", False), ("export.tmx.jsonl.xz", False)]
+)
+def test_the_last_suffix_without_compression_is_the_format(name: str, is_tmx: bool) -> None:
+    source = adapt._source(name)
+    assert adapt._is_tmx(source) == is_tmx
+    assert isinstance(source, JsonlFile) == (".jsonl" in name)
 
 
 def test_translation_memory(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_unequal_files_are_refused_with_all_counts(counts: tuple[int, ...], tmp_
         raise AssertionError("files are compared before anything is done")
 
 
-@pytest.mark.parametrize("suffix", ["", *SUFFIXES])
+@pytest.mark.parametrize("suffix", ["", *SUFFIXES, ".GZ", ".Xz"])
 def test_compressed_files_are_read(suffix: str, tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}{suffix}" for number in range(2)]
     for path in paths:

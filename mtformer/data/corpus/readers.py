@@ -2,8 +2,7 @@ r"""Readers of pairs, which split a source into raw records; the records are par
 
 A record is a line, two lines of parallel files, or a row of a dataset. Finding newlines is cheap and decoding is not,
 so raw records can be sent to other processes to be parsed, which read lines of plain files themselves. Only \n ends a
-line; a \r before it (files from Windows) and a byte order mark at the start of a file are removed. Files may be
-compressed (.gz, .xz, .zst).
+line; a \r before it (files from Windows) and a byte order mark at the start of a file are removed.
 """
 
 import gzip
@@ -40,6 +39,12 @@ LINES_AT_ONCE = 1000
 # ---- bytes of plain and compressed files ----------------------------------------------------------------------------
 
 
+def suffixes(path: str | Path) -> tuple[str, str]:
+    """Return the suffixes of a file name in lower case: that of its format and that of its compression, or ""."""
+    last, before = (Path(path).suffix.lower(), Path(Path(path).stem).suffix.lower())
+    return (before, last) if last in SUFFIXES else (last, "")
+
+
 def open_bytes(path: str | Path) -> IO[bytes]:
     """Open a plain or compressed file, or a pipe, for reading.
 
@@ -47,7 +52,7 @@ def open_bytes(path: str | Path) -> IO[bytes]:
     truncated; for damaged files, the error has no `strerror`.
     """
     require_file(path, or_pipe=True)
-    suffix = Path(path).suffix
+    suffix = suffixes(path)[1]
     if suffix == ".gz":
         return io.BufferedReader(gzip.open(path, "rb"), BLOCK_BYTES)
     if suffix == ".xz":
@@ -74,7 +79,7 @@ def create_bytes(path: str | Path, name: str | Path | None = None) -> Iterator[I
 
     The suffix of `name` determines the format if `path` is a temporary file.
     """
-    suffix = Path(path if name is None else name).suffix
+    suffix = suffixes(path if name is None else name)[1]
     with ExitStack() as stack:
         file: Any = stack.enter_context(open(path, "wb"))
         if suffix == ".gz":
@@ -180,7 +185,7 @@ class Lines(AbstractContextManager["Lines"]):
         self._num_bytes = 0
         with reading(self.path):
             self._file = open_bytes(self.path)
-        is_plain = os.path.isfile(self.path) and Path(self.path).suffix not in SUFFIXES
+        is_plain = os.path.isfile(self.path) and not suffixes(self.path)[1]
         self._version = _version(self._file) if is_plain else None
         self._lines: Iterator[bytes] = iter(partial(read_line, self._file, self.path), b"")
 
