@@ -73,8 +73,7 @@ def train(
 ) -> None:
     """Train a model: tokenizer, data, training, averaging, test scores.
 
-    On SIGTERM or Ctrl-C, training saves a checkpoint and exits with 143 or 130. With --resume auto, the same command
-    starts and resumes a run.
+    On SIGTERM or Ctrl-C, training saves a checkpoint and exits with 143 or 130; --resume auto starts or resumes a run.
     """
     from mtformer.config.loading import load_config
 
@@ -148,7 +147,8 @@ def run_training(
             outcome = train_experiment(config, run, progress, resume, overwrite)
     except InterruptedRunError as stopped:
         if is_main:
-            echo(f"stopped at step {stopped.step}, checkpoint saved; resume with: {shlex.join(command)}", err=True)
+            how = "in several processes, as before, " * (os.environ.get("WORLD_SIZE", "1") != "1")
+            echo(f"stopped at step {stopped.step}, checkpoint saved; resume {how}with: {shlex.join(command)}", err=True)
         raise typer.Exit(128 + stopped.signal_number) from None
     if not is_main:
         return None

@@ -1,5 +1,6 @@
 """Selection of the weights of a run: averaged, best, last, the mean of the last N, a step, or a path."""
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,6 +71,14 @@ def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
     if (gain if lower_is_better(best_metric) else -gain) <= MIN_LEAD * best:
         return DefaultWeights(run.averaged, gain, f"{average_text}, {gain:+.2f} compared to the {best_text}")
     return DefaultWeights(folder, gain, f"{best_text}; the {average_text} differ by {gain:+.2f}")
+
+
+def are_others(run: RunDir, hashes: Sequence[str], best_metric: str) -> bool:
+    """Return True if these SHA-256 are not those of the default weights, as after further training."""
+    with contextlib.suppress(CheckpointError):  # without weights, scores can still be compared
+        default = default_weights(run, best_metric)
+        return default is not None and [read_meta(default.folder)["sha256"][WEIGHTS]] != list(hashes)
+    return False
 
 
 def is_default(run: RunDir, weights: Sequence[Path], best_metric: str) -> bool:

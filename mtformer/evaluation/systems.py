@@ -10,6 +10,7 @@ from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff, load_config
 from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.data.corpus.readers import read_lines
+from mtformer.decoding.weights import are_others
 from mtformer.errors import DataError, log
 from mtformer.evaluation.card import differences, notes, read_card, read_texts
 from mtformer.run_dir import SCORES, RunDir, run_names
@@ -73,8 +74,7 @@ def open_runs(paths: Sequence[Path]) -> list[Run]:
 def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
     """Return systems in the order of their first runs; the runs of a system are sorted by seed.
 
-    Runs whose configs differ only in the seed form one system, unless two of them have the same seed, because such
-    runs are not independent samples.
+    Runs whose configs differ only in the seed form one system, unless two have the same seed and are not independent.
     """
     groups: list[list[Run]] = []
     for run in runs:
@@ -130,6 +130,10 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
             raise DataError(f"{what}; --force compares them anyway, with the references and metrics of the first run")
         ignored += [what] if found else []
         different += [f"{runs[0].name} and {run.name}: {note}" for note in notes(cards[0], card)]
+    for run, card in zip(runs, cards, strict=True):
+        metric = run.config.training.best_metric if run.config is not None else "loss"
+        if are_others(RunDir(run.path), [one.sha256 for one in card.checkpoints], metric):
+            different.append(f"{run.name}: scores of other weights than its current ones; run `mtformer eval`")
     outputs = {run.path: hypotheses for run, (_, hypotheses) in zip(runs, texts, strict=True)}
     test = texts[0][0]
     return Material(name, test.sources, test.references, cards[0].evaluation, outputs, different, ignored)

@@ -166,7 +166,8 @@ def describe_environment(
 
     The keys are the names used in messages. Checkpoints contain the returned dict.
     """
-    tokenizers, dev = prepared.tokenizers, [one.corpus.store.fingerprint for one in prepared.dev]
+    tokenizers = prepared.tokenizers
+    dev = [text for one in prepared.dev for text in (*one.names, one.corpus.store.fingerprint)]
     bleu = {one.tgt_lang: for_language(config.evaluation, one.tgt_lang).bleu_tokenizer for one in prepared.dev}
     # Scores with other settings are not compared, like those on other dev data.
     scoring = [bleu, config.evaluation.lowercase, config.decoding.for_validation().output_settings()]

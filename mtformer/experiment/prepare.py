@@ -94,8 +94,7 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     """Train or load the tokenizers, then tokenize the data or read it from the cache.
 
     Trained tokenizers are written to `tokenizer_folder`. `advance` is called while training corpora are tokenized.
-    Raise DataError if the data or the tokenizer models are invalid, ConfigError if there is no training data or
-    existing tokenizers do not match the config.
+    Raise DataError for invalid data or tokenizers, ConfigError without training data or if tokenizers do not match.
     """
     if not config.data.sources:
         raise ConfigError("data.train: no training data; give at least one source")
@@ -194,8 +193,7 @@ def _reports(corpora: Sequence[Corpus]) -> Mapping[str, DataReport]:
 def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
     """Write the tokenizers of an experiment to a folder: those given in the config, or ones trained on its data.
 
-    Raise DataError if the data or the models are invalid or the folder cannot be written, ConfigError if existing
-    models do not match the config.
+    Raise DataError for invalid data or models, or a read-only folder, ConfigError if models do not fit the config.
     """
     section = config.tokenizer
     if config.training.init_from is not None:

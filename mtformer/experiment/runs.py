@@ -15,7 +15,7 @@ from mtformer.config.fields import key_metadata
 from mtformer.config.loading import LoadedConfig, leaves, load_config
 from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.config.yaml_text import dotted
-from mtformer.decoding.weights import default_weights
+from mtformer.decoding.weights import are_others, default_weights
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
 from mtformer.experiment.run_state import RunState, read_state
 from mtformer.experiment.sweep import short_keys
@@ -148,10 +148,10 @@ class RunContents:
     def best(self, key: str) -> tuple[int, float] | None:
         """Return (step, value) of the best validation on the last dev data, the earliest if tied, or None."""
         sign, points = 1 if lower_is_better(key) else -1, self.points("dev", key)
-        resumes = [one for one in self.records if one["kind"] == "resume" and isinstance(one.get("changes"), dict)]
-        steps = [one["step"] for one in resumes if "dev data" in one["changes"] and is_number(one["step"])]
-        changed = max(steps, default=-1)
-        latest = [point for point in points if point[0] > changed] or points
+        resumes = [one for one in self.records if one["kind"] == "resume" and is_number(one["step"])]
+        last = {one["step"]: one.get("changes") for one in resumes}  # earlier ones of the same step were discarded
+        steps = [step for step, changes in last.items() if isinstance(changes, dict) and "dev data" in changes]
+        latest = [point for point in points if point[0] > max(steps, default=-1)] or points
         return min(latest, key=lambda point: (sign * point[1], point[0]), default=None)
 
 
@@ -277,7 +277,7 @@ def _fill(row: RunRow, contents: RunContents) -> None:
     if row.metric is not None:
         row.best_step, row.best = contents.best(row.metric) or (None, None)
         row.weights = _weights(contents.run, row.metric)
-    row.test_set, row.test = _test_score(contents)
+    _fill_test(row, contents)
 
 
 def differing_keys(configs: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -351,14 +351,16 @@ def _of_sweep(folder: Path, started: Sequence[str]) -> Iterator[RunRow]:
         yield RunRow(SWEEP, folder / SWEEP, "unreadable", f"{folder / SWEEP}: {error}")
 
 
-def _test_score(contents: RunContents) -> tuple[str | None, float | None]:
-    """Return the first test set that has scores, and its BLEU; unlike `scores`, this does not import torch."""
+def _fill_test(row: RunRow, contents: RunContents) -> None:
+    """Set the first test set that has scores, and its BLEU; unlike `scores`, this does not import torch."""
     names = [*contents.config.data.test] if contents.config is not None else []
     scored = sorted(file.parent.name for file in contents.run.evaluations.glob(f"*/{SCORES}"))
-    name = next((name for name in [*names, *scored] if name in scored), None)
-    scores = read_json(contents.run.evaluation(name) / SCORES)["scores"] if name is not None else []
-    value = next((score["value"] for score in scores if score["name"] == "bleu"), None)
-    return (name, value) if is_number(value) else (None, None)
+    for name in [name for name in [*names, *scored] if name in scored][:1]:
+        card = read_json(contents.run.evaluation(name) / SCORES)
+        value = next((score["value"] for score in card["scores"] if score["name"] == "bleu"), None)
+        row.test_set, row.test = (name, value) if is_number(value) else (None, None)
+        if row.metric and are_others(contents.run, [one["sha256"] for one in card["checkpoints"]], row.metric):
+            row.note = "test scores of other weights"
 
 
 def _weights(run: RunDir, metric: str) -> str | None:

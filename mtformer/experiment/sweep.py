@@ -125,8 +125,7 @@ class _Option(NamedTuple):
 def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     """Read a sweep file, expand its axes and validate the config of each run.
 
-    `overrides` (`section.key=value`) apply to all runs and replace values under `set`. Raise ConfigError if the sweep
-    file or the config of a run is invalid.
+    `overrides` apply to all runs and replace values under `set`. Raise ConfigError if the file or a config is invalid.
     """
     file = _read(path)
     base = beside(path, file.config)
@@ -209,13 +208,21 @@ def _check_keys(options: Sequence[_Option], overrides: Sequence[str]) -> None:
     axes: dict[str, str] = {}
     for option in options:
         for key in _leaf_keys(option.values):
-            if axes.setdefault(key, option.axis) != option.axis:
-                raise ValueError(f"{option.axis}: {key} is also set by {axes[key]}; remove one of them")
+            for other, axis in axes.items():
+                if axis != option.axis and _overlap(key, other):
+                    by = axis if key == other else f"{other} in {axis}"
+                    raise ValueError(f"{option.axis}: {key} is also set by {by}; remove one of them")
+            axes[key] = option.axis
     for override in overrides:
         key = override.partition("=")[0].strip()
         for one, axis in axes.items():
-            if axis != "set" and (f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}.")):
+            if axis != "set" and _overlap(key, one):
                 raise ValueError(f"override '{override}': {one} is an axis of the sweep ({axis}); remove one of them")
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Return True if two dotted keys are equal, or one contains the other."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _leaf_keys(values: Mapping[str, Any], before: str = "") -> Iterator[str]:

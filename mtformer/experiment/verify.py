@@ -122,7 +122,6 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     Everything is repeated, including tokenizer training; tokenized data is read from the cache if text and tokenizer
     are unchanged. The config, including `max_steps`, is that of the run before changes after this step; the number of
     threads, and the precision that `auto` selected, are those of its oldest checkpoint, before such changes.
-    `num_steps` is from `steps_to_reproduce`.
     """
     _refuse_torchrun("`mtformer reproduce` trains in one process")
     before, made_with = _before(run, num_steps), _made_with(run)
@@ -130,6 +129,9 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     if (count := made_with.get("processes", 1)) != 1:
         raise ConfigError(f"{run.path}: was trained by {count} processes; only single-process runs can be reproduced")
     keys = set(map(dotted, leaves(load_config(run.config).config)))
+    for key, old in before.items():
+        if old is None and key in keys and re.match(r"data\.(train|corpora|dev)\.", key):
+            raise ConfigError(f"{run.path}: cannot be reproduced, because a resume after step {num_steps} added {key}")
     own = {key: old for key, old in before.items() if (old is not None if SOURCE.match(key) else key in keys)}
     config = load_config(run.config, [f"{key}={json.dumps(old)}" for key, old in own.items()]).config
     device = pick_device(config.training.device)

@@ -13,6 +13,7 @@ from program import invoke
 from typer.testing import Result
 
 from mtformer.evaluation import significance
+from mtformer.experiment.runs import summarize
 from mtformer.run_dir import RunDir, write_config
 
 
@@ -57,6 +58,9 @@ def test_runs_as_json(runs: list[Path]) -> None:
     (small,) = found["sets"]
     assert (small["name"], small["num_sentences"]) == ("small", 20)
     assert "base and other: decoding.batch_tokens None and 512" in small["notes"]
+    old = [note for note in small["notes"] if "other weights" in note]  # `runs` scored another checkpoint
+    assert old == ["other: scores of other weights than its current ones; run `mtformer eval`"]
+    assert [summarize(path).note for path in runs] == [None, None, "test scores of other weights"]
     for table in small["metrics"]:
         cards = [json.loads((RunDir(run).evaluation("small") / "scores.json").read_text()) for run in runs]
         (signature,) = {one["signature"] for card in cards for one in card["scores"] if one["name"] == table["name"]}

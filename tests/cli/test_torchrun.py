@@ -139,7 +139,7 @@ def test_sigterm_saves_once_and_stops_all_processes(corpus: Path, tmp_path: Path
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=60)
-    assert stderr.count("saved; resume with") == 1, stderr
+    assert stderr.count("saved; resume in several processes, as before, with: mtformer train") == 1, stderr
     assert f"stopped at step {RunDir(run).steps()[-1]}, checkpoint saved" in stderr
     assert process.returncode != 0
 

@@ -119,6 +119,16 @@ def test_a_run_that_was_resumed_with_other_threads_and_dev_sets_can_be_reproduce
     assert (found.num_records, found.first, found.environment) == (5, None, [])
 
 
+def test_a_run_that_a_resume_gave_another_dev_set_is_refused(run: RunDir) -> None:
+    with run.metrics.open("a", encoding="utf-8") as file:
+        file.write('{"kind": "resume", "step": 6, "changes": {"data.test.small.src": [null, "test.en"]}}\n')
+    assert reproduce(run, 3, QUIET).first is None
+    with run.metrics.open("a", encoding="utf-8") as file:
+        file.write('{"kind": "resume", "step": 6, "changes": {"data.dev.0.src": [null, "dev.en"]}}\n')
+    with pytest.raises(ConfigError, match=r"because a resume after step 3 added data\.dev\.0\.src"):
+        reproduce(run, 3, QUIET)
+
+
 def test_a_resume_record_of_an_earlier_version_has_no_changes(run: RunDir) -> None:
     with run.metrics.open("a", encoding="utf-8") as file:
         file.write('{"kind": "resume", "step": 6}\n')

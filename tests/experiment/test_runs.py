@@ -69,6 +69,9 @@ def test_the_best_loss_is_the_lowest(tmp_path: Path) -> None:
     changed = [*RECORDS[:-1], {"kind": "resume", "step": 30, "changes": {"dev data": ["a", "b"]}}, RECORDS[-1]]
     row = summarize(make_run(tmp_path / "b", "training.best_metric=loss", records=changed).path)
     assert (row.best, row.best_step) == (2.5, 40)
+    discarded = [*changed[:-1], {"kind": "resume", "step": 30, "changes": {}}, RECORDS[-1]]
+    row = summarize(make_run(tmp_path / "c", "training.best_metric=loss", records=discarded).path)
+    assert (row.best, row.best_step) == (2.0, 30)
 
 
 def test_speed_is_measured_over_the_last_records(tmp_path: Path) -> None:

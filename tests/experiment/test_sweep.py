@@ -140,6 +140,10 @@ def test_the_command_line_is_quoted_for_the_shell(folder: Path) -> None:
         ("grid: {training.seed: [1]}\nseeds: [2]", "study.yaml: seeds: training.seed is also set by grid"),
         ("set: {training.seed: 1}\nseeds: [2]", "study.yaml: seeds: training.seed is also set by set"),
         ("set: {training: {seed: 1}}\nseeds: [2]", "study.yaml: seeds: training.seed is also set by set"),
+        (
+            "grid: {data.train.0.src: [a, b]}\nlist: [{name: a, data.train: [{src: c, tgt: d}]}]",
+            "study.yaml: grid: data.train.0.src is also set by data.train in list; remove one of them",
+        ),
         ("grid: {data.train: [[{src: a, tgt: b}]]}", "study.yaml: grid: train: a nested value needs a name; make it"),
         ("seeds: [1", "study.yaml:3: not valid YAML"),
         (

@@ -22,7 +22,7 @@ from mtformer.decoding.translator import Translator, from_data_report
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError
 from mtformer.evaluation import scores
-from mtformer.experiment.open_run import INEXACT
+from mtformer.experiment.open_run import INEXACT, describe_environment
 from mtformer.experiment.prepare import prepare_experiment
 from mtformer.experiment.run_state import lock_run, read_state
 from mtformer.experiment.runs import RunContents
@@ -300,6 +300,19 @@ def test_a_finished_run_is_recorded_and_two_processes_cannot_train_it(folder: Pa
     assert (made_with["torch"], made_with["processes"]) == (str(torch.__version__), 1)
     assert made_with["device"].startswith("cpu, ")
     assert all(len(made_with[name]) >= 32 for name in ("training data", "dev data", "tokenizer"))
+
+
+def test_dev_sets_that_exchange_their_names_are_other_dev_data(folder: Path, tmp_path: Path) -> None:
+    given = config(folder)
+    sets = [given.data.dev_sources[0], given.data.sources[0]]
+    found = []
+    for names in (("a", "b"), ("b", "a")):
+        data = given.data.model_copy(update={"dev": dict(zip(names, sets, strict=True))})
+        named = given.model_copy(update={"data": data})
+        prepared = prepare_experiment(named, tmp_path / "tokenizer")
+        found.append(describe_environment(named, prepared, torch.device("cpu"), "fp32", 1)["dev data"])
+    assert found[0] != found[1]
+    assert sorted(found[0].split()) == sorted(found[1].split())
 
 
 def test_only_differences_are_logged(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
