@@ -14,8 +14,7 @@ from mtformer.errors import DeviceError
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64, "LRU_CACHE_CAPACITY": 32}
 """Sizes of oneDNN's kernel caches. Each kernel, with its scratch memory, serves one shape, and nearly every batch has
-new shapes. At the default size of 1,024, only kernels of the current step are reused, and the others take up gigabytes
-(docs/benchmarks.md)."""
+new shapes. At the default size of 1,024, old kernels, which are not used again, take up gigabytes."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -127,8 +126,7 @@ def use_threads(number: int) -> Iterator[None]:
 def set_up_memory() -> None:
     """Keep freed memory (glibc) and limit the kernel caches (oneDNN). Call this before any computation.
 
-    Training frees and reallocates the same memory at every step. By default, this causes a page fault per 4 KiB, which
-    takes up to half of the training time on a CPU.
+    Training reallocates the same memory at every step. By default, page faults take up to half of its time on a CPU.
     """
     for name, capacity in KERNEL_CACHES.items():
         os.environ.setdefault(name, str(capacity))  # oneDNN reads it at the first matrix product

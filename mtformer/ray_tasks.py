@@ -30,8 +30,7 @@ _load = lru_cache(maxsize=1)(pickle.loads)
 def connect(address: str) -> Iterator[None]:
     """Connect to a Ray cluster inside the context; `address` is `ray`, or ray://HOST:PORT of a Ray client server.
 
-    Raise ConfigError if Ray is not installed, the cluster does not answer within 10 seconds, or its versions of Python
-    or Ray differ from those of this process.
+    Raise ConfigError if Ray is missing, or the cluster does not answer in 10 seconds or has another version of it.
     """
     require_extra("--on ray", "ray", "ray", "grpc")
     import grpc
@@ -75,8 +74,7 @@ class _Messages(io.StringIO):
 class RayTasks:
     """Ray tasks that apply a function to an item, on one CPU each, and one GPU if `device` requires it (see `Workers`).
 
-    With `jobs`, the cluster is shared by this number of tasks; 0: one per GPU, or per node. Ray repeats a task up to
-    three times if its process or its node ends.
+    With `jobs`, so many tasks share the cluster; 0: one per GPU, or per node. Ray repeats a failed task three times.
     """
 
     def __init__(self, function: Callable[[Any, int], Any], device: str, jobs: int | None = None) -> None:

@@ -146,8 +146,7 @@ def references_name(number: int) -> str:
 def write_config(run: RunDir, text: str) -> None:
     """Write config.yaml of a run, and checksums.json for it and the tokenizer, if the run has one.
 
-    checksums.json is written first and lists both the new and the current config.yaml, so it is valid even if the
-    process is killed before config.yaml is written.
+    checksums.json is written first, and lists the new and the current config.yaml, so a kill leaves a valid run.
     """
     listed = file_hashes(run.path, (run.config, *run.tokenizer.glob("*.model")))
     new = hashlib.sha256(text.encode()).hexdigest()

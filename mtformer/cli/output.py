@@ -17,8 +17,6 @@ import typer
 
 from mtformer.errors import ConfigError, log
 
-UNLIMITED = 1_000_000
-"""Console width at which no line wraps."""
 MAX_ERRORS = 20
 MAX_ERROR_LENGTH = 500
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
@@ -119,7 +117,7 @@ def table_lines(
         table.add_column(justify="right" if number in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(printable, row))
-    limit = UNLIMITED if width is None else width - indent
+    limit = 1_000_000 if width is None else width - indent
     console = Console(width=limit, color_system=None, markup=False, emoji=False, highlight=False)
     with console.capture() as captured:
         console.print(table)

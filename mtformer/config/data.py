@@ -122,8 +122,7 @@ class FilterConfig(Section):
     normalize_duplicates: Annotated[bool, Key(off=False)] = False
     """With `drop_duplicates`: ignore case, punctuation and whitespace when comparing pairs."""
     min_script_share: Annotated[Share, Key(off=0)] = 0.3
-    """Minimum share of letters that belong to a script of the expected language, checked if a side has at least 10
-    letters and its language is known; 0: no check."""
+    """Minimum share of letters in a script of the language, if known, on sides of at least 10 letters; 0: no check."""
     min_letter_share: Annotated[Share, Key(off=0)] = 0.2
     """Minimum share of letters among the non-whitespace characters of each side; 0: no check."""
     max_repeats: Annotated[Positive | None, Key(off=None)] = 8
@@ -180,8 +179,7 @@ class NoiseConfig(Section):
     word_dropout: Fraction = 0.0
     """Share of source words to remove."""
     typos: Fraction = 0.0
-    """Share of source words in which to insert a typo: two letters swapped, one letter deleted, doubled or replaced, or
-    the space after the word removed."""
+    """Share of source words with a typo: letters swapped, one deleted, doubled or replaced, or no space after it."""
     case: Fraction = 0.0
     """Share of pairs to convert to uppercase or title case on both sides, or to lowercase on the source side."""
     final_stop: Fraction = 0.0

@@ -325,8 +325,8 @@ class EvaluationConfig(Section):
 
     bleu_tokenizer: Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores200", "none"] = "auto"
     """sacreBLEU tokenizer for BLEU. auto: zh for Chinese, ja-mecab for Japanese (extra `ja`), ko-mecab for Korean
-    (extra `ko`), char for Japanese and Korean if the extra is not installed, and for Thai, Lao, Khmer, Burmese and
-    Tibetan, otherwise 13a."""
+    (extra `ko`), char without that extra, and for Thai, Lao, Khmer, Burmese and Tibetan (where TER, on words between
+    spaces, says little), otherwise 13a."""
     lowercase: bool = False
     """Ignore case when computing scores."""
 

@@ -117,8 +117,7 @@ def _allocate(continuations: list[Continuation], R: int) -> list[Continuation]:
     """Return the R selected continuations sorted by score, followed by the others sorted by score.
 
     Half of the R are the highest-scoring ones. The others are taken from the banks in turn: the best of each bank, from
-    most to fewest met tokens, then the second best of each, and so on. This keeps beams that make progress, and beams
-    that wait for the right position for a phrase.
+    most to fewest met tokens, then the second best of each, and so on. This keeps beams that make progress or wait.
     """
     ranked = sorted(continuations, key=lambda one: -one.score)
     sizes: Counter[int] = Counter()

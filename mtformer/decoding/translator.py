@@ -275,8 +275,7 @@ class Translator:
         """Return the log-probability of each token of given translations; an ensemble averages probabilities.
 
         The result of a line is None if its source or target exceeds the maximum length. For a blank translation only
-        eos is scored. `progress` is called with the number of lines finished since the last call. Raise DataError if
-        the numbers of sources and targets differ.
+        eos is scored. `progress` gets the number of finished lines. Raise DataError without one target per source.
         """
         if len(sources) != len(targets):
             raise DataError(f"{len(sources)} sources and {len(targets)} targets; give the same number of both")

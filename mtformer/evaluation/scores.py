@@ -64,8 +64,7 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], lowercas
 def looks_tokenized(references: Sequence[str]) -> bool:
     """Return True if the lines look tokenized, which increases BLEU and makes scores incomparable.
 
-    The signs are a space before the final period, and markers of the Moses tokenizer and subword-nmt. They are rare in
-    raw text and frequent in tokenized text.
+    The signs, rare in raw text, are a space before the final period, and markers of Moses and subword-nmt.
     """
     signs = ("@-@", "@@ ", "&apos;", "&quot;")
     num_signs = sum(line.endswith(" .") or any(sign in line for sign in signs) for line in references)

@@ -47,8 +47,7 @@ def export(
 
     `checkpoint` selects the weights (see `find_weights`), and `form` is `bundle`, `ctranslate2`, `huggingface` (see
     `write_huggingface`) or `argos`. `quantization` is the type of the stored weights of `ctranslate2` and `argos`, such
-    as `int8` (None: float32). `vocabulary_map` restricts the search of `ctranslate2` (see `write_vocabulary_map`), so
-    that some translations differ.
+    as `int8` (None: float32). `vocabulary_map` makes `ctranslate2` faster, with other translations of some lines.
 
     Raise CheckpointError if the target exists or the checkpoint does not, ConfigError if CTranslate2 is missing or the
     format does not support a setting, DataError if the target or the model card (see `model_card`) cannot be written.

@@ -1,18 +1,15 @@
 """Conversion of the tokenizer files of a Marian model to SentencePiece models with our ids.
 
 Marian has two SentencePiece models, which only segment text, and a shared vocabulary, `vocab.json`, with the ids of all
-pieces. Our tokenizers take their vocabularies from the SentencePiece models, so two models with the same segmentation
-are built:
+pieces. Our tokenizers take their vocabularies from SentencePiece models, so two with the same segmentation are built:
 
 - The source model has the pieces of source.spm. The text of a piece determines its embedding; a piece that is not in
   vocab.json is unk. Marian also looks up text unknown to source.spm in vocab.json, so pieces of vocab.json that consist
   only of characters unknown to source.spm are added. (In Marian, a sequence of such characters that is not a piece of
   vocab.json becomes a single unk; here, each character is looked up.)
-- The target model has the pieces of vocab.json. Pieces that are missing in target.spm never result from segmentation,
-  but can be generated.
+- The target model has the pieces of vocab.json; those missing in target.spm can only be generated.
 
-A language code, such as `>>de<<` at the beginning of a line, is a piece of the source model together with the space
-that SentencePiece adds before it.
+A language code at the beginning of a line, such as `>>de<<`, and the space that SentencePiece adds form one piece.
 
 SentencePiece's Python module does not report which pieces are user-defined or whether the model is unigram, so its
 files are parsed here. They are protocol buffers (`ModelProto`): field 1 occurs once per piece (subfields: 1 text,

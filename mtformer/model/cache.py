@@ -67,8 +67,7 @@ class DecoderCache:
     Source keys and values are stored once per sentence and shared by its beams. Self-attention is computed for all R
     beams of a sentence at once: each query is multiplied with the keys of all beams, and `own_B1RX` masks the keys that
     are not part of its history. This replaces R products of one query each with one product of R queries, and
-    reordering beams copies no keys or values. For example, the mask of 2 beams at the third step, if both continue the
-    first token of beam 0:
+    reordering beams copies no keys or values. The mask of 2 beams at step 2, if both continue token 0 of beam 0:
 
         step          0     1     2
         key of beam   0 1   0 1   0 1

@@ -72,8 +72,7 @@ class _LinearWithCopies(torch.autograd.Function):
 class LinearCopies:
     """Copies of all weights and biases of the `Linear` modules of a model in the dtype of its activations.
 
-    They are used in training mode only, after `refresh`. Copying launches one kernel per step, instead of several
-    per module and micro-batch.
+    They are used in training, after `refresh`. Copying launches one kernel per step, not several per micro-batch.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:

@@ -24,8 +24,7 @@ SLOW_FROM = 200_000
 def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -> None:
     """Train a model and write it to `path` atomically; the same lines and config give an identical file.
 
-    A uniform sample of `train_sentences` lines is used. Raises DataError if there is no text, or `vocab_size` is too
-    large or too small for it.
+    A uniform sample of `train_sentences` lines is used. Raises DataError without text, or if `vocab_size` does not fit.
     """
     # SentencePiece can sample too, but not with a given seed.
     sentences = _sample(lines, config.train_sentences)

@@ -72,9 +72,8 @@ def save_averaged(
 def newest_good(run: RunDir) -> Path | None:
     """Return the latest intact checkpoint; None if there is no checkpoint.
 
-    Leftovers of killed processes are deleted. Damaged checkpoints after the latest intact one are renamed to
-    `damaged-...`, with a warning for each. Raise CheckpointError if all checkpoints are damaged (then none is renamed),
-    or one cannot be read or renamed.
+    Leftovers of killed processes are deleted. Later, damaged checkpoints are renamed to `damaged-...`, with a warning
+    for each. Raise CheckpointError if all are damaged (then none is renamed), or one cannot be read or renamed.
     """
     damaged: list[tuple[Path, str]] = []
     try:
@@ -119,8 +118,7 @@ def load_trainer_state(folder: Path) -> dict[str, Any]:
 def prune(run: RunDir, config: TrainingConfig) -> None:
     """Keep the latest checkpoint and the `keep_last` latest and `keep_best` best regular ones; delete all others.
 
-    The averaged weights are deleted unless they are of the latest regular checkpoint. If a checkpoint cannot be
-    deleted, a warning is logged.
+    Averaged weights are deleted unless they are of the latest regular checkpoint. A failed deletion logs a warning.
     """
     steps = run.steps()
     best, latest = run.best_steps(config.best_metric)[: config.keep_best], run.regular_steps()[-config.keep_last :]

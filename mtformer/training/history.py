@@ -6,8 +6,7 @@ is temporary (saved after a signal), the dev line of step S, because its validat
 the sums of the current log window, so the next line is the same as without interruption. As a result, the files of a
 resumed and an uninterrupted run differ only in times and `resume` lines.
 
-Files are rewritten atomically. Each checkpoint stores the size and SHA-256 of both files; on resuming, a warning is
-logged if that part of a file has changed.
+Files are rewritten atomically. Checkpoints store the size and SHA-256 of both; resuming warns if that part changed.
 """
 
 import contextlib

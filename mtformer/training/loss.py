@@ -73,8 +73,7 @@ def linear_cross_entropy(
 class Objective(nn.Module):
     """Model and loss in one module, which is replicated or sharded in distributed training.
 
-    PyTorch's data-parallel wrappers hook into `forward`, so each use of a weight, including the output projection
-    in the loss, must be inside it.
+    PyTorch's data-parallel wrappers hook into `forward`, so each use of a weight, also in the loss, must be inside it.
     """
 
     def __init__(self, model: Transformer, config: TrainingConfig) -> None:

@@ -49,8 +49,7 @@ class Metrics(ExitStack):
 
 TENSORS = ("sums", "grad_norm")
 WATCH_SECONDS, MIN_CORE_SHARE = 10.0, 0.8
-"""Seconds of training per measurement, and minimum share of that time during which the main thread runs (nearly 1 if no
-other process uses its core)."""
+"""Seconds per measurement, and the share of them in which the main thread runs at least if its core is not shared."""
 
 
 class Window:

@@ -66,8 +66,7 @@ class Ema:
     average <- d average + (1 - d) weights    after each step, with d = min(decay, (1 + step) / (10 + step))
 
     See Polyak and Juditsky (1992). The smaller d of the first steps, as in TensorFlow's `ExponentialMovingAverage`,
-    reduces the influence of the initial weights. Averages have the same device and sharding as the parameters; the
-    current weights are the initial averages.
+    reduces the influence of the initial weights, which are the first averages. Device and sharding stay the same.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:

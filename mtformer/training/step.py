@@ -132,8 +132,7 @@ class TrainingStep:
     def check_memory(self, batch: Batch) -> float:
         """Run a micro-batch with the memory usage of a real step, without changing weights; return the seconds taken.
 
-        If it does not fit in memory, it is halved until it does; later micro-batches of that size are halved too. Raise
-        DeviceError if a single pair does not fit in memory.
+        If memory runs out, it and later ones of its size are halved. Raise DeviceError if a single pair does not fit.
         """
         start = time.perf_counter()
         self._try(batch, is_alone=True)

@@ -186,8 +186,7 @@ class TrainingBatches:
 
         Distributed processes share the same list of batches: process `rank` gets batch `rank` of each group of
         `num_ranks` batches. All get the same number of batches; in the last group, some may have no targets. A batch
-        that `state` divides (because batch_tokens has changed) is whole. `pin` copies the batches to pinned memory,
-        from which CUDA copies asynchronously.
+        that `state` divides (because batch_tokens has changed) is whole. `pin`: copy to pinned memory, for faster CUDA.
         """
         windows = prefetch(self._windows(state, max_epochs), 1)
         return prefetch(self._share(windows, rank, num_ranks, pin), NUM_AHEAD)

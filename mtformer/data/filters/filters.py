@@ -25,8 +25,7 @@ REASONS = (
     INVALID, EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS, SCRIPT, DIFFERENCE, NUMBERS, PUNCTUATION, LANGUAGE,
     TOO_LONG, RATIO, DUPLICATE,
 )  # fmt: skip
-"""Reasons for removal in the order of the checks; the first one that applies is counted. Only `data clean` removes
-invalid lines; in training, they are errors."""
+"""Reasons for removal in the order of checks; the first is counted. Invalid lines are errors except in `data clean`."""
 
 RATIO_FROM_TOKENS = 10
 """The length ratio is checked if the longer side has more tokens than this."""
@@ -35,8 +34,7 @@ FROM_LETTERS = 10
 VARIANCE = 6.8
 """Variance of the length difference of translations per character (Gale and Church 1993, section 3.3)."""
 RATIO_DEVIATION, RATIO_DEVIATION_IF_DENSE = 0.15, 0.25
-"""Standard deviation of the length ratio between languages; the second value applies if a language is unknown or uses
-a script of `WEIGHTS`."""
+"""Standard deviation of length ratios between languages; the second if one is unknown or has a script of `WEIGHTS`."""
 
 FIRST_WORDS = 8
 """Number of words at the start of a line that are looked up before the rest."""

@@ -23,8 +23,7 @@ ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 SPELLED_OUT = 12
 """Numbers up to this are often spelled out, as are round numbers (20, 100, 3000); trailing zeros are ignored."""
 CALENDARS = (543, 621, 622, -543, -621, -622, -1911)
-"""Offsets in years between the Gregorian calendar and the Buddhist and Iranian calendars, in both directions, and to
-the calendar of Taiwan."""
+"""Years from the Gregorian calendar to those of Buddhists, Iran (in both directions) and Taiwan."""
 CHARACTER_LANGUAGES = frozenset(["ja", "ko", "lzh", "wuu", "yue", "zh"])
 """Languages that often write numbers with characters (二十五), or count years by eras."""
 

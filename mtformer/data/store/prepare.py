@@ -3,8 +3,7 @@
 The fingerprint of a corpus is a hash of the contents of its files, the tokenizers, the filters, and the format version.
 It does not depend on file names or times. An interrupted preparation resumes: finished shards are kept in the folder
 `FINGERPRINT.building` for a week. A lock prevents other processes from preparing the same corpus at the same time. If a
-file changes between the computation of its hash and the end of reading, that is an error, and no shard that may differ
-from the hashed contents is kept.
+file changes after its hash is computed, that is an error, and no shard that may differ from the hash is kept.
 """
 
 import gc
