@@ -163,3 +163,15 @@ def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 def run(trained: tuple[Path, "Result"], tmp_path: Path) -> Path:
     """A copy of the finished run, which a test may change."""
     return Path(shutil.copytree(trained[0], tmp_path / "run"))
+
+
+@pytest.fixture
+def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The runs whose confidence a test has fitted, with the weights and the sizes of the dev sets."""
+    calls = list[Any]()
+
+    def calibrate_run(run: Any, translator: Any, sets: Any) -> None:
+        calls.append((run.path, translator.weights, [len(one.sources) for one in sets]))
+
+    monkeypatch.setattr("mtformer.cli.eval.calibrate_run", calibrate_run)
+    return calls

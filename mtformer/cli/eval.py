@@ -80,6 +80,19 @@ def calibrate_run(run: RunDir, translator: "Translator", sets: "list[EvalSet]") 
     log.info("confidence fitted to %d pairs; %.0f%% have a chrF2++ of at least %g", len(chrf), 100 * share, GOOD_CHRF)
 
 
+def calibrate_on_dev(run: RunDir, translator: "Translator") -> None:
+    """Fit the confidence of a run to its own dev data, unless it has one; if that is not possible, log why."""
+    from mtformer.evaluation.evaluate import named_sets
+
+    data = load_config(run.config).config.data
+    sources = {str(number): source for number, source in enumerate(data.dev_sources)}
+    try:
+        if sources and not run.confidence.exists():  # it may be that of `eval --calibrate`
+            calibrate_run(run, translator, named_sets(sources, data))
+    except DataError as error:
+        log.info("no confidence was fitted: %s", error)
+
+
 def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", output: Path | None = None) -> None:
     """Translate and score each test set, save the results, and print a table of the scores to stdout."""
     from mtformer.decoding.weights import is_default

@@ -17,7 +17,7 @@ from mtformer.cli import options
 from mtformer.cli.help import Command
 from mtformer.cli.options import argument, optional, require_at_most_one
 from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines, log_to_file, table_lines
-from mtformer.errors import ConfigError, DataError, InterruptedRunError, log
+from mtformer.errors import ConfigError, InterruptedRunError, log
 from mtformer.files import CHECKSUMS, LEFTOVER
 from mtformer.run_dir import RunDir
 
@@ -99,7 +99,7 @@ def train(
         is_resume: Resume = "auto" if resume == "auto" else resume is not None
         outcome = run_training(loaded.config, run_dir, command, is_resume, overwrite)
         if outcome is not None:
-            _finish(loaded.config, run_dir, outcome.was_finished)
+            _finish(loaded.config, run_dir)
 
 
 def set_ranks() -> None:
@@ -159,9 +159,9 @@ def run_training(
     return outcome
 
 
-def _finish(config: "Config", run_dir: Path, was_finished: bool) -> None:
+def _finish(config: "Config", run_dir: Path) -> None:
     """Fit the confidence of a finished run, score its test sets, write its report, and print the next steps."""
-    from mtformer.cli.eval import calibrate_run, evaluate_sets
+    from mtformer.cli.eval import calibrate_on_dev, evaluate_sets
     from mtformer.cli.runs import report
     from mtformer.config.loading import load_config
     from mtformer.decoding.translator import Translator
@@ -174,12 +174,7 @@ def _finish(config: "Config", run_dir: Path, was_finished: bool) -> None:
     data = load_config(RunDir.open(run_dir).config).config.data
     if data.dev or data.test:
         translator = Translator.load(run_dir, device=config.training.device)
-    if data.dev and not (was_finished and RunDir(run_dir).confidence.exists()):  # it may be that of `eval --calibrate`
-        try:
-            dev_sets = named_sets({str(n): source for n, source in enumerate(data.dev_sources)}, data)
-            calibrate_run(RunDir(run_dir), translator, dev_sets)
-        except DataError as error:
-            log.info("no confidence was fitted: %s", error)
+        calibrate_on_dev(RunDir(run_dir), translator)
     if data.test:
         evaluate_sets(run_dir, named_sets(data.test, data), translator)
     if config.training.report:
@@ -225,6 +220,8 @@ def adapt(
     """
     from tqdm import tqdm
 
+    from mtformer.cli.eval import calibrate_on_dev
+    from mtformer.decoding.translator import Translator
     from mtformer.experiment.adapt import SHARES, adaptation_config, choose_weights
 
     new = RunDir(run_dir)
@@ -234,6 +231,7 @@ def adapt(
     log.info("choosing weights between the old and the new ones; if this is interrupted, repeat the command")
     with tqdm(total=len(SHARES), desc="interpolate", disable=None, leave=False) as bar:
         points, chosen = choose_weights(new, config, max_loss, bar.update)
+    calibrate_on_dev(new, Translator.load(run_dir, device=config.training.device))
     rows = [["dev set, score", "before", "after", f"chosen ({chosen.share:.0%} of the change)"]]
     shown = (points[0], points[-1], chosen)
     rows.append(["new, chrF2++", *(f"{one.new_chrf:.2f}" for one in shown)])
@@ -259,6 +257,7 @@ def distill(
     """
     from tqdm import tqdm
 
+    from mtformer.cli.eval import calibrate_on_dev
     from mtformer.config.loading import load_config
     from mtformer.decoding.translator import Translator
     from mtformer.evaluation.evaluate import evaluate, named_sets
@@ -287,6 +286,7 @@ def distill(
                 scores = [f"{score.value:.2f}" for score in card.scores[:2]]
                 speed = f"{len(one.sources) / card.seconds:,.0f}"
                 rows.append([one.name, name, *scores, speed, f"{size:,}" if size else "-"])  # -: a CTranslate2 export
+    calibrate_on_dev(run, translator)
     echo(*table_lines(rows, right=range(2, 6)))
     echo(f"translate with: mtformer translate {run.path}", err=True)
 

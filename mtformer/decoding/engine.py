@@ -29,12 +29,9 @@ from mtformer.model.transformer import DecoderLayer
 from mtformer.text.tags import Target
 from mtformer.text.tokenizer import EOS
 
-MAX_WORKERS = 4
-"""Maximum number of batches searched at once on a CPU."""
-BATCH_TOKENS = {"cpu": 8192, "cuda": 65_536}
-"""Default batch size in tokens."""
-POSITIONS_AT_ONCE = 2048
-"""Number of target positions for which the probabilities of all V tokens are in memory at once."""
+MAX_WORKERS = 4  # maximum number of batches searched at once on a CPU
+BATCH_TOKENS = {"cpu": 8192, "cuda": 65_536}  # default batch size in tokens
+POSITIONS_AT_ONCE = 2048  # number of target positions for which the probabilities of all V tokens are in memory at once
 Batches = Sequence[Sequence[Segment]]
 NBests = list[list[Hypothesis]]
 """Hypotheses of each sentence of a batch: best first, or samples in the order drawn."""

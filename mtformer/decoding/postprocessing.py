@@ -25,17 +25,13 @@ from mtformer.decoding.translation import Attention, Translation
 from mtformer.text.tokenizer import SPACE, UNK, TokenizerPair
 
 END = "</s>"
-UNKNOWN = f"{SPACE}⁇{SPACE}"
-"""Piece whose decoded text is that of an unknown token."""
+UNKNOWN = f"{SPACE}⁇{SPACE}"  # piece whose decoded text is that of an unknown token
 URL = re.compile(r"(?:https?://|www\.)[!-~]+", re.ASCII)
 EMAIL = re.compile(r"[\w.%+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
 ADDRESS = re.compile(f"{URL.pattern}|{EMAIL.pattern}", re.ASCII)
-THAI = re.compile("[\u0e00-\u0e7f]")
-"""Letters of a script in which the end of a sentence is not marked."""
-LOOP = re.compile(r"(\w)\1{7}")
-"""A repeated letter or digit, as in 3000000000000."""
-MAX_LOOP_LENGTH = 8
-"""Length in tokens of the longest sequence whose repetition is detected."""
+THAI = re.compile("[\u0e00-\u0e7f]")  # letters of a script in which the end of a sentence is not marked
+LOOP = re.compile(r"(\w)\1{7}")  # a repeated letter or digit, as in 3000000000000
+MAX_LOOP_LENGTH = 8  # length in tokens of the longest sequence whose repetition is detected
 
 
 @dataclass(frozen=True)

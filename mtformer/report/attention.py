@@ -16,14 +16,11 @@ from mtformer.files import write_json, write_text
 from mtformer.report.sentences import Sentence, choose_evenly
 from mtformer.templating import render
 
-MAX_LINES = {".json": 10_000, ".html": 100}
-"""Maximum number of lines in a file, by its suffix."""
+MAX_LINES = {".json": 10_000, ".html": 100}  # maximum number of lines in a file, by its suffix
 DIGITS = 5
-MAX_WORDS = 15
-"""Maximum number of words in a sentence for which maps are drawn; larger maps are hard to read."""
+MAX_WORDS = 15  # maximum number of words in a sentence for which maps are drawn; larger maps are hard to read
 MAX_SENTENCES = 6
-MAX_WEIGHTS = 400_000
-"""Maximum number of weights in all maps of a page, about a megabyte."""
+MAX_WEIGHTS = 400_000  # maximum number of weights in all maps of a page, about a megabyte
 
 
 def page_maps(run: RunContents, sentences: dict[str, list[Sentence]], max_weights: int) -> list[dict[str, Any]]:

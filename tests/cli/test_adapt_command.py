@@ -144,6 +144,19 @@ def test_weights_are_chosen_with_the_beam_of_translation(
     assert not run.confidence.exists()  # it was fitted to other weights
 
 
+def test_the_confidence_is_fitted_to_the_new_and_the_old_dev_set(
+    trained: tuple[Path, Result], adapted: tuple[Path, Result], new_text: Path, tmp_path: Path, fitted: list[Any]
+) -> None:
+    assert "no confidence was fitted: confidence needs at least 500 dev pairs, not" in adapted[1].stderr
+    run = RunDir(tmp_path / "run")
+    result = invoke("adapt", trained[0], "--train", new_text, "--run-dir", run.path, *FAST)
+    assert result.exit_code == 0, result.stderr
+    [(path, weights, sizes)] = fitted
+    assert (path, weights) == (run.path, [run.averaged / WEIGHTS])
+    assert sizes[0] == len(pairs(run.corpus / "dev.tsv"))
+    assert len(sizes) == 2
+
+
 def test_both_directions_are_measured(
     adapted: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

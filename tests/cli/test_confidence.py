@@ -5,6 +5,7 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from program import invoke
@@ -178,17 +179,14 @@ def test_commands_use_it(run: Path, calibration: Calibration, tmp_path: Path, co
         assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
 
 
-def test_a_finished_run_keeps_the_confidence_that_was_fitted_for_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fitted = list[RunDir]()
-    monkeypatch.setattr("mtformer.decoding.confidence.MIN_PAIRS", 1)
-    monkeypatch.setattr("mtformer.cli.eval.calibrate_run", lambda run, *_: fitted.append(run))
+def test_a_finished_run_keeps_the_confidence_that_was_fitted_for_it(run: Path, fitted: list[Any]) -> None:
     words = ("train", RunDir(run).config, "--run-dir", run, "--resume")
     (run / "confidence.json").write_text("{}")
     assert invoke(*words).exit_code == 0
     assert fitted == []
     (run / "confidence.json").unlink()
     assert invoke(*words).exit_code == 0
-    assert [one.path for one in fitted] == [run]
+    assert [path for path, *_ in fitted] == [run]
 
 
 def test_further_training_removes_the_confidence_of_the_earlier_weights(run: Path) -> None:

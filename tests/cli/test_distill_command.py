@@ -60,7 +60,7 @@ def _any_translation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_student_trains_on_the_chosen_translations_and_is_compared(
-    trained: tuple[Path, Result], student: Path, tmp_path: Path
+    trained: tuple[Path, Result], student: Path, tmp_path: Path, fitted: list[Any]
 ) -> None:
     extra, run = tmp_path / "extra.en", tmp_path / "run"
     extra.write_text("The man sleeps.\nThe dog eats.\n")
@@ -78,6 +78,7 @@ def test_a_student_trains_on_the_chosen_translations_and_is_compared(
     config = load_config(RunDir(run).config).config
     assert list(config.data.corpora) == ["distilled"]
     assert len(config.data.train) == 1
+    assert [path for path, *_ in fitted] == [run]
     assert [path.name for path in sorted(RunDir(run).corpus.iterdir())] == ["distilled.tsv", "teacher.json"]
 
 

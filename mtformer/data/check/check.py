@@ -31,18 +31,13 @@ from mtformer.errors import log
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.workers import Workers
 
-NUM_SAMPLED = 20
-"""Number of random pairs kept per reason for removal."""
-TEXT_LENGTH = 300
-"""Maximum number of characters per line of an example."""
-MAX_TRACKED = 1000
-"""Maximum number of repeated texts whose occurrences are counted, to find the most frequent ones."""
-MIN_RATIO_LENGTH = 20
-"""Length ratios are checked if at least one side has more characters than this."""
+NUM_SAMPLED = 20  # number of random pairs kept per reason for removal
+TEXT_LENGTH = 300  # maximum number of characters per line of an example
+MAX_TRACKED = 1000  # maximum number of repeated texts whose occurrences are counted, to find the most frequent ones
+MIN_RATIO_LENGTH = 20  # length ratios are checked if at least one side has more characters than this
 ANY_FAULT = re.compile(f"[{re.escape(''.join(found.FAULTS.values()))}]")
 FAULT_PATTERNS = {name: re.compile(f"[{re.escape(characters)}]") for name, characters in found.FAULTS.items()}
-BLANK = np.uint64(0)
-"""Value used as the hash of blank lines."""
+BLANK = np.uint64(0)  # value used as the hash of blank lines
 _Checked = tuple[SetCheck, dict[str, Keys], Codes]
 """Counts; hashes of sources (src), targets (tgt) and pairs (pair; near: without case, punctuation and whitespace); and
 codes of the reasons for removal, except duplicates."""
