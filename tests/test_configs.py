@@ -124,6 +124,18 @@ def test_the_regularization_study_screens_each_option(sources: list[str]) -> Non
     assert set().union(*changed.values()) == noise | options
 
 
+def test_the_best_options_and_their_combination_have_three_seeds(sources: list[str]) -> None:
+    screened = {run.name: run.config for run in plan_sweep(STUDIES / "regularization.yaml", sources).runs}
+    for seed in (1, 2, 3):
+        runs = plan_sweep(STUDIES / "regularization_seeds.yaml", sources).runs
+        found = {run.name.partition(",")[0]: run.config for run in runs if run.config.training.seed == seed}
+        changed = {name: {key for key, *_ in config_diff(found["baseline"], config)} for name, config in found.items()}
+        assert changed["dropout_0.2_noise"] == changed["dropout_0.2"] | changed["noise"]
+        same = [config_diff(screened[f"{name},seed=1"], found[name]) for name in ("baseline", "dropout_0.2", "noise")]
+        assert same == [[("training.seed", 1, seed)] if seed != 1 else []] * 3
+
+
 def test_all_studies_are_tested() -> None:
     names = {"base", "positions", "norm", "vocabulary", "averaging", "optimizer", "regularization"}
+    names |= {"regularization_seeds"}
     assert {path.stem for path in STUDIES.iterdir()} == names

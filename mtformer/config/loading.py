@@ -19,10 +19,8 @@ from mtformer.files import FORMAT, beside, expand_user, read_bytes, require_form
 
 SectionT = TypeVar("SectionT", bound=Section)
 _warn_once = cache(log.warning)
-MOST_BYTES = 1_000_000
-"""Maximum size of a config in bytes; reading YAML of this size takes a minute."""
-MOST_KEYS = 20
-"""Maximum number of keys in a dotted path."""
+MOST_BYTES = 1_000_000  # maximum size of a config in bytes; reading YAML of this size takes a minute
+MOST_KEYS = 20  # maximum number of keys in a dotted path
 
 
 @dataclass(frozen=True)

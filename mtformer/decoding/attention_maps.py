@@ -15,6 +15,7 @@ from mtformer.decoding.translation import Attention, Translation
 from mtformer.decoding.translator import Translator, evaluating
 from mtformer.errors import ConfigError
 from mtformer.model.attention import MultiHeadAttention, record_weights
+from mtformer.text.case import case_of
 from mtformer.text.tokenizer import EOS
 
 
@@ -62,7 +63,8 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
     if isinstance(translation, Translation):
         tokens, text = translation.tokens, translation.text
         pieces = [piece for piece in translation.pieces if piece != END]  # a split line has one END per segment
-        if text.isupper() and not tgt.decode([tokens])[0].isupper():  # a line in capitals, see `without_capitals`
+        change, plain = case_of(source), tgt.decode([tokens])[0]
+        if change is not None and change(text) == text and change(plain) != plain:  # see `without_case`
             source = sentence_case(source)
     else:
         [text] = check_lines([translation])

@@ -16,11 +16,9 @@ from mtformer.decoding.translation import LOW_CONFIDENCE, Translation
 from mtformer.errors import DataError, log
 from mtformer.files import read_bytes
 
-GOOD_CHRF = 50.0
-"""A translation is good if its sentence chrF2++ is at least this."""
+GOOD_CHRF = 50.0  # a translation is good if its sentence chrF2++ is at least this
 MIN_PAIRS = 500
-LOW = 0.2
-"""Confidence below which a translation has the flag `low confidence`."""
+LOW = 0.2  # confidence below which a translation has the flag `low confidence`
 RIDGE = 1.0
 
 

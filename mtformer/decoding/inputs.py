@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from mtformer.decoding.constraints import Phrase
 from mtformer.decoding.sentences import UNSPACED, split_line, split_sentences
 from mtformer.errors import DataError
+from mtformer.text.case import case_of
 from mtformer.text.tokenizer import EOS, SPACE, UNK, Tokenizer, TokenizerPair
 
 # Every character that some program treats as a line break, and NUL. Inside a line, each run of them becomes a space.
@@ -22,7 +23,7 @@ SAME_I = str.maketrans("ı", "i", "\u0307")
 """For `str.translate` of casefolded text: i, ı, I and İ become equal, as in `re.IGNORECASE`."""
 
 MIN_SAVED = 0.2
-"""Minimum share of the tokens of a line in capital letters that lower case must save; see `without_capitals`."""
+"""Minimum share of the tokens of a line in capitals or title case that lower case must save; see `without_case`."""
 
 
 @dataclass(frozen=True)
@@ -137,18 +138,16 @@ def sentence_case(text: str) -> str:
     return "".join(sentence.capitalize() for sentence in split_sentences(text))
 
 
-def without_capitals(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Line]:
-    """Return the lines, of which those in capital letters are in lower case, except for the first letter.
+def without_case(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Line]:
+    """Return the lines, of which those in capital letters or in title case are in sentence case.
 
     A tokenizer trained on normal text splits capitals into many short pieces, which models translate badly. A line
-    stays the same if lower case neither avoids unknown tokens nor saves `MIN_SAVED` of the tokens, if fewer than two of
-    its words are in capitals, or if its translation must contain a prefix or phrases.
+    stays the same if lower case neither avoids unknown tokens nor saves `MIN_SAVED` of the tokens, or if its
+    translation must contain a prefix or phrases.
     """
     found = list(lines)
     for number, line in enumerate(lines):
-        words = [word for word in line.text.split() if word.isupper() and len(word) > 1]
-        is_upper = all(map(str.isupper, filter(str.isalpha, line.text)))  # unlike `line.text.isupper()`, in any script
-        if len(words) > 1 and is_upper and not line.prefix and not line.required:
+        if case_of(line.text) is not None and not line.prefix and not line.required:
             text = sentence_case(line.text)
             before, after = tokenizer.encode([line.text, text])
             if after.count(UNK) < before.count(UNK) or len(after) <= (1 - MIN_SAVED) * len(before):

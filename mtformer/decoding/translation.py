@@ -7,7 +7,7 @@ import itertools
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
@@ -148,13 +148,15 @@ def flag_phrases(translation: Translation, prefix: str, required: Sequence[str])
     return replace(translation, flags=(*translation.flags, *wrong))
 
 
-def in_capitals(one: Translation) -> Translation:
-    """Return the translation in capital letters; `tokens` and `pieces` stay those of the search."""
+def in_case(one: Translation, change: Callable[[str], str]) -> Translation:
+    """Return the translation after `change`, see `case_of`; `tokens` and `pieces` stay those of the search."""
     attention = one.attention
     if attention is not None:
-        pieces = [piece if BYTE_PIECE.fullmatch(piece) else piece.upper() for piece in attention.tgt_pieces]
+        old = attention.tgt_pieces
+        new = change("\0".join(old).replace(SPACE, " ")).replace(" ", SPACE).split("\0")
+        pieces = [piece if BYTE_PIECE.fullmatch(piece) else cased for piece, cased in zip(old, new, strict=True)]
         attention = replace(attention, tgt_pieces=pieces)
-    return replace(one, text=one.text.upper(), attention=attention)
+    return replace(one, text=change(one.text), attention=attention)
 
 
 def _join_attention(segments: Sequence[Translation]) -> Attention | None:

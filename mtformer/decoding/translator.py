@@ -26,16 +26,17 @@ from mtformer.decoding.ctranslate2_engine import open_model, unsupported
 from mtformer.decoding.ctranslate2_model import cached_model
 from mtformer.decoding.engine import Engine, plan_batches
 from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.inputs import Segment, check_inputs, check_lines, make_segments, without_capitals
+from mtformer.decoding.inputs import Segment, check_inputs, check_lines, make_segments, without_case
 from mtformer.decoding.postprocessing import END, Postprocessor
 from mtformer.decoding.sentences import split_sentences
-from mtformer.decoding.translation import REPETITION, Scored, Translation, flag_phrases, in_capitals, join_n_best
+from mtformer.decoding.translation import REPETITION, Scored, Translation, flag_phrases, in_case, join_n_best
 from mtformer.decoding.weights import find_weights, is_default
 from mtformer.device import pick_device, pick_search_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
 from mtformer.files import read_json
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
+from mtformer.text.case import case_of
 from mtformer.text.tags import target
 from mtformer.text.tokenizer import EOS, TokenizerPair
 from mtformer.weights import load_weights
@@ -199,7 +200,7 @@ class Translator:
         given = check_inputs(lines, prefixes, required, tgt, self.max_tokens, first_line, terms)
         languages = set() if self.data is None else {*chain.from_iterable(self.data.directions)}
         is_turkic = not {"az", "crh", "tr"}.isdisjoint(map(base_code, languages))  # i is İ in capitals, and ı is I
-        inputs = given if is_turkic else without_capitals(given, self.tokenizers.src)
+        inputs = given if is_turkic else without_case(given, self.tokenizers.src)
         num_tags = len(self.engine.target.tags)
         preferred = self.max_tokens if decoding.split == "never" else self.preferred_tokens
         limits = preferred - num_tags, self.max_tokens - num_tags
@@ -232,7 +233,7 @@ class Translator:
             if self.calibration is not None:
                 best = self.calibration.rate(searched.text, best)
             if line.text != searched.text:
-                best, *others = map(in_capitals, (best, *others))
+                best, *others = (in_case(one, case_of(line.text) or str.upper) for one in (best, *others))
             translations.append(replace(best, alternatives=tuple(others)))
         return translations
 

@@ -19,7 +19,7 @@ from pydantic import create_model
 from mtformer.config.loading import read_tree, validated
 from mtformer.config.schema import EvaluationConfig
 from mtformer.config.section import Section
-from mtformer.data.batching.augment import add_typos, change_case, drop_final_stop, texts_to_copy, title_case
+from mtformer.data.batching.augment import add_typos, change_case, drop_final_stop, texts_to_copy
 from mtformer.data.filters.numbers import values
 from mtformer.decoding.inputs import LETTER
 from mtformer.decoding.postprocessing import EMAIL, URL, addresses
@@ -29,6 +29,7 @@ from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.evaluation.card import EvalSet
 from mtformer.evaluation.scores import score
+from mtformer.text.case import title_case
 
 Random = np.random.Generator
 Pair = tuple[str, str | None]

@@ -30,10 +30,8 @@ from mtformer.run_dir import RunDir, write_config
 
 Resume = bool | Literal["auto"]
 """auto: resume if a run exists, else start a new one."""
-TO_THE_END = ("cosine", "linear", "warmup_stable_decay")
-"""Schedules that depend on `max_steps`."""
-EXPORTS = ("argos.argosmodel", "bundle", "ctranslate2", "huggingface")
-"""Names of exports in a run directory."""
+TO_THE_END = ("cosine", "linear", "warmup_stable_decay")  # schedules that depend on `max_steps`
+EXPORTS = ("argos.argosmodel", "bundle", "ctranslate2", "huggingface")  # names of exports in a run directory
 INEXACT = " (the run now differs from an uninterrupted one)"
 
 

@@ -27,10 +27,8 @@ from mtformer.errors import CheckpointError
 from mtformer.export.huggingface import LANGUAGE_CODE
 from mtformer.text.tokenizer import SPACE, Tokenizer
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""Types of pieces in a SentencePiece model."""
-UNIGRAM = 1
-"""Type of a SentencePiece model."""
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # types of pieces in a SentencePiece model
+UNIGRAM = 1  # type of a SentencePiece model
 PIECES, TRAINER = 1, 2
 COPIED = {3: "normalizer_spec", 5: "denormalizer_spec"}
 

@@ -11,10 +11,8 @@ from mtformer.evaluation.card import read_texts
 from mtformer.evaluation.scores import UNSPACED, for_language, sentence_chrf
 from mtformer.experiment.runs import RunContents
 
-NUM_SENTENCES = 8
-"""Number of worst sentences, and of best sentences, that are shown for each test set."""
-MAX_VALIDATIONS = 12
-"""Maximum number of validations whose dev translations are shown, evenly spaced over the run."""
+NUM_SENTENCES = 8  # number of worst sentences, and of best sentences, that are shown for each test set
+MAX_VALIDATIONS = 12  # maximum number of validations whose dev translations are shown, evenly spaced over the run
 T = TypeVar("T")
 Spans = list[tuple[str, str]]
 """(mark, text) of each part of a line: "extra" (not in the reference), "missing" (not in the translation) or ""."""

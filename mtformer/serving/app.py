@@ -30,10 +30,8 @@ from mtformer.serving.server import explain_loop_error
 from mtformer.templating import render
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-ANSWER_SECONDS = 120
-"""Maximum time to wait for a translation."""
-RETRY_SECONDS = 2
-"""Time after which a client can retry a request that got status 503."""
+ANSWER_SECONDS = 120  # maximum time to wait for a translation
+RETRY_SECONDS = 2  # time after which a client can retry a request that got status 503
 
 
 def create_app(

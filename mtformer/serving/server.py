@@ -12,12 +12,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from mtformer.errors import ConfigError
 
-GRACE_SECONDS = 10
-"""Time that requests in progress get when the server shuts down."""
-MAX_HEAD = 1 << 17
-"""Maximum number of bytes of a request head: enough for 10,000 characters in a query string."""
-HEAD_SECONDS = 10
-"""Maximum time to wait for the head of the next request on a connection."""
+GRACE_SECONDS = 10  # time that requests in progress get when the server shuts down
+MAX_HEAD = 1 << 17  # maximum number of bytes of a request head: enough for 10,000 characters in a query string
+HEAD_SECONDS = 10  # maximum time to wait for the head of the next request on a connection
 
 
 class Protocol(H11Protocol):

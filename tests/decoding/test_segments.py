@@ -12,13 +12,14 @@ import pytest
 from toy import WORDS, random_lines
 
 from mtformer.config.schema import TokenizerConfig
-from mtformer.decoding.inputs import check_inputs, without_capitals
+from mtformer.decoding.inputs import check_inputs, without_case
 from mtformer.decoding.sentences import join_lines, split_line
 from mtformer.decoding.translation import Translation, flag_phrases
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.run_dir import RunDir
-from mtformer.text.tokenizer import Tokenizer
+from mtformer.text.case import title_case
+from mtformer.text.tokenizer import SPACE, Tokenizer
 from mtformer.text.train import train_tokenizer
 
 
@@ -239,16 +240,20 @@ def test_lone_surrogates_and_line_breaks_are_replaced(translator: Translator) ->
 def test_a_line_in_capital_letters_is_translated_in_lower_case(
     translator: Translator, settings: dict[str, Any]
 ) -> None:
-    lines = ["Der hund schläft. Die katze liest.", "Ein hund im park"]
+    lines = ["Der hund schläft. Die katze liest.", "Ein hund im park liest"]
     expected = translator.translate(lines, attention=True, **settings)
-    found = translator.translate([line.upper() for line in lines], attention=True, **settings)
-    for one, other in zip(found, expected, strict=True):
-        assert one.text == other.text.upper() != other.text
-        assert [each.text for each in one.alternatives] == [each.text.upper() for each in other.alternatives]
-        assert (one.tokens, one.score) == (other.tokens, other.score)
-        assert one.attention is not None
-        assert other.attention is not None
-        assert one.attention.tgt_pieces == [piece.upper() for piece in other.attention.tgt_pieces]
+    for change in (str.upper, title_case):
+        found = translator.translate([change(line) for line in lines], attention=True, **settings)
+        for one, other in zip(found, expected, strict=True):
+            assert one.text == change(other.text) != other.text
+            assert [each.text for each in one.alternatives] == [change(each.text) for each in other.alternatives]
+            assert (one.tokens, one.score) == (other.tokens, other.score)
+            assert one.attention is not None
+            assert other.attention is not None
+            joined = "".join(one.attention.tgt_pieces).replace(SPACE, " ")
+            assert joined == change("".join(other.attention.tgt_pieces).replace(SPACE, " "))
+            pairs = zip(one.attention.tgt_pieces, other.attention.tgt_pieces, strict=True)
+            assert all(piece.lower() == plain.lower() for piece, plain in pairs)
 
 
 @pytest.mark.parametrize(
@@ -265,14 +270,22 @@ def test_a_line_in_capital_letters_is_translated_in_lower_case(
         ("", "", [], ""),
         ("DER HUND", "ein", [], "DER HUND"),
         ("DER HUND", "", ["katze"], "DER HUND"),
+        ("Der Hund Und Die Katzen", "", [], "Der hund und die katzen"),
+        ("„Der Hund Und 2 Katzen, Geht's?“", "", [], "„der hund und 2 katzen, geht's?“"),
+        ("Die Katzen Im Park", "", [], "Die Katzen Im Park"),
+        ("Die USA Und Der Hund", "", [], "Die USA Und Der Hund"),
+        ("犬は Der Hund Und Die Katzen です", "", [], "犬は Der Hund Und Die Katzen です"),
+        ("Der Hund und Die Katzen", "", [], "Der Hund und Die Katzen"),
+        ("Die Frau Und Der Hund", "", [], "Die Frau Und Der Hund"),
+        ("Der Hund Und Die Katzen", "", ["katze"], "Der Hund Und Die Katzen"),
     ],
 )
 def test_lines_without_capitals(
     translator: Translator, line: str, prefix: str, required: list[str], expected: str
 ) -> None:
     src, tgt = translator.tokenizers.src, translator.tokenizers.tgt
-    lines = check_inputs([line], [prefix], [required], tgt, translator.max_tokens, 0, [])
-    assert [one.text for one in without_capitals(lines, src)] == [expected]
+    lines = check_inputs([line], [prefix], [required], tgt, translator.max_tokens, 0, [("Frau", "rot")])
+    assert [one.text for one in without_case(lines, src)] == [expected]
 
 
 @pytest.mark.parametrize(
@@ -295,4 +308,4 @@ def test_capitals_that_the_tokenizer_knows_are_kept(translator: Translator, tmp_
     train_tokenizer(iter([*lines, *map(str.upper, lines)]), TokenizerConfig(vocab_size=80), tmp_path / "both.model")
     line = lines[0].upper()
     checked = check_inputs([line], None, None, translator.tokenizers.tgt, translator.max_tokens, 0, [])
-    assert without_capitals(checked, Tokenizer.load(tmp_path / "both.model"))[0].text == line
+    assert without_case(checked, Tokenizer.load(tmp_path / "both.model"))[0].text == line

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from mtformer.config.data import NoiseConfig
 from mtformer.data.store.pairs import Pairs, count_id, lengths, make_pairs, text_of
 from mtformer.data.store.pipeline import encode
+from mtformer.text.case import title_case
 from mtformer.text.tokenizer import UNK, TokenizerPair
 
 STOPS = (".", "。", "．", "｡", "।", "۔", "։", "።")
@@ -74,11 +75,6 @@ def change_case(src: str, tgt: str, change: Callable[[str], str]) -> tuple[str, 
     letters = [letter for letter in src if letter.isalpha()]
     num_cased = sum(letter.upper() != letter.lower() for letter in letters)
     return (change(src), change(tgt)) if change(src) != src and 2 * num_cased >= len(letters) else (src, tgt)
-
-
-def title_case(line: str) -> str:
-    """Capitalize each word."""
-    return re.sub(r"(?<!\S)[^\w\s]*\w", lambda match: match[0].title(), line)
 
 
 def drop_final_stop(src: str, tgt: str) -> tuple[str, str]:

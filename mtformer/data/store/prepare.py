@@ -37,13 +37,11 @@ from mtformer.files import FORMAT, atomic_file, cache_folder, json_sha256, read_
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.workers import WorkerEndedError, Workers
 
-PREPARATION = 8
-"""Part of the fingerprint; increased when a code change alters prepared corpora."""
+PREPARATION = 8  # part of the fingerprint; increased when a code change alters prepared corpora
 SHARD_PAIRS = 200 * BLOCK_PAIRS
 LOG_PAIRS = 20 * SHARD_PAIRS
 STALE_SECONDS = 7 * 24 * 3600
-ROW = np.dtype([("key", np.uint64), ("counts", np.int32, (4,))])
-"""Duplicate key and token counts of a row of a shard."""
+ROW = np.dtype([("key", np.uint64), ("counts", np.int32, (4,))])  # duplicate key and token counts of a row of a shard
 Advance = Callable[[int, float], object]
 """Called with the number of processed pairs, and their approximate share of the corpus (0: unknown)."""
 

@@ -26,13 +26,11 @@ from mtformer.data.store.pairs import Ints, Pairs, flat, join
 from mtformer.errors import DataError
 from mtformer.files import FORMAT, read_json, require_format
 
-BLOCK_PAIRS = 256
-"""Number of pairs that are read together. An epoch shuffles blocks, and then the pairs of many blocks."""
+BLOCK_PAIRS = 256  # number of pairs that are read together; an epoch shuffles blocks, and then the pairs of many blocks
 OPEN_FILES = 64
 DUPLICATES = "duplicates.bin"
 CHECKSUM = "crc32"
-WRITE_BYTES = 1 << 20
-"""Size of the write buffer in bytes; a block is written in many small pieces."""
+WRITE_BYTES = 1 << 20  # size of the write buffer in bytes; a block is written in many small pieces
 
 
 @dataclass(frozen=True)
