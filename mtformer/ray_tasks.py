@@ -74,7 +74,7 @@ class _Messages(io.StringIO):
 class RayTasks:
     """Ray tasks that apply a function to an item, on one CPU each, and one GPU if `device` requires it (see `Workers`).
 
-    With `jobs`, so many tasks share the cluster; 0: one per GPU, or per node. Ray repeats a failed task three times.
+    `jobs` is the number of tasks that share the cluster; 0: one per GPU, or per node. Ray repeats a task three times.
     """
 
     def __init__(self, function: Callable[[Any, int], Any], device: str, jobs: int | None = None) -> None:

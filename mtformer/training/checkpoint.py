@@ -72,7 +72,7 @@ def save_averaged(
 def newest_good(run: RunDir) -> Path | None:
     """Return the latest intact checkpoint; None if there is no checkpoint.
 
-    Leftovers of killed processes are deleted. Later, damaged checkpoints are renamed to `damaged-...`, with a warning
+    Leftovers of killed processes are deleted. Damaged checkpoints after it are renamed to `damaged-...`, with a warning
     for each. Raise CheckpointError if all are damaged (then none is renamed), or one cannot be read or renamed.
     """
     damaged: list[tuple[Path, str]] = []
