@@ -30,7 +30,7 @@ def runs(
 ) -> None:
     """List the runs in a folder and its subfolders: state, step, scores, speed, time and differing settings.
 
-    Scores are the best on dev and BLEU on the first test set. Speed counts tokens of both sides; time, only training.
+    Scores are the best on dev and BLEU on the first test set. Speed counts both sides; the time excludes validation.
     """
     require_at_most_one({"--json": as_json, "--csv": as_csv})
     rows = list_runs(folder)

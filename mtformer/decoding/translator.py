@@ -232,8 +232,8 @@ class Translator:
             best, *others = [flag_phrases(one, line.prefix, line.required) for one in joined]
             if self.calibration is not None:
                 best = self.calibration.rate(searched.text, best)
-            if line.text != searched.text:
-                best, *others = (in_case(one, case_of(line.text) or str.upper) for one in (best, *others))
+            if line.text != searched.text and (change := case_of(line.text)) is not None:
+                best, *others = (in_case(one, change) for one in (best, *others))
             translations.append(replace(best, alternatives=tuple(others)))
         return translations
 

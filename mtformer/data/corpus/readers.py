@@ -41,7 +41,7 @@ LINES_AT_ONCE = 1000
 
 def suffixes(path: str | Path) -> tuple[str, str]:
     """Return the suffixes of a file name in lower case: that of its format and that of its compression, or ""."""
-    last, before = (Path(path).suffix.lower(), Path(Path(path).stem).suffix.lower())
+    last, before = Path(path).suffix.lower(), Path(Path(path).stem).suffix.lower()
     return (before, last) if last in SUFFIXES else (last, "")
 
 
