@@ -16,8 +16,7 @@ from typing import Any, Generic, TypeVar
 from mtformer.errors import DataError, log
 from mtformer.ray_tasks import RayTasks, connect
 
-ITEMS_ALONE = 4
-"""Number of items that the main process computes before it starts worker processes, which takes seconds."""
+ITEMS_ALONE = 4  # number of items that the main process computes before it starts worker processes, which takes seconds
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Function = Callable[[Any, int], Any]

@@ -19,8 +19,7 @@ from mtformer.errors import ConfigError, log
 
 MAX_ERRORS = 20
 MAX_ERROR_LENGTH = 500
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-"""Control characters except tabs and line ends."""
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # control characters except tabs and line ends
 OTHER_LOGS = ("sacrebleu", "asyncio")
 _log_once = cache(log.log)
 

@@ -185,8 +185,8 @@ class NoiseConfig(Section):
     final_stop: Fraction = 0.0
     """Share of pairs from which to remove the final full stop, on both sides."""
     copies: Fraction = 0.0
-    """Share of pairs to which to add the same emoji, URL or number on both sides, at the start or end. Text with
-    characters that the vocabulary lacks is not added; see `tokenizer.byte_fallback`."""
+    """Share of pairs to which to add the same emoji, URL, e-mail address, number or date, at the start or end of both
+    sides. Text with characters that the vocabulary lacks is not added; see `tokenizer.byte_fallback`."""
 
 
 class DataConfig(Section):

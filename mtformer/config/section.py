@@ -9,8 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-LARGEST = 2**53
-"""Maximum integer; larger numbers are not exact in tensors and JSON."""
+LARGEST = 2**53  # maximum integer; larger numbers are not exact in tensors and JSON
 
 
 def _check_size(number: int) -> int:

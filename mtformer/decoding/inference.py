@@ -21,8 +21,7 @@ from mtformer.model.ops import Linear
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import PAD
 
-ROWS = 256
-"""Number of rows of a typical matrix product, for which the layout is optimized."""
+ROWS = 256  # number of rows of a typical matrix product, for which the layout is optimized
 
 
 class PackedLinear(nn.Module):

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from mtformer.text.tokenizer import PAD
 
-CHUNK = 64
-"""Number of vocabulary columns per chunk; `top_candidates` computes the maximum of each chunk first."""
+CHUNK = 64  # number of vocabulary columns per chunk; `top_candidates` computes the maximum of each chunk first
 
 Correction = Callable[[Tensor, Tensor], Tensor]
 """Function (beam_BX, token_BX) -> values (B, X) to add to the rounded log-probabilities of these tokens."""

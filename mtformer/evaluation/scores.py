@@ -20,8 +20,7 @@ BY_LANGUAGE = {
     **{"ja": "ja-mecab", "ko": "ko-mecab"},
 }
 """BLEU tokenizers that `auto` selects, by the language in a code such as zh-CN or zho_Hant; the default is 13a."""
-UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
-"""BLEU tokenizers for text without spaces between words."""
+UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")  # BLEU tokenizers for text without spaces between words
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from mtformer.errors import ConfigError
 from mtformer.evaluation.scores import MetricName, make_metric
 
 Counts = NDArray[np.float64]
-NUM_RESAMPLES, NUM_TRIALS = 1000, 10_000
-"""Number of bootstrap samples and randomization trials, sacreBLEU's defaults."""
+NUM_RESAMPLES, NUM_TRIALS = 1000, 10_000  # number of bootstrap samples and randomization trials, sacreBLEU's defaults
 SEED = "SACREBLEU_SEED"
 
 

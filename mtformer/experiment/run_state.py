@@ -16,8 +16,7 @@ from mtformer.files import locked, read_json, require_text, utc_now, write_json
 from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
-LOCK_SECONDS = 1.0
-"""Time that a new training process waits for the lock; processes that read the state hold it briefly."""
+LOCK_SECONDS = 1.0  # time that a new training process waits for the lock; processes that read the state hold it briefly
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,7 @@ COLUMNS = {
 }
 """Fields of `RunRow` by column header, in the order of the table; columns for the settings that differ follow."""
 LARGEST_FIRST = ("step", "best_step", "test", "tokens_per_second")
-RECENT = 20
-"""Number of most recent log lines over which the median speed is computed."""
+RECENT = 20  # number of most recent log lines over which the median speed is computed
 Record = dict[str, Any]
 
 

@@ -12,8 +12,7 @@ from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import MtformerError
 
-MAX_CHARACTERS = 10_000
-"""Number of characters, including line ends, at which a batch is full."""
+MAX_CHARACTERS = 10_000  # number of characters, including line ends, at which a batch is full
 
 
 class ClosedError(MtformerError):

@@ -16,8 +16,7 @@ from mtformer.templating import render
 from mtformer.text.tokenizer import BYTE_PIECE, SPACE
 
 MAX_ALTERNATIVES = 4
-MIN_WEIGHT = 0.01
-"""Smallest attention weight that the page shows."""
+MIN_WEIGHT = 0.01  # smallest attention weight that the page shows
 
 
 def make_page(title: str, settings: Settings) -> HTMLResponse:

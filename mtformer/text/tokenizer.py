@@ -16,8 +16,7 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 CONTROL_IDS = frozenset((PAD, BOS, EOS))
 JOINT, SRC, TGT = "joint.model", "src.model", "tgt.model"
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
-SPACE = "▁"
-"""SentencePiece's symbol for a space."""
+SPACE = "▁"  # SentencePiece's symbol for a space
 
 
 class Tokenizer:

@@ -29,8 +29,7 @@ from mtformer.training.validation import Decoded, DecodeDev, dev_loss
 from mtformer.weights import not_finite
 
 SCHEDULE_KEYS = ("learning_rate", "max_minutes", "max_steps", "schedule", "warmup_steps")
-MAX_JUMP = 0.05
-"""Largest relative change of the learning rate by a changed schedule that is not reported."""
+MAX_JUMP = 0.05  # largest relative change of the learning rate by a changed schedule that is not reported
 
 
 @dataclass

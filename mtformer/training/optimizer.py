@@ -12,8 +12,7 @@ from mtformer.config.schema import TrainingConfig
 from mtformer.model.ops import Linear
 from mtformer.training.muon import Muon
 
-DECAY_SHARE = 0.4
-"""Share of the steps after the warmup in which the learning rate of `warmup_stable_decay` decreases."""
+DECAY_SHARE = 0.4  # share of the steps after the warmup in which the learning rate of `warmup_stable_decay` decreases
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:

@@ -1,5 +1,6 @@
 """Noise: its amount is set in the config, it depends on the seed only, and targets stay translations of sources."""
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -138,21 +139,31 @@ def test_the_share_of_pairs_without_a_final_stop() -> None:
 
 
 def test_the_same_text_is_copied_to_both_sides() -> None:
-    found = noisy_pairs([("One.", "Eins.")] * 3000, copies=0.3)
+    found = noisy_pairs([("One.", "Eins.")] * 5000, copies=0.3)
     copies = [(src.removesuffix("One."), tgt.removesuffix("Eins.")) for src, tgt in found if src.endswith(" One.")]
     at_end = [(src.removeprefix("One."), tgt.removeprefix("Eins.")) for src, tgt in found if src.startswith("One. ")]
-    assert [len(copies), len(at_end)] == pytest.approx([450, 450], rel=0.2)
-    assert found.count(("One.", "Eins.")) == 3000 - len(copies) - len(at_end)
+    assert [len(copies), len(at_end)] == pytest.approx([750, 750], rel=0.2)
+    assert found.count(("One.", "Eins.")) == 5000 - len(copies) - len(at_end)
     assert all(src == tgt for src, tgt in [*copies, *at_end])
     texts = [src.strip() for src, _ in [*copies, *at_end]]
-    kinds = [sum(map(test, texts)) for test in (str.isdecimal, EMOJI.__contains__, lambda text: "https://" in text)]
-    assert sum(kinds) == len(texts)
-    assert kinds == pytest.approx([300] * 3, rel=0.2)
+    kinds = (
+        "[\U0001f300-\U0001f64f]|[" + EMOJI + "]",
+        r"https://[a-z]{6}\.com/[a-z]{6}",
+        r"[a-z]{6}@[a-z]{6}\.org",
+        r"\d{1,7}",
+        r"(\d\d)([-./])(\d\d)\2(19|20)\d\d|(19|20)\d\d([-./])(\d\d)\6(\d\d)",
+    )
+    numbers = [sum(re.fullmatch(kind, text) is not None for text in texts) for kind in kinds]
+    assert sum(numbers) == len(texts)
+    assert numbers == pytest.approx([300] * 5, rel=0.2)
+    emoji = [text for text in texts if re.fullmatch(kinds[0], text)]
+    assert sum(text in EMOJI for text in emoji) == pytest.approx(150, rel=0.3)
+    assert len(set(emoji)) > 100
 
 
 def test_copied_text_is_inserted_after_all_mistakes() -> None:
     """Typos and capitals must not change the copy in the source."""
-    pairs = noisy_pairs([("one two", "eins zwei")] * 2000, typos=0.9, case=0.9, word_dropout=0.5, copies=0.9)
+    pairs = noisy_pairs([("one two", "eins zwei")] * 3000, typos=0.9, case=0.9, word_dropout=0.5, copies=0.9)
     urls = [word for pair in pairs for word in " ".join(pair).split() if "http" in word.lower()]
     assert len(urls) > 800
     assert urls[::2] == urls[1::2]

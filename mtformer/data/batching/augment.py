@@ -19,7 +19,7 @@ from mtformer.text.case import title_case
 from mtformer.text.tokenizer import UNK, TokenizerPair
 
 STOPS = (".", "。", "．", "｡", "।", "۔", "։", "።")
-EMOJI = "😀😂😉😍🤔😢👍👏🙏🎉🔥🚀"
+EMOJI = "😀😂😉😍🤔😢👍👏🙏🎉🔥🚀"  # frequent ones
 
 
 class Augmentation:
@@ -86,11 +86,14 @@ def drop_final_stop(src: str, tgt: str) -> tuple[str, str]:
     return (short, short_tgt) if short != src else (src, tgt)
 
 
-def texts_to_copy(random: np.random.Generator) -> tuple[str, str, str]:
-    """Return a random emoji, URL and whole number."""
+def texts_to_copy(random: np.random.Generator) -> tuple[str, str, str, str, str]:
+    """Return a random emoji, URL, e-mail address, whole number and date."""
+    emoji = str(random.choice([*EMOJI])) if random.random() < 0.5 else chr(random.integers(0x1F300, 0x1F650))
     name = "".join(random.choice([*string.ascii_lowercase], 12))
-    number = random.integers(10 ** random.integers(1, 7))
-    return str(random.choice([*EMOJI])), f"https://{name[:6]}.com/{name[6:]}", str(number)
+    url, email = f"https://{name[:6]}.com/{name[6:]}", f"{name[:6]}@{name[6:]}.org"
+    number = str(random.integers(10 ** random.integers(1, 7)))
+    date = [f"{random.integers(1, 29):02}", f"{random.integers(1, 13):02}", str(random.integers(1950, 2050))]
+    return emoji, url, email, number, str(random.choice([*"-./"])).join(date[:: random.choice([1, -1])])
 
 
 def add_typos(line: str, share: float, random: np.random.Generator) -> str:

@@ -20,8 +20,7 @@ from mtformer.data.store.pairs import Column, Ints, Lengths, Pairs, flat, id_col
 from mtformer.errors import log
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
-NUM_AHEAD = 8
-"""Maximum number of prefetched batches."""
+NUM_AHEAD = 8  # maximum number of prefetched batches
 T = TypeVar("T")
 
 

@@ -11,8 +11,7 @@ from mtformer.data.corpus.readers import BROKEN, INVALID, SHORT
 from mtformer.templating import render
 
 SIDE_NAMES = {"src": "source", "tgt": "target", "pair": ""}
-EXCERPT = 60
-"""Maximum number of characters of an example in the terminal."""
+EXCERPT = 60  # maximum number of characters of an example in the terminal
 RATES = {"tokens_per_word": "tokens per word", "tokens_per_character": "tokens per character"}
 
 

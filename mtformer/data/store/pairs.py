@@ -18,8 +18,7 @@ Lengths = NDArray[np.int32]
 Pairs: TypeAlias = pa.RecordBatch
 Column: TypeAlias = pa.Array
 NAMES = ["src", "tgt", "src_text", "tgt_text"]
-SMALL_VOCABULARY = 1 << 16
-"""Maximum vocabulary size for which ids are stored in two bytes."""
+SMALL_VOCABULARY = 1 << 16  # maximum vocabulary size for which ids are stored in two bytes
 
 
 def make_pairs(*columns: Column) -> Pairs:
