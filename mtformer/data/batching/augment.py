@@ -19,7 +19,7 @@ from mtformer.text.case import title_case
 from mtformer.text.tokenizer import UNK, TokenizerPair
 
 STOPS = (".", "。", "．", "｡", "।", "۔", "։", "።")
-EMOJI = "😀😂😉😍🤔😢👍👏🙏🎉🔥🚀"  # frequent ones
+EMOJI = "😀😂😉😍🤔😢👍👏🙏🎉🔥🚀☀☕✅❤"  # frequent ones
 
 
 class Augmentation:
@@ -87,8 +87,9 @@ def drop_final_stop(src: str, tgt: str) -> tuple[str, str]:
 
 
 def texts_to_copy(random: np.random.Generator) -> tuple[str, str, str, str, str]:
-    """Return a random emoji, URL, e-mail address, whole number and date."""
-    emoji = str(random.choice([*EMOJI])) if random.random() < 0.5 else chr(random.integers(0x1F300, 0x1F650))
+    """Return a frequent emoji or up to three others, and a URL, e-mail address, whole number and date."""
+    others = "".join(map(chr, random.integers(0x1F300, 0x1F650, random.integers(1, 4)).tolist()))
+    emoji = str(random.choice([*EMOJI])) if random.random() < 0.5 else others
     name = "".join(random.choice([*string.ascii_lowercase], 12))
     url, email = f"https://{name[:6]}.com/{name[6:]}", f"{name[:6]}@{name[6:]}.org"
     number = str(random.integers(10 ** random.integers(1, 7)))
