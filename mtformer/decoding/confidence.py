@@ -20,6 +20,7 @@ GOOD_CHRF = 50.0  # a translation is good if its sentence chrF2++ is at least th
 MIN_PAIRS = 500
 LOW = 0.2  # confidence below which a translation has the flag `low confidence`
 RIDGE = 1.0
+LOGITS_PER_FLAG = -2.0  # expected before fitting, because a dev set may have hardly any flags
 
 
 class Logistic(BaseModel, frozen=True, extra="forbid", strict=True):
@@ -93,9 +94,13 @@ def fit(sources: Sequence[str], translations: Sequence[Translation], chrf: Seque
 
 
 def _fit(rows: Sequence[Mapping[str, float]], is_good_N: torch.Tensor) -> Logistic:
-    """Return the regression with the highest likelihood, with a small penalty on the squared weights."""
+    """Return the regression with the highest likelihood, with a small penalty on the squared weights.
+
+    The weight of flags is in logits per flag, is penalized for its distance from the expected one, and is not positive.
+    """
     features_NF = torch.tensor([list(row.values()) for row in rows], dtype=torch.float64)
-    means, scales = features_NF.mean(dim=0), features_NF.std(dim=0).clamp(min=1e-6)
+    is_flags_F = torch.tensor([name == "flags" for name in rows[0]])
+    means, scales = features_NF.mean(dim=0), features_NF.std(dim=0).clamp(min=1e-6).where(~is_flags_F, 1.0)
     x_NF = (features_NF - means) / scales
     weights = torch.zeros(x_NF.size(1) + 1, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
@@ -104,14 +109,14 @@ def _fit(rows: Sequence[Mapping[str, float]], is_good_N: torch.Tensor) -> Logist
         optimizer.zero_grad()
         logits_N = x_NF @ weights[:-1] + weights[-1]
         total = torch.nn.functional.binary_cross_entropy_with_logits(logits_N, is_good_N, reduction="sum")
-        total = total + RIDGE / 2 * weights[:-1].square().sum()
+        total = total + RIDGE / 2 * (weights[:-1] - LOGITS_PER_FLAG * is_flags_F).square().sum()
         total.backward()
         return total
 
     optimizer.step(loss)
-    *found, bias = weights.tolist()
-    terms = zip(means.tolist(), scales.tolist(), found, strict=True)
-    return Logistic(bias=bias, terms=dict(zip(rows[0], terms, strict=True)))
+    found = weights[:-1].where(~is_flags_F, weights[:-1].clamp(max=0))
+    terms = zip(means.tolist(), scales.tolist(), found.tolist(), strict=True)
+    return Logistic(bias=weights[-1].item(), terms=dict(zip(rows[0], terms, strict=True)))
 
 
 def load_calibration(path: Path) -> Calibration | None:

@@ -36,6 +36,8 @@ MARK = r"[!-/:-@\[-`{-~¡-¿‐-⁞،؛؟۔।॥։።፣។၊။]"
 LETTER = rf"(?!{UNSPACED.pattern}|{MARK})\S"
 WORD = re.compile(rf"{UNSPACED.pattern}|(?:{LETTER})+(?:{MARK}+(?:{LETTER})+)*|(?P<marks>{MARK}+)")
 """A word with punctuation inside it, a character of a script without spaces, or other punctuation."""
+CLOSING = {*",.;:!?)"}
+"""Punctuation before which no space is added."""
 PART = re.compile(rf"{UNSPACED.pattern}|(?:{LETTER})+|(?P<marks>{MARK}+)")
 """Like `WORD`, but without punctuation inside: text that is kept may be a part of a word, as in T-Shirt."""
 AMPERSAND = re.compile(r"(<(script|style)\b.*?</\2|<!--.*?-->)|&(?=\w+=)", re.IGNORECASE | re.DOTALL)
@@ -115,7 +117,13 @@ class Fragment:
 
 
 class _Soup(BeautifulSoup):
+    ASCII_SPACES = ""  # all white space is kept
     num_closed = 0.0  # tags closed by their end tags; negative if there are other end tags
+
+    def handle_starttag(self, name: str, *arguments: Any, **others: Any) -> Tag | None:
+        if name == "p" and self.currentTag is not None and self.currentTag.name == "p":
+            self.handle_endtag("p")  # which is optional
+        return super().handle_starttag(name, *arguments, **others)
 
     def handle_endtag(self, name: str, nsprefix: str | None = None) -> None:
         self.num_closed += 1 if self.currentTag is not None and self.currentTag.name == name else -1e9
@@ -207,10 +215,11 @@ class _Run:
                 right = spans[first][0] if first < high else end
                 gap = text[position:right]
                 if first == last:  # with spaces as in the source
-                    gap += " " * (_text(children[n - 1])[-1:].isspace() and first > low and not gap.endswith(" "))
+                    has_space = _text(children[n - 1])[-1:].isspace() and first > low and not gap.endswith(" ")
+                    gap += " " * (has_space and text[right : right + 1] not in CLOSING)
                 tag.extend([gap, children[n]])
                 position = max(position, spans[last - 1][1] if first < last else right)
-                if first == last < high and _text(children[n + 1])[:1].isspace():
+                if first == last < high and _text(children[n + 1])[:1].isspace() and text[right] not in CLOSING:
                     tag.append(" ")
             tag.append(text[position:end])
         self.root.insert(0, before[: len(before) - len(before.lstrip())])

@@ -85,6 +85,23 @@ def test_each_feature_counts(calibration: Calibration) -> None:
     assert features("", replace(one, log_probability=-0.5 * len(one.pieces)))["probability"] == math.exp(-0.5)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.002, 0.3])
+def test_flags_never_raise_the_confidence(share: float) -> None:
+    """Even if dev has no flag, or only translations with a flag are good."""
+    sources, translations, chrf = simulated(600, seed=7)
+    num_flagged = round(share * 600)
+    translations = [replace(one, flags=(NUMBERS,) * (n < num_flagged)) for n, one in enumerate(translations)]
+    fitted = fit(sources, translations, [GOOD_CHRF] * num_flagged + chrf[num_flagged:])
+    pairs = [*zip(sources, translations, strict=True)]
+    plain, flagged = (
+        [fitted.rate(source, replace(one, flags=flags)).confidence or 0 for source, one in pairs]
+        for flags in ((), (NUMBERS,))
+    )
+    assert all(worse <= better for worse, better in zip(flagged, plain, strict=True))
+    if share < 0.01:
+        assert sum(flagged) < 0.7 * sum(plain)
+
+
 def test_extreme_features_are_limited() -> None:
     one = Logistic(bias=0.0, terms={"length_ratio": (0.0, 1.0, 1.0)})
     assert 0 < one.probability({"length_ratio": -1e4}) < 1e-9

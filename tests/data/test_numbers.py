@@ -92,6 +92,8 @@ NOT_EQUAL = [
     *(("500", "5000"), ("1.05", "105"), ("7.5", "75"), ("flight 370", "Flug 37"), ("PIN 0042", "PIN 4200")),
     *(("300 rooms", "400 Zimmer"), ("20 euros", "50 Euro"), ("1000 men", "2000 Männer"), ("10", "20"), ("7", "5 3")),
     ("the number 100 and 12", "die Nummer 100 und 10"),
+    *(("1 man and 5 dogs", "15 Hunde"), ("13 and 21", "Nummer 1321"), ("room 12, floor 3", "Zimmer 123")),
+    *(("on 4 5 2016", "am 452016"), ("3-1", "31 Tore"), ("2 men and 5 dogs and 30 cats", "25 Hunde und 30 Katzen")),
     *(("2:2", "2:3"), ("11.11.2020", "12.11.2020"), ("version 2.3.1", "Version 2.3.2"), ("90 to 90", "90 zu 80")),
 ]
 

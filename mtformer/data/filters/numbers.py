@@ -101,10 +101,10 @@ def _core(number: int, unit: int = 10) -> int:
 def _all_digits(line: str, numbers: list[int], is_strict: bool) -> list[str]:
     """Return all nonzero digits, so that 3.5 equals 35, sorted, so that 2013-7-3 equals 3.7.2013.
 
-    If `is_strict`, return all digits between the first and the last nonzero one in their order.
+    If `is_strict`, return the digits of each number between the first and the last nonzero one, in their order.
     """
     if is_strict:
-        return list("".join(DIGITS.findall(GROUPED.sub("", line))).strip("0"))
+        return [re.sub("[.,]", "", number).strip("0") for number in DECIMAL.findall(GROUPED.sub("", line))]
     return sorted("".join(map(str, numbers)).replace("0", ""))
 
 
