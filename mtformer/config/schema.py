@@ -24,7 +24,7 @@ class TokenizerConfig(Section):
     """Vocabulary size, including special pieces (per side if not joint)."""
     joint: bool = True
     """Use one tokenizer for both languages."""
-    character_coverage: Annotated[float, Field(ge=0.9, le=1.0)] = 1.0
+    character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Share of the characters in the training text that the vocabulary covers; use 0.9995 for Japanese or Chinese."""
     byte_fallback: bool = False
     """Encode unknown characters as bytes, so that there are no unknown tokens (uses 256 pieces)."""

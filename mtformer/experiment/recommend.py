@@ -22,7 +22,7 @@ MAX_PAIRS = 1_000_000
 CHARACTERS_PER_TOKEN = 4.5
 PIECES_PER_WORD = 0.4
 """Maximum vocabulary size per distinct word: small texts with few different words have no more pieces."""
-PIECES_PER_LETTER = 1.25
+PIECES_PER_LETTER = 1.1
 """Minimum vocabulary size per special piece or distinct character."""
 WARMUP_SHARE, VALIDATIONS, AVERAGED = 0.03, 20, 4
 
@@ -94,7 +94,7 @@ def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
     size = next(size for size in SIZES if corpus.pairs <= size.max_pairs)
     tokens = corpus.pairs * (corpus.characters / CHARACTERS_PER_TOKEN + 1)
     max_steps = max(100, round(size.epochs * tokens / size.step_tokens, -2))
-    vocab_size = min(size.vocab_size, max(100, PIECES_PER_WORD * corpus.words))
+    vocab_size = min(size.vocab_size, max(16, PIECES_PER_WORD * corpus.words))
     return {
         "tokenizer": {"vocab_size": int(max(vocab_size, PIECES_PER_LETTER * corpus.fewest_pieces))},
         "model": {

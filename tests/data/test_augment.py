@@ -132,6 +132,12 @@ def test_a_final_stop_is_removed_from_both_sides(src: str, tgt: str, expected: t
     assert drop_final_stop(src, tgt) == expected
 
 
+def test_symbols_and_addresses_keep_their_case() -> None:
+    for word in ("<person>", "https://a.org", "a@b.org"):
+        pair = (f"Tom met {word}.", f"Tom traf {word}.")
+        assert set(noisy_pairs([pair] * 50, case=0.99)) == {pair}
+
+
 def test_the_share_of_pairs_without_a_final_stop() -> None:
     found = noisy_pairs([("One.", "Eins.")] * 2000, final_stop=0.3)
     assert set(found) == {("One.", "Eins."), ("One", "Eins")}

@@ -102,6 +102,14 @@ def test_the_vocabulary_fits_a_text_with_few_words(write: Write, tmp_path: Path)
     train_tokenizer([*sources, *targets], config.tokenizer, tmp_path / "model")
 
 
+@pytest.mark.parametrize("lines", [[f"yes yes {n}" for n in range(40)], [src for src, _ in make_pairs(3, seed=1)]])
+def test_the_vocabulary_fits_a_tiny_or_repetitive_text(lines: list[str], write: Write, tmp_path: Path) -> None:
+    given = write("\n".join(lines) + "\n", "\n".join(lines) + "\n")
+    values = recommend(measure(given))
+    config = Config.model_validate({"data": given.data.model_dump(), **values})
+    train_tokenizer(lines, config.tokenizer, tmp_path / "model")
+
+
 def test_the_vocabulary_has_all_characters_and_fits_text_without_spaces(write: Write, tmp_path: Path) -> None:
     random = Random(1)
     words = [chr(0x4E00 + number) + chr(0x5000 + number) + "の" for number in range(300)]

@@ -58,7 +58,7 @@ def add_noise(src: str, tgt: str, config: NoiseConfig, random: np.random.Generat
         src = " ".join(compress(words, is_kept.tolist())) or src  # keep at least one word
     if config.typos:
         src = add_typos(src, config.typos, random)
-    if config.case and random.random() < config.case:
+    if config.case and random.random() < config.case and not re.search("[<>@/]", src + tgt):
         change = (str.upper, title_case, None)[random.integers(3)]
         src, tgt = change_case(src, tgt, change) if change is not None else (src.lower(), tgt)
     if config.final_stop and random.random() < config.final_stop:
