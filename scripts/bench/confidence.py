@@ -73,7 +73,7 @@ def judged(fitted: Sequence[Row], measured: Sequence[Row]) -> list[Judged]:
     return [
         (
             calibration.rate(source, one).confidence or 0.0,
-            one.log_probability / max(1, one.length),
+            one.log_probability / max(1, len(one.pieces)),
             chrf >= GOOD_CHRF,
             chrf <= worst,
         )
