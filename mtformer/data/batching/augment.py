@@ -64,7 +64,7 @@ def add_noise(src: str, tgt: str, config: NoiseConfig, random: np.random.Generat
     if config.final_stop and random.random() < config.final_stop:
         src, tgt = drop_final_stop(src, tgt)
     if config.copies and random.random() < config.copies:
-        text = str(random.choice(texts_to_copy(random)))
+        text = str(random.choice([*texts_to_copy(random).values()]))
         form = "{0} {1}" if random.random() < 0.5 else "{1} {0}"
         src, tgt = form.format(src, text), form.format(tgt, text)
     return src, tgt
@@ -86,15 +86,16 @@ def drop_final_stop(src: str, tgt: str) -> tuple[str, str]:
     return (short, short_tgt) if short != src else (src, tgt)
 
 
-def texts_to_copy(random: np.random.Generator) -> tuple[str, str, str, str, str]:
-    """Return a frequent emoji or up to three others, and a URL, e-mail address, whole number and date."""
+def texts_to_copy(random: np.random.Generator) -> dict[str, str]:
+    """Return random texts by the row of `exam` that adds them; emoji: a frequent one, or up to three others."""
     others = "".join(map(chr, random.integers(0x1F300, 0x1F650, random.integers(1, 4)).tolist()))
     emoji = str(random.choice([*EMOJI])) if random.random() < 0.5 else others
     name = "".join(random.choice([*string.ascii_lowercase], 12))
     url, email = f"https://{name[:6]}.com/{name[6:]}", f"{name[:6]}@{name[6:]}.org"
     number = str(random.integers(10 ** random.integers(1, 7)))
-    date = [f"{random.integers(1, 29):02}", f"{random.integers(1, 13):02}", str(random.integers(1950, 2050))]
-    return emoji, url, email, number, str(random.choice([*"-./"])).join(date[:: random.choice([1, -1])])
+    parts = [f"{random.integers(1, 29):02}", f"{random.integers(1, 13):02}", str(random.integers(1950, 2050))]
+    date = str(random.choice([*"-./"])).join(parts[:: random.choice([1, -1])])
+    return {"emoji": emoji, "urls": url, "emails": email, "numbers": number, "dates": date}
 
 
 def add_typos(line: str, share: float, random: np.random.Generator) -> str:
