@@ -61,6 +61,7 @@ def test_scripts_have_valid_syntax(script: Path) -> None:
     [
         ("scripts/multi30k.sh", 2, "usage: bash scripts/multi30k.sh FOLDER "),
         ("scripts/multi30k.sh nowhere", 2, "usage: bash scripts/multi30k.sh FOLDER "),
+        ("scripts/multi30k_best.sh nowhere", 2, "usage: bash scripts/multi30k_best.sh FOLDER [OUTPUT]"),
         ("scripts/studies.sh", 2, "usage: bash scripts/studies.sh FOLDER "),
         ("scripts/robustness.sh much", 2, "usage: bash scripts/robustness.sh [SHARE]"),
         ("scripts/studies.sh /", 1, "error: .venv exists but was not created by this script; move it away"),
@@ -97,6 +98,21 @@ def test_multi30k_sh_trains(repository: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert RunDir(tmp_path / "run").steps() == [2]
     assert "test_2016_flickr" in done.stdout
+
+
+def test_multi30k_best_sh_distills_two_teachers(repository: Path, tmp_path: Path) -> None:
+    prepare(repository, ".venv", ".", python="#!/bin/sh\n", mtformer=RECORD)
+    done = bash(tmp_path, repository / "scripts" / "multi30k_best.sh", tmp_path, "best", CALLS=tmp_path / "calls")
+    assert done.returncode == 0, done.stderr
+    show, *calls = (tmp_path / "calls").read_text().splitlines()
+    assert show.startswith("config show configs/multi30k_en_de_best.yaml data.train=[{src: ")
+    out = tmp_path / "best"
+    config = out / "multi30k_en_de_best.yaml"
+    assert calls == [
+        *(f"train {config} --run-dir {out}/teacher{n} --resume auto training.seed={n}" for n in (1, 2)),
+        f"distill {out}/teacher1 {out}/teacher2 --config {config} --run-dir {out}/student",
+    ]
+    assert config.is_file()
 
 
 @pytest.mark.parametrize(("status", "share"), [(0, 1.0), (1, 0.5)])
