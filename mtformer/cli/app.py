@@ -27,12 +27,10 @@ SECONDS_TO_WAIT = 3.0
 INTERRUPTED = 130
 LONG_SPIN, SHORT_SPIN = "10000000", "3000"
 """How often waiting OpenMP threads (GNU) check for work before they sleep: in training on idle cores, and otherwise."""
-SHARED_CORES = 0.3
-"""Number of cores in use from which the cores count as shared."""
+SHARED_CORES = 0.3  # number of cores in use from which the cores count as shared
 SAMPLE_SECONDS = 0.2
 TRAINING = ("train", "adapt", "distill")
-BROKEN_PIPE = 141
-"""Exit code that a shell reports for a process terminated by SIGPIPE."""
+BROKEN_PIPE = 141  # exit code that a shell reports for a process terminated by SIGPIPE
 
 OUT_OF_MEMORY = re.compile(
     "allocate memory|out of memory|bad_alloc|failed to map segment|size calculation overflowed", re.IGNORECASE

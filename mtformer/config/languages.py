@@ -9,6 +9,8 @@ from pydantic import AfterValidator
 
 WITHOUT_SPACES = frozenset(["bo", "dz", "ja", "khb", "km", "lo", "lzh", "my", "nod", "th", "wuu", "yue", "zh"])
 """Languages whose words are not separated by spaces."""
+MANY_CHARACTERS = frozenset(["ja", "ko", "lzh", "wuu", "yue", "zh"])
+"""Languages with thousands of characters; they often write numbers with characters (二十五), or count years by eras."""
 _TABLE = resources.files(__package__).joinpath("languages.tsv").read_text(encoding="utf-8")
 _ROWS = [line.split("\t") for line in _TABLE.splitlines() if not line.startswith("#")]
 NAMES = {code: [name, *" ".join(others).split()] for code, _, name, *others in _ROWS}

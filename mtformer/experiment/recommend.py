@@ -4,12 +4,13 @@
 steps does not depend on the device: on a slow one, `training.max_minutes` shortens the training.
 """
 
+import sys
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mtformer.config.languages import WITHOUT_SPACES, base_code
+from mtformer.config.languages import MANY_CHARACTERS, WITHOUT_SPACES, base_code
 from mtformer.config.loading import leaves
 from mtformer.config.schema import Config
 from mtformer.config.yaml_text import dotted
@@ -24,6 +25,8 @@ PIECES_PER_WORD = 0.4
 """Maximum vocabulary size per distinct word: small texts with few different words have no more pieces."""
 PIECES_PER_LETTER = 1.1
 """Minimum vocabulary size per special piece or distinct character."""
+COVERAGE = 0.9995
+"""Maximum `tokenizer.character_coverage` for languages with thousands of characters; rare ones become bytes."""
 WARMUP_SHARE, VALIDATIONS, AVERAGED = 0.03, 20, 4
 
 
@@ -61,13 +64,16 @@ class CorpusSize(NamedTuple):
     words: int
     """Number of distinct words of both sides, without numbers; of pairs of letters in languages without spaces."""
     fewest_pieces: int
-    """Number of special pieces and distinct characters, which each vocabulary has."""
+    """Number of special pieces, bytes and distinct characters, which each vocabulary has."""
+    character_coverage: float
+    byte_fallback: bool
 
 
 def measure(config: Config) -> CorpusSize:
     """Return the size of all training corpora, without filters; raise DataError if there are no pairs."""
-    data, pairs, characters = config.data, 0, 0.0
-    words, letters = ([set[str]()] * 2 if config.tokenizer.joint else [set[str](), set[str]()] for _ in range(2))
+    data, tokenizer, pairs, characters = config.data, config.tokenizer, 0, 0.0
+    words = [set[str]()] * 2 if tokenizer.joint else [set[str](), set[str]()]
+    counts = np.zeros((2 - tokenizer.joint, sys.maxunicode + 1), np.int64)  # of each character, per tokenizer
     for source in data.sources:
         rows = islice(read_pairs(source, data), MAX_PAIRS - pairs)
         while some := list(islice(rows, 10_000)):
@@ -75,18 +81,24 @@ def measure(config: Config) -> CorpusSize:
             sides = list(zip(data.languages(source), zip(*some, strict=True), strict=True))
             lengths = [Alphabet(language).count(lines).length for language, lines in sides]
             characters += float(np.maximum(*lengths).clip(max=CHARACTERS_PER_TOKEN * data.filters.max_tokens).sum())
-            for (language, lines), own, own_letters in zip(sides, words, letters, strict=True):
-                own_letters.update(*lines)
+            for side, ((language, lines), own) in enumerate(zip(sides, words, strict=True)):
+                codes = np.frombuffer("".join(lines).encode("utf-32-le"), np.uint32)
+                counts[side % len(counts)] += np.bincount(codes, minlength=counts.shape[1])
                 if base_code(language) in WITHOUT_SPACES:
                     own.update(line[place : place + 2] for line in lines for place in range(len(line)))
                 else:
                     own.update(*map(str.split, lines))
     if not pairs:
         raise DataError("the training corpus is empty")
-    fewest = 4 + max(map(len, letters)) + 256 * config.tokenizer.byte_fallback + len(config.tokenizer.user_symbols)
+    has_many = not MANY_CHARACTERS.isdisjoint(base_code(one) for pair in data.directions for one in pair)
+    coverage = min(tokenizer.character_coverage, COVERAGE if has_many else 1.0)
+    byte_fallback = tokenizer.byte_fallback or coverage < 1
+    reached = np.cumsum(-np.sort(-counts), axis=1)
+    num_characters = 1 + np.count_nonzero(reached < coverage * reached[:, -1:], axis=1).max()
+    fewest = 4 + int(num_characters) + 256 * byte_fallback + len(tokenizer.user_symbols)
     pairs_of_both = min(MAX_PAIRS, pairs * (2 if data.both_directions else 1))
     num_words = min(sum(not any(map(str.isdigit, word)) for word in own) for own in words)
-    return CorpusSize(pairs_of_both, characters / pairs, num_words, fewest)
+    return CorpusSize(pairs_of_both, characters / pairs, num_words, fewest, coverage, byte_fallback)
 
 
 def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
@@ -96,7 +108,11 @@ def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
     max_steps = max(100, round(size.epochs * tokens / size.step_tokens, -2))
     vocab_size = min(size.vocab_size, max(16, PIECES_PER_WORD * corpus.words))
     return {
-        "tokenizer": {"vocab_size": int(max(vocab_size, PIECES_PER_LETTER * corpus.fewest_pieces))},
+        "tokenizer": {
+            "vocab_size": int(max(vocab_size, PIECES_PER_LETTER * corpus.fewest_pieces)),
+            "character_coverage": corpus.character_coverage,
+            "byte_fallback": corpus.byte_fallback,
+        },
         "model": {
             "d_model": size.d_model,
             "num_heads": max(4, size.d_model // 64),

@@ -10,14 +10,11 @@ from mtformer.experiment.runs import RunContents
 from mtformer.report.tables import Systems, describe_changes, resumes
 from mtformer.training.figures import FIGURES, TrainingFigure
 
-LEFT, RIGHT, TOP, BOTTOM = 44, 396, 8, 206
-"""Bounds of the plot area in the SVG of a chart."""
-NUM_COLORS = 6
-"""Number of curve colors in base.css."""
+LEFT, RIGHT, TOP, BOTTOM = 44, 396, 8, 206  # bounds of the plot area in the SVG of a chart
+NUM_COLORS = 6  # number of curve colors in base.css
 DASHES = ("none", "7 3", "2 2", "7 2 2 2", "14 4", "5 6")
 """Dash patterns, so that curves can be distinguished without color."""
-MAX_POINTS = 300
-"""Maximum number of points of a curve; neighboring points of a longer curve are averaged."""
+MAX_POINTS = 300  # maximum number of points of a curve; neighboring points of a longer curve are averaged
 MAX_MARKERS = 15
 MAX_TICKS = 5
 UNITS = {"G": 1e9, "M": 1e6, "k": 1e3}

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 
 from mtformer.config.schema import TrainingConfig
 
-FIRST_STEPS = 5
-"""Number of first steps of a process that are not timed, because they are slower."""
+FIRST_STEPS = 5  # number of first steps of a process that are not timed, because they are slower
 PLANNED_AFTER = 0.03
 """The number of steps is set at the first log line or validation after this share of the time or the warmup."""
 MAX_WARMUP_SHARE = 0.2
 Plans = Mapping[int, int]
 """Planned numbers of steps, by the step of the plan."""
-TOLERANCE = 0.02
-"""A planned number of steps changes if the number of remaining steps differs by more than this share."""
+TOLERANCE = 0.02  # a planned number of steps changes if the number of remaining steps differs by more than this share
 
 
 def relative_cost(config: TrainingConfig, first: int, last: int) -> float:

@@ -36,7 +36,10 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_pairs_characters_and_words_are_counted(write: Write) -> None:
-    assert measure(write("a b\na\n", "a b c\nwxyz\n")) == CorpusSize(pairs=2, characters=4.5, words=4, fewest_pieces=12)
+    expected = CorpusSize(
+        pairs=2, characters=4.5, words=4, fewest_pieces=12, character_coverage=1.0, byte_fallback=False
+    )
+    assert measure(write("a b\na\n", "a b c\nwxyz\n")) == expected
     assert measure(write("a b\na\n", "a b c\nwxyz\n", both_directions=True, language_tags="source")).pairs == 4
 
 
@@ -76,21 +79,24 @@ def test_an_empty_corpus_is_refused(write: Write) -> None:
 @pytest.mark.parametrize("number", range(len(SIZES)))
 def test_each_size_gives_a_valid_config(number: int) -> None:
     size = SIZES[number]
-    values = recommend(CorpusSize(size.max_pairs, 60.0, 100_000, 100))
+    values = recommend(CorpusSize(size.max_pairs, 60.0, 100_000, 100, 1.0, False))
     config = Config.model_validate({"data": {"src_lang": "en", "tgt_lang": "de"}, **values})
     assert config.model.d_model == size.d_model
     assert config.tokenizer.vocab_size == size.vocab_size
     assert config.training.max_steps // config.training.validate_every == pytest.approx(20, abs=1)
     assert differences(config, values) == "no changes"
     if number:
-        assert recommend(CorpusSize(SIZES[number - 1].max_pairs + 1, 60.0, 100_000, 100))["model"] == values["model"]
+        assert (
+            recommend(CorpusSize(SIZES[number - 1].max_pairs + 1, 60.0, 100_000, 100, 1.0, False))["model"]
+            == values["model"]
+        )
 
 
 def test_the_number_of_steps_gives_the_number_of_epochs() -> None:
-    training = recommend(CorpusSize(29_000, 63.0, 100_000, 100))["training"]
+    training = recommend(CorpusSize(29_000, 63.0, 100_000, 100, 1.0, False))["training"]
     tokens = 29_000 * (63 / 4.5 + 1)
     assert training["max_steps"] * training["step_tokens"] / tokens == pytest.approx(SIZES[1].epochs, rel=0.02)
-    assert recommend(CorpusSize(1, 1.0, 1, 100))["training"]["max_steps"] == 100
+    assert recommend(CorpusSize(1, 1.0, 1, 100, 1.0, False))["training"]["max_steps"] == 100
 
 
 def test_the_vocabulary_fits_a_text_with_few_words(write: Write, tmp_path: Path) -> None:
@@ -124,8 +130,30 @@ def test_the_vocabulary_has_all_characters_and_fits_text_without_spaces(write: W
         assert size.characters == pytest.approx(6 * 3.5 + 3 * 2 if language == "ja" else 9)
 
 
+@pytest.mark.parametrize("joint", [True, False])
+def test_rare_characters_of_languages_with_many_become_bytes(joint: bool, write: Write, tmp_path: Path) -> None:
+    random = Random(1)
+    frequent, rare = ([chr(start + number) for number in range(600)] for start in (0x4E00, 0x5000))
+    lines = ["".join(random.choices(frequent, k=1000)) for _ in range(1900)]
+    lines[:100] = [line[:-3] + "".join(random.choices(rare, k=3)) for line in lines[:100]]  # 0.016 percent
+    text = "\n".join(lines) + "\n"
+    given = write(text, "a b\n" * len(lines), src_lang="zh", filters={"max_tokens": 1000})
+    given = given.model_copy(update={"tokenizer": given.tokenizer.model_copy(update={"joint": joint})})
+    size = measure(given)
+    assert (size.character_coverage, size.byte_fallback) == (0.9995, True)
+    assert 590 < size.fewest_pieces - 4 - 256 <= 603
+    values = recommend(size)["tokenizer"]
+    assert values["byte_fallback"]
+    own = given.model_copy(update={"tokenizer": given.tokenizer.model_copy(update={"character_coverage": 0.99})})
+    assert measure(own).character_coverage == 0.99, "a lower one is kept"
+    english = given.model_copy(update={"data": given.data.model_copy(update={"src_lang": "en"})})
+    size = measure(english)
+    assert (size.character_coverage, size.byte_fallback) == (1.0, False)
+    assert size.fewest_pieces - 4 >= len(set(text) - {"\n"})
+
+
 def test_differences_are_overrides() -> None:
-    values = recommend(CorpusSize(29_000, 63.0, 100_000, 100))
+    values = recommend(CorpusSize(29_000, 63.0, 100_000, 100, 1.0, False))
     config = Config.model_validate({"data": {"src_lang": "en", "tgt_lang": "de"}, **values})
     other = config.model_copy(update={"model": config.model.model_copy(update={"dropout": 0.01, "d_ff": 7})})
     assert differences(other, values) == f"model.d_ff={config.model.d_ff} model.dropout={config.model.dropout}"

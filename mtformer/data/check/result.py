@@ -11,14 +11,11 @@ from typing import Any, TypeVar
 from mtformer.data.corpus.readers import BROKEN, CRLF, INVALID, SHORT
 from mtformer.data.data_report import UNUSUAL
 
-NUM_EXAMPLES = 10
-"""Maximum number of examples per finding."""
+NUM_EXAMPLES = 10  # maximum number of examples per finding
 OUTLIER_DEVIATIONS = 3.5
 """Outlier limit in robust standard deviations (1.4826 x median absolute deviation; Iglewicz and Hoaglin 1993)."""
-MIN_OUTLIER_FACTOR = 2.0
-"""Values within this factor of the median are never outliers."""
-RATIO_STEP = 0.02
-"""Bin width of the logarithm of length ratios."""
+MIN_OUTLIER_FACTOR = 2.0  # values within this factor of the median are never outliers
+RATIO_STEP = 0.02  # bin width of the logarithm of length ratios
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 NUM_BINS, RATIO_STEPS_PER_BIN = 40, 6
 UNITS = ("characters", "words", "tokens")

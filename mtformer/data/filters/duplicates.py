@@ -18,14 +18,11 @@ from mtformer.data.data_report import Columns
 
 BUCKET_KEYS = 1 << 20
 """Number of keys compared in memory at a time (40 MB); larger in corpora of more than 500 million pairs."""
-MOST_IN_MEMORY = 1 << 18
-"""Maximum length of a sorted array of keys in memory."""
+MOST_IN_MEMORY = 1 << 18  # maximum length of a sorted array of keys in memory
 MERGED_AT_ONCE = 1 << 13
 """Number of keys of the first array in a write: Linux caches larger writes in larger parts, and maps whole parts."""
-KEYS_AT_ONCE = 512
-"""Number of keys that are looked up before memory is released; each may load 64 KB of a file."""
-MOST_BUCKETS = 512
-"""Maximum number of open files."""
+KEYS_AT_ONCE = 512  # number of keys that are looked up before memory is released; each may load 64 KB of a file
+MOST_BUCKETS = 512  # maximum number of open files
 
 Keys = NDArray[np.uint64]
 Mask = NDArray[np.bool_]

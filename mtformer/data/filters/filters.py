@@ -27,17 +27,13 @@ REASONS = (
 )  # fmt: skip
 """Reasons for removal in the order of checks; the first is counted. Invalid lines are errors except in `data clean`."""
 
-RATIO_FROM_TOKENS = 10
-"""The length ratio is checked if the longer side has more tokens than this."""
-FROM_LETTERS = 10
-"""Script and identified language are checked on sides with at least this number of letters."""
-VARIANCE = 6.8
-"""Variance of the length difference of translations per character (Gale and Church 1993, section 3.3)."""
+RATIO_FROM_TOKENS = 10  # the length ratio is checked if the longer side has more tokens than this
+FROM_LETTERS = 10  # script and identified language are checked on sides with at least this number of letters
+VARIANCE = 6.8  # variance of the length difference of translations per character (Gale and Church 1993, section 3.3)
 RATIO_DEVIATION, RATIO_DEVIATION_IF_DENSE = 0.15, 0.25
 """Standard deviation of length ratios between languages; the second if one is unknown or has a script of `WEIGHTS`."""
 
-FIRST_WORDS = 8
-"""Number of words at the start of a line that are looked up before the rest."""
+FIRST_WORDS = 8  # number of words at the start of a line that are looked up before the rest
 
 TAGS = (
     "a|abbr|address|article|b|big|blockquote|body|br|button|center|cite|code|dd|del|div|dl|dt|em|embed|font|footer|form|"

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from decimal import Decimal
 
-from mtformer.config.languages import base_code
+from mtformer.config.languages import MANY_CHARACTERS, base_code
 
 DIGITS = re.compile(r"\d{1,18}")
 DECIMAL = re.compile(r"\d{1,18}(?:[.,]\d{1,18})*")
@@ -24,13 +24,11 @@ SPELLED_OUT = 12
 """Numbers up to this are often spelled out, as are round numbers (20, 100, 3000); trailing zeros are ignored."""
 CALENDARS = (543, 621, 622, -543, -621, -622, -1911)
 """Years from the Gregorian calendar to those of Buddhists, Iran (in both directions) and Taiwan."""
-CHARACTER_LANGUAGES = frozenset(["ja", "ko", "lzh", "wuu", "yue", "zh"])
-"""Languages that often write numbers with characters (二十五), or count years by eras."""
 
 
 def writes_digits(languages: Iterable[str]) -> bool:
     """Return True if all of these languages write nearly all numbers with digits."""
-    return not CHARACTER_LANGUAGES.intersection(map(base_code, languages))
+    return not MANY_CHARACTERS.intersection(map(base_code, languages))
 
 
 def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False) -> bool:
