@@ -32,8 +32,7 @@ CHECKSUMS = "checksums.json"
 LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)\w*", re.DOTALL)
 FOREIGN_SECONDS = 24 * 3600
 """Age at which temporary files from another machine, whose processes cannot be checked, are deleted."""
-MOST_BYTES = 100_000_000
-"""Maximum size of a config, JSON file or tokenizer in bytes."""
+MOST_BYTES = 100_000_000  # maximum size of a config, JSON file or tokenizer in bytes
 
 
 class DamagedError(CheckpointError):

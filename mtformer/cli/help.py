@@ -15,8 +15,7 @@ DATA = json.loads(Path(__file__).with_name("help.json").read_text(encoding="utf-
 PANEL_OF = {name: panel for panel, names in DATA["panels"].items() for name in names}
 METAVAR_OF = {name: metavar for metavar, names in DATA["metavars"].items() for name in names}
 METAVAR_OF_TYPE = {Path: "FILE", int: "N", float: "X"}
-MOST_IN_ONE_PANEL = 10
-"""Commands with more parameters show their options in several panels."""
+MOST_IN_ONE_PANEL = 10  # commands with more parameters show their options in several panels
 
 
 class _Help:

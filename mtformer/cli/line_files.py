@@ -16,8 +16,7 @@ from mtformer.data.corpus.readers import BOM, SUFFIXES, create_bytes, open_bytes
 from mtformer.errors import DataError, log
 from mtformer.files import atomic_file, file_sha256, locked, read_json, sync, write_text
 
-LINES_AT_ONCE = 2000
-"""Maximum number of lines that are read, sorted by length and translated together, to limit memory."""
+LINES_AT_ONCE = 2000  # maximum number of lines that are read, sorted by length and translated together, to limit memory
 BYTES_AT_ONCE = 1 << 20
 SIGNATURES = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh", b"\xff\xfe", b"\xfe\xff")
 """First bytes of gzip, xz, zstd, bzip2 and UTF-16 (in either byte order)."""

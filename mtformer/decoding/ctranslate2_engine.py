@@ -27,12 +27,10 @@ from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
 PRECISIONS = {None: "default", "auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 """The library's name of each precision."""
-BATCHES_AHEAD = 2 * MAX_WORKERS
-"""Maximum number of batches queued for the workers."""
+BATCHES_AHEAD = 2 * MAX_WORKERS  # maximum number of batches queued for the workers
 BATCH_TOKENS = 512
 """Batch size of a worker: source tokens, including padding, times the number of beams; 1024 takes 10 % longer."""
-SCORED_TOKENS = 2048
-"""Source tokens, including padding, in a batch of `score`."""
+SCORED_TOKENS = 2048  # source tokens, including padding, in a batch of `score`
 OPTIONS = {"batch_type": "tokens", "max_input_length": 0}
 """Options of all calls: batch sizes are in tokens, and the library does not cut sources."""
 NO_PENALTY = 1e-9

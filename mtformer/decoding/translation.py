@@ -23,8 +23,7 @@ REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE = "repetition", "length limit", "
 FEWER_SENTENCES, NUMBERS, LOST_ADDRESS = "fewer sentences", "other numbers", "lost URL or e-mail address"
 """Values of `Translation.flags`."""
 REPAIRED, LOST = "repaired tags", frozenset((NUMBERS, LOST_ADDRESS))
-MISSING = "missing"
-"""Prefix of flags that name a phrase, as in `missing: phrase`."""
+MISSING = "missing"  # prefix of flags that name a phrase, as in `missing: phrase`
 MEANINGS = {
     MISSING: "lack{} a required phrase",
     REPETITION: "contain{} a repetition",

@@ -13,8 +13,7 @@ from mtformer.evaluation.scores import METRICS, MetricName
 from mtformer.evaluation.significance import Counts, Estimate, Measure, PairedTests, estimate
 from mtformer.evaluation.systems import Material, System, distinguishes
 
-LENGTHS = (10, 20, 30, 40, 50, 60)
-"""Source lengths at which a new bucket begins."""
+LENGTHS = (10, 20, 30, 40, 50, 60)  # source lengths at which a new bucket begins
 LONG_WORDS = 20
 """Mean number of characters per word above which a language is assumed not to separate words with spaces."""
 

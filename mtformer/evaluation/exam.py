@@ -41,16 +41,12 @@ TAG = re.compile(r"</?\w[^<>]*>")
 EMOJI = re.compile("[\u2600-\u27bf\U0001f300-\U0001faff]")
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}")
-TYPOS = 0.2
-"""Share of words with a typo."""
-RARE_SCRIPT = 0x13A0
-"""First of the 85 letters of the Cherokee script, which hardly any training corpus contains."""
-WEAK_LINK = 0.2
-"""Largest share of attention on one source word below which an output word counts as unaligned."""
+TYPOS = 0.2  # share of words with a typo
+RARE_SCRIPT = 0x13A0  # first of the 85 letters of the Cherokee script, which hardly any training corpus contains
+WEAK_LINK = 0.2  # largest share of attention on one source word below which an output word counts as unaligned
 LONG_RATIO, LONG_MARGIN = 2, 10
 """A translation is too long if it has more than twice the expected number of characters, plus ten."""
-SMALL_BATCH = 7
-"""Number of lines per call in the row `batches`."""
+SMALL_BATCH = 7  # number of lines per call in the row `batches`
 
 
 def _add(src: str, ref: str, text: str) -> Pair:

@@ -45,8 +45,7 @@ from mtformer.training.checkpoint import save_averaged
 from mtformer.training.optimizer import learning_rate
 from mtformer.weights import read_weights
 
-DEV_PAIRS = 500
-"""Maximum number of new pairs that are held out as dev set, one in ten, if no dev file is given."""
+DEV_PAIRS = 500  # maximum number of new pairs that are held out as dev set, one in ten, if no dev file is given
 MIN_PAIRS = 50
 MIN_STEPS, STEPS_PER_ROOT = 1000, 35.0
 """Minimum number of steps, and number of steps divided by the square root of the number of new pairs.
@@ -56,19 +55,16 @@ Fewer steps forget more: the learning rate first rises, and the old text needs t
 MANY_PAIRS = 4000
 """From this number of new pairs on, there is one old target token for each new one; for half of it there are two, and
 for a third or fewer three, because the model forgets more (docs/benchmarks.md)."""
-MAX_BATCH = 4096
-"""Maximum number of tokens in a batch, most of which would be repetitions of a small new text."""
+MAX_BATCH = 4096  # maximum number of tokens in a batch, most of which would be repetitions of a small new text
 RATE = 0.25
 """Peak learning rate divided by that of the model's own training; an adapted model is adapted again with the same."""
-ADAPTED = "bleu new"
-"""`training.best_metric` of adapted models."""
+ADAPTED = "bleu new"  # `training.best_metric` of adapted models
 DEFAULTS = (
     *("max_epochs", "max_minutes", "step_tokens", "accumulation_steps", "patience", "average_last", "ema_decay"),
     *("consistency", "consistency_weight", "consistency_start", "cutoff"),
 )
 """Keys of `training` that get their default values."""
-SHARES = tuple(tenths / 10 for tenths in range(11))
-"""Shares of the new weights that are tried."""
+SHARES = tuple(tenths / 10 for tenths in range(11))  # shares of the new weights that are tried
 
 
 class Point(NamedTuple):

@@ -31,8 +31,7 @@ COMPILES_ON = "cuda"
 COMPILE_SECONDS, COMPILE_GAIN = 240, 0.1
 """Assumed time to compile a model on CUDA, and share of the training time that compiling saves (not measured yet)."""
 BYTES_OF_WEIGHT = 4
-BYTES_OF_CHECKPOINT = 12
-"""Bytes per parameter: the weight and two Adam moments in float32."""
+BYTES_OF_CHECKPOINT = 12  # bytes per parameter: the weight and two Adam moments in float32
 
 
 class MemoryCheck(NamedTuple):

@@ -18,13 +18,11 @@ from mtformer.data.corpus.sources import read_pairs
 from mtformer.data.filters.scripts import Alphabet
 from mtformer.errors import DataError
 
-MAX_PAIRS = 1_000_000
-"""Number of pairs after which a corpus is not read any further."""
+MAX_PAIRS = 1_000_000  # number of pairs after which a corpus is not read any further
 CHARACTERS_PER_TOKEN = 4.5
 PIECES_PER_WORD = 0.4
 """Maximum vocabulary size per distinct word: small texts with few different words have no more pieces."""
-PIECES_PER_LETTER = 1.1
-"""Minimum vocabulary size per special piece or distinct character."""
+PIECES_PER_LETTER = 1.1  # minimum vocabulary size per special piece or distinct character
 COVERAGE = 0.9995
 """Maximum `tokenizer.character_coverage` for languages with thousands of characters; rare ones become bytes."""
 WARMUP_SHARE, VALIDATIONS, AVERAGED = 0.03, 20, 4

@@ -40,8 +40,7 @@ from mtformer.run_dir import RunDir
 LONGEST_NAME = 120
 """Maximum length of a run name in characters. File systems allow 255 bytes; files next to a run have longer names."""
 SEED = "training.seed"
-NAME = "name"
-"""The only key in a variant that is not a config key."""
+NAME = "name"  # the only key in a variant that is not a config key
 SAFE_NAME = re.compile(r"(?!.*\.(log|json)$)[A-Za-z0-9][A-Za-z0-9._+=-]*")  # a.log is the log of the run a
 
 

@@ -36,8 +36,7 @@ INTERVALS = {"validate_every": 7, "log_every": 4}
 """Validations occur before the stop, after it and at the end; one log interval includes the stop."""
 REPRODUCED_STEPS = 50
 SECONDS = ("seconds", "seconds_before")
-SOURCE = re.compile(r"data\.(train|corpora|dev|test)\.")
-"""Keys of sources, which cannot be set to null."""
+SOURCE = re.compile(r"data\.(train|corpora|dev|test)\.")  # keys of sources, which cannot be set to null
 
 Part = Callable[[Config, Path, int | None], None]
 """Function (config, run directory, stop step) that starts or resumes the run and trains to that step or the end."""

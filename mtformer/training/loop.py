@@ -114,8 +114,6 @@ class Trainer:
         before = meta["made_with"]
         other = {key: [before.get(key), value] for key, value in self.made_with.items() if before.get(key) != value}
         self.resumed = {"time": utc_now(), "changes": {**config_changes, **jump, **other}}
-        if checkpoint is not None:
-            log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
 
     def _jump(self, cause: str) -> dict[str, Any]:
         """Log and return the change of the learning rate of the current step by a changed schedule, if it is large."""
@@ -171,6 +169,8 @@ class Trainer:
             self.budget = Budget(self.given, 60 * self.given.max_minutes, validation_seconds, self.plans)
         with self.stop, self.metrics:
             if self.resumed is not None:
+                if self.position.step:
+                    log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
                 prune(self.run, self.config)  # the previous process may have been killed before pruning
                 self.metrics.write("resume", self.position.step, **self.resumed)
                 if self.position.max_steps is not None and self.position.max_minutes is None:  # another limit

@@ -5,9 +5,10 @@ class except pad (Szegedy et al. 2016, section 7), whose q is 0. The loss of a t
 gradient with respect to the logits is p - q. With a bias, p = softmax(W h + b). A class with bias -inf never occurs;
 like pad, it has q = 0 and no gradient, and is not counted in V.
 
-Loss and gradient are computed in chunks in the forward pass, so memory usage does not grow with tokens x V, and the
-logits of a chunk stay in the CPU cache between the three matrix products that use them. The uniform part of q is
-constant over classes, so its part in the loss and in both gradients needs only the sums of the rows of W and of all h.
+Loss and gradient are computed in chunks in the forward pass, so memory usage does not grow with tokens x V. A chunk is
+large enough for fast matrix products; all other operations use blocks of its rows, which fit in the CPU cache. The
+uniform part of q is constant over classes, so its part in the loss and in both gradients needs only the sums of the
+rows of W and of all h.
 
 In bfloat16 and float16, the logits are rounded. If the model is confident, the gradient p_y - (1 - e) is a small
 difference of large numbers, dominated by the rounding error of the reference logit. Therefore p is float32, and the
@@ -15,15 +16,16 @@ reference logit is recomputed in float32. If it exceeds the rounded logit by d, 
 z = 1 + p_y (exp(d) - 1), and p_y becomes p_y exp(d) / z.
 
 Consistency regularization adds the divergence between two passes over the same batch. For the distributions p and q of
-a token in the first and the second pass, KL(p || q) = sum_v p_v (log p_v - log q_v). Its gradient with respect to the
-logits of p is p (log p - log q - KL(p || q)); with respect to those of q, it is q - p.
+a token in the first and the second pass, KL(p || q) = sum_v p_v (log p_v - log q_v) = E_p[d] - c, where d is the
+difference of the logits, and c that of the logarithms of their sums of exponentials. Its gradient with respect to the
+logits of p is p (d - E_p[d]); with respect to those of q, it is q - p.
 
 - R-Drop (Liang et al. 2021, arXiv 2106.14448): the mean of the losses of both passes + weight x the mean of KL(p || q)
   and KL(q || p). The paper adds the losses of both passes, so its alpha is twice the weight.
 - SimCut (Gao et al. 2022, arXiv 2206.02368): the loss of the first pass + weight x KL(p || q). In the second pass,
   random embeddings are zero. The gradient flows through both passes, which the paper found to be essential.
 
-N tokens, D width, V vocabulary, C tokens per chunk.
+N tokens, D width, V vocabulary, C tokens per chunk or block.
 """
 
 from typing import Any, NamedTuple
@@ -36,7 +38,9 @@ from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import EOS, PAD
 
 CHUNK_LOGITS = {"cpu": 4_000_000, "cuda": 128_000_000}
-"""Maximum number of logits per chunk: small enough for the CPU cache, large enough to keep a CUDA device busy."""
+"""Maximum number of logits per chunk: large enough for fast matrix products, and to keep a CUDA device busy."""
+BLOCK_LOGITS = {"cpu": 1_000_000, "cuda": 128_000_000}
+"""Maximum number of logits per block."""
 FP16_ROWS = 16_384
 """Maximum number of tokens per chunk in float16, because sums of weight gradients must not exceed 65,504."""
 
@@ -163,21 +167,61 @@ def _smoothed_classes(weight: Tensor, bias: Tensor | None, wide: torch.dtype) ->
 
 
 def _divergence(
-    log_p_CV: Tensor, p_CV: Tensor, kl_weights: tuple[float, float], real_C1: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the weighted divergences of the pairs of rows, summed, and their gradient in the memory of `log_p_CV`."""
+    logits_CV: Tensor, p_CV: Tensor, scale_C1: Tensor, kl_weights: tuple[float, float], grad_CV: Tensor
+) -> Tensor:
+    """Return the weighted divergences (C / 2, 1) of the pairs of rows; set `grad_CV` to their gradient + scale x p."""
     weight_pq, weight_qp = kl_weights
-    p, q = p_CV[::2], p_CV[1::2]
-    log_p, log_q = log_p_CV[::2], log_p_CV[1::2]
-    ratio = log_p.sub_(log_q).nan_to_num_(0.0)  # log(p / q); NaN for classes with bias -inf
-    # The memory of log q is free now: it holds the products, and then the gradient with respect to the logits of q.
-    kl_pq = torch.mul(p, ratio, out=log_q).sum(dim=1, keepdim=True)
-    kl_qp = -torch.mul(q, ratio, out=log_q).sum(dim=1, keepdim=True)
-    # weight_pq (q - p) + weight_qp q (-log(p / q) - KL(q || p))
-    torch.mul(ratio, -weight_qp, out=log_q).add_(weight_pq - weight_qp * kl_qp).mul_(q).sub_(p, alpha=weight_pq)
-    # weight_pq p (log(p / q) - KL(p || q)) + weight_qp (p - q)
-    ratio.mul_(weight_pq).add_(weight_qp - weight_pq * kl_pq).mul_(p).sub_(q, alpha=weight_qp)
-    return (weight_pq * kl_pq + weight_qp * kl_qp).where(real_C1[::2], 0).sum(), log_p_CV
+    p, q, product, d = p_CV[::2], p_CV[1::2], grad_CV[::2], grad_CV[1::2]
+    d.copy_(logits_CV[::2]).sub_(logits_CV[1::2]).nan_to_num_(0.0)  # NaN for classes with bias -inf
+    mean_p, mean_q = (torch.mul(one, d, out=product).sum(dim=1, keepdim=True) for one in (p, q))
+    kl = weight_pq * mean_p - weight_qp * mean_q
+    if weight_pq != weight_qp:
+        log_sum_C1 = logits_CV.amax(dim=1, keepdim=True) - p_CV.amax(dim=1, keepdim=True).log()
+        kl -= (weight_pq - weight_qp) * (log_sum_C1[::2] - log_sum_C1[1::2])
+    # scale p + weight_pq p (d - E_p[d]) + weight_qp (p - q), and the same for the logits of q, in the memory of d
+    offset_p, offset_q = weight_qp - weight_pq * mean_p, weight_pq + weight_qp * mean_q
+    torch.add(scale_C1[::2] + offset_p, d, alpha=weight_pq, out=product).mul_(p).sub_(q, alpha=weight_qp)
+    torch.add(scale_C1[1::2] + offset_q, d, alpha=-weight_qp, out=d).mul_(q).sub_(p, alpha=weight_pq)
+    return kl
+
+
+def _losses(
+    logits_CV: Tensor,
+    y_C1: Tensor,
+    logit_C1: Tensor,
+    mean_logit_C1: Tensor,
+    smoothing: float,
+    kl_weights: tuple[float, float] | None,
+    buffers: tuple[Tensor, Tensor],
+    with_grad: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return label-smoothed losses, negative log-likelihoods, and divergences; replace the logits by their gradient.
+
+    `logit_C1`: exact logits of the targets. `mean_logit_C1`: means over the classes of label smoothing, whose uniform
+    part the gradient lacks. The gradient of rows without a loss is not defined.
+    """
+    C, real_C1 = len(logits_CV), y_C1 != PAD
+    p_CV, grad_CV = (buffer[:C] for buffer in buffers)
+    torch.softmax(logits_CV, dim=1, dtype=p_CV.dtype, out=p_CV)
+    rounded_C1 = p_CV.gather(1, y_C1)
+    difference_C1 = (logit_C1 - logits_CV.gather(1, y_C1)).where(real_C1, 0)
+    z_C1 = 1 + rounded_C1 * difference_C1.expm1()
+    p_C1 = rounded_C1 * difference_C1.exp() / z_C1
+    least_p = torch.finfo(torch.float32).tiny
+    nll_C1 = p_C1.clamp_min(least_p).log().neg()
+    if not with_grad:  # in the validation of a diverged model, p may underflow
+        nll_C1 = nll_C1.where(p_C1 > least_p, logits_CV.amax(dim=1, keepdim=True) - logit_C1)
+    loss_C1 = (1 - smoothing) * nll_C1 + smoothing * (logit_C1 + nll_C1 - mean_logit_C1)
+    place, grad_y_C1, kl = (torch.arange(C, device=y_C1.device), y_C1[:, 0]), p_C1 + (smoothing - 1), None
+    if kl_weights is not None:
+        scale_C1 = real_C1 / z_C1
+        kl = _divergence(logits_CV, p_CV, scale_C1, kl_weights, grad_CV)
+        grad_CV[place] += (real_C1 * grad_y_C1 - scale_C1 * rounded_C1)[:, 0]
+        logits_CV.copy_(grad_CV)
+    elif with_grad:
+        torch.div(p_CV, z_C1, out=logits_CV)
+        logits_CV[place] = grad_y_C1[:, 0].to(logits_CV.dtype)  # `scatter_` would copy all of p twice
+    return loss_C1.where(real_C1, 0), nll_C1.where(real_C1, 0), kl
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -203,61 +247,42 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight = weight.new_zeros(V, D, dtype=wide) if with_grad else None
         grad_bias = bias.new_zeros(V, dtype=wide) if with_grad and bias is not None else None
         loss, nll, kl = (hidden_ND.new_zeros((), dtype=wide) for _ in range(3))
-        chunk = max(1, min(N, CHUNK_LOGITS.get(hidden_ND.device.type, CHUNK_LOGITS["cuda"]) // V))
+        device = hidden_ND.device.type
+        chunk, block = (max(1, min(N, sizes.get(device, sizes["cuda"]) // V)) for sizes in (CHUNK_LOGITS, BLOCK_LOGITS))
         if hidden_ND.dtype == torch.float16:
             chunk = min(chunk, FP16_ROWS if kl_weights is None else int(FP16_ROWS / (1 + sum(kl_weights))))
         if kl_weights is not None:
-            chunk += chunk % 2  # both rows of a pair
-        exact_N1 = None  # reference logits in float32
-        if hidden_ND.dtype != wide:
-            exact_N1 = (hidden_ND * weight[target_N]).sum(dim=1, keepdim=True)
-            exact_N1 = exact_N1 if bias is None else exact_N1 + bias[target_N, None]
+            chunk, block = chunk + chunk % 2, block + block % 2  # both rows of a pair
+        block, y_N1 = min(block, chunk), target_N.unsqueeze(1)
+        wide_ND = hidden_ND.to(wide)
+        exact_N1 = (wide_ND * weight[target_N]).sum(dim=1, keepdim=True)  # reference logits in float32
+        if bias is not None:
+            exact_N1 += bias[y_N1]
+        mean_logit_N = (wide_ND @ classes.sum_of_rows_D + classes.sum_of_biases) / classes.num_classes
+        columns = y_N1, exact_N1, mean_logit_N.unsqueeze(1)
         # All chunks share one buffer: allocating new pages takes as long as the softmax.
-        logits_buffer, p_buffer = hidden_ND.new_empty(chunk, V), hidden_ND.new_empty(chunk, V, dtype=wide)
-        log_p_buffer = torch.empty_like(p_buffer[: 0 if kl_weights is None else chunk])
-        row_C = torch.arange(chunk, device=hidden_ND.device)
+        logits_buffer, p_buffer = hidden_ND.new_empty(chunk, V), hidden_ND.new_empty(block, V, dtype=wide)
+        buffers = p_buffer, torch.empty_like(p_buffer[: 0 if kl_weights is None else block])
         for i in range(0, N, chunk):
-            h_CD, y_C1, real_C1 = hidden_ND[i : i + chunk], target_N[i : i + chunk, None], real_N1[i : i + chunk]
-            C = h_CD.size(0)
-            logits_CV = torch.mm(h_CD, weight_VD.t(), out=logits_buffer[:C])
+            h_CD = hidden_ND[i : i + chunk]
+            logits_CV = torch.mm(h_CD, weight_VD.t(), out=logits_buffer[: len(h_CD)])
             if bias is not None:
                 logits_CV += bias.to(logits_CV.dtype)
-            p_CV = torch.softmax(logits_CV, dim=1, dtype=wide, out=p_buffer[:C])
-            kl_grad_CV = None
-            if kl_weights is not None:
-                log_p_CV = torch.log_softmax(logits_CV, dim=1, dtype=wide, out=log_p_buffer[:C])
-                kl_of_chunk, kl_grad_CV = _divergence(log_p_CV, p_CV, kl_weights, with_grad_N1[i : i + chunk])
-                kl += kl_of_chunk
-            p_C1 = p_CV.gather(1, y_C1)
-            logit_C1 = logits_CV.gather(1, y_C1).to(wide)
-            if exact_N1 is not None:
-                difference_C1 = (exact_N1[i : i + chunk] - logit_C1).where(real_C1, 0)
-                z_C1 = 1 + p_C1 * difference_C1.expm1()
-                logit_C1, p_C1 = logit_C1 + difference_C1, p_C1 * difference_C1.exp() / z_C1
-                if with_grad:
-                    p_CV = torch.div(p_CV, z_C1, out=logits_CV)  # reuses the memory of the logits
-            least_p = torch.finfo(torch.float32).tiny
-            nll_C1 = p_C1.clamp_min(least_p).log().neg()
-            if not with_grad:  # in the validation of a diverged model, p may underflow
-                nll_C1 = nll_C1.where(p_C1 > least_p, logits_CV.amax(dim=1, keepdim=True).to(wide) - logit_C1)
-            lse_C1 = logit_C1 + nll_C1
-            sum_of_logits_C = h_CD.to(wide) @ classes.sum_of_rows_D + classes.sum_of_biases
-            mean_logit_C1 = sum_of_logits_C.unsqueeze(1) / classes.num_classes
-            smoothed_C1 = (1 - smoothing) * nll_C1 + smoothing * (lse_C1 - mean_logit_C1)
-            nll += nll_C1.where(real_C1, 0).sum()
-            loss += smoothed_C1.where(real_C1, 0).sum()
+            for j in range(0, len(h_CD), block):
+                logits, rows = logits_CV[j : j + block], slice(i + j, min(i + j + block, i + len(h_CD)))
+                y, exact, mean = (column[rows] for column in columns)
+                losses = _losses(logits, y, exact, mean, smoothing, kl_weights, buffers, with_grad)
+                loss, nll = loss + losses[0].sum(), nll + losses[1].sum()
+                if losses[2] is not None:
+                    kl += losses[2].where(with_grad_N1[rows][::2], 0).sum()
             if grad_hidden is None or grad_weight is None:
                 continue
-            grad_y_C = (p_C1[:, 0] + (smoothing - 1)).to(p_CV.dtype)
-            p_CV[row_C[:C], y_C1[:, 0]] = grad_y_C  # `scatter_` would copy all of p twice
-            if kl_grad_CV is not None:
-                p_CV.mul_(real_C1).add_(kl_grad_CV.to(p_CV.dtype))
-            torch.mm(p_CV, weight_VD, out=grad_hidden[i : i + chunk])
-            # Padding is masked in h (C x D), because it is smaller than p (C x V).
+            torch.mm(logits_CV, weight_VD, out=grad_hidden[i : i + chunk])
+            # Padding is masked in h (C x D), because it is smaller than the gradient of the logits (C x V).
             with_grad_C1 = with_grad_N1[i : i + chunk]
-            grad_weight += p_CV.t() @ (h_CD * with_grad_C1)
+            grad_weight += logits_CV.t() @ (h_CD * with_grad_C1)
             if grad_bias is not None:
-                grad_bias += p_CV.t() @ with_grad_C1[:, 0].to(p_CV.dtype)
+                grad_bias += logits_CV.t() @ with_grad_C1[:, 0].to(logits_CV.dtype)
         if grad_hidden is not None and grad_weight is not None:
             uniform_D = (uniform * classes.sum_of_rows_D).to(grad_hidden.dtype)
             grad_hidden = (grad_hidden - (uniform_D if kl_weights is None else uniform_D * real_N1)) * with_grad_N1

@@ -56,6 +56,7 @@ def test_divergence_and_gradients_equal_the_formula(
 ) -> None:
     """The loss of a row itself is tested in test_loss.py."""
     monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", chunk_rows * V)
+    monkeypatch.setitem(loss_module.BLOCK_LOGITS, "cpu", 5 * V)
     hidden, weight, target, bias = example(has_second_loss=kl_weights[1] > 0)
     inputs = (hidden, weight, bias) if has_bias else (hidden, weight)
     expected = naive(hidden, weight, target, kl_weights, bias if has_bias else None)
@@ -291,9 +292,9 @@ def test_fp16_chunks_are_smaller_with_large_weights(monkeypatch: pytest.MonkeyPa
     sizes: list[int] = []
     real = loss_module._divergence
 
-    def record(log_p_CV: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        sizes.append(len(log_p_CV))
-        return real(log_p_CV, *rest)
+    def record(logits_CV: Tensor, *rest: Any) -> Tensor:
+        sizes.append(len(logits_CV))
+        return real(logits_CV, *rest)
 
     monkeypatch.setattr(loss_module, "_divergence", record)
     found = linear_cross_entropy(hidden.half(), weight, target, 0.1, None, (1.5, 1.5))[0]

@@ -44,6 +44,7 @@ def naive(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float, bias
 @pytest.mark.parametrize("chunk_tokens", [1, 7, 1000])
 def test_loss_equals_the_naive_formula(smoothing: float, chunk_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", chunk_tokens * V)
+    monkeypatch.setitem(loss_module.BLOCK_LOGITS, "cpu", 5 * V)
     hidden, weight, target = example()
     expected = naive(hidden, weight, target, smoothing)
     expected_grads = torch.autograd.grad(expected * 0.3, (hidden, weight))

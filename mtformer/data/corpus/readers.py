@@ -26,8 +26,7 @@ from mtformer.errors import DataError
 from mtformer.files import parse_json, require_file
 
 BLOCK_BYTES = 1 << 17
-LONGEST_LINE = 1 << 26
-"""Maximum line length in bytes; a file with longer lines is not text."""
+LONGEST_LINE = 1 << 26  # maximum line length in bytes; a file with longer lines is not text
 SUFFIXES = (".gz", ".xz", ".zst")
 INVALID, SHORT, BROKEN, CRLF = "invalid UTF-8", "missing column", "broken row", "line end \\r\\n"
 """Kinds of faults: invalid bytes (they become U+FFFD), a missing column (it is read as empty), a row without text for a

@@ -22,8 +22,7 @@ from mtformer.errors import ConfigError
 
 SAME_WORDS = {"no": "nb", "nn": "nb", "bs": "hr", "sh": "hr", "ms": "id"}
 """Languages with nearly the same function words."""
-IDENTIFIER_CODES = {"nb": "no", "iw": "he", "sh": "hr", "in": "id"}
-"""Language codes that differ in py3langid."""
+IDENTIFIER_CODES = {"nb": "no", "iw": "he", "sh": "hr", "in": "id"}  # language codes that differ in py3langid
 CLOSE = (
     "af de fy gsw lb li nds nl", "en pcm sco", "da fo nb nn no sv", "an ast ca es ext gl oc pt", "it lij vec", "cs sk",
     "bs hr sh sl sr", "bg mk", "be ru uk", "ltg lv", "id jv ms", "az crh tk tr", "ba kk ky tt", "uz uzs", "fa tg",

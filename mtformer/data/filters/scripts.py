@@ -28,8 +28,7 @@ SPACE, DIGIT, MARK, SYMBOL, MARKUP, OTHER = range(6)
 """Kinds of characters other than letters of a known script: MARK is a combining mark, MARKUP is in `MARKUP_SIGNS`, and
 OTHER a letter of an unlisted script."""
 FIRST_SCRIPT = 6
-MARKUP_SIGNS = "<&@/"
-"""Each URL, email address, tag or entity contains one of these, or a run of three letters (www)."""
+MARKUP_SIGNS = "<&@/"  # each URL, email address, tag or entity contains one of these, or a run of three letters (www)
 WEIGHTS = {"Han": 3.5, "Kana": 2.0, "Hangul": 2.0, "Bopomofo": 1.5}
 """Approximate number of Latin letters that one letter of a script corresponds to; 1 for all other scripts."""
 
