@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train the best Multi30k en-de model of 2.5 million parameters: bash scripts/multi30k_best.sh FOLDER [OUTPUT]
-# FOLDER contains {train,val,test_2016_flickr}.{en,de}, plain or .gz. Trains two teachers of configs/multi30k_en_de_best.yaml
-# with different seeds, and a student on their translations, in OUTPUT (default: runs/multi30k_best); prints the scores on
+# FOLDER contains {train,val,test_2016_flickr}.{en,de}, plain or .gz. Trains two teachers and, on their translations, a
+# student, all with configs/multi30k_en_de_best.yaml, in OUTPUT (default: runs/multi30k_best); prints the scores on
 # test_2016_flickr. The same command resumes an interrupted one.
 set -euo pipefail
 if [[ $# == 0 || ! -d $1 ]]; then
