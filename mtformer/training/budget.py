@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from mtformer.config.schema import TrainingConfig
 
 FIRST_STEPS = 5  # number of first steps of a process that are not timed, because they are slower
+PLAIN_COST = 0.55  # time of a step without consistency regularization: one pass, but a whole step of the optimizer
 PLANNED_AFTER = 0.03
 """The number of steps is set at the first log line or validation after this share of the time or the warmup."""
 MAX_WARMUP_SHARE = 0.2
@@ -16,11 +17,8 @@ TOLERANCE = 0.02  # a planned number of steps changes if the number of remaining
 
 
 def relative_cost(config: TrainingConfig, first: int, last: int) -> float:
-    """Return the time of steps `first` + 1 to `last`, relative to a step with consistency regularization if it is used.
-
-    A step without it takes about half of the time, because it has one pass over the batch instead of two.
-    """
-    return last - first - max(0, min(last, config.consistency_start) - first) / 2
+    """Return the time of steps `first` + 1 to `last`, relative to a step with consistency regularization, if used."""
+    return last - first - (1 - PLAIN_COST) * max(0, min(last, config.consistency_start) - first)
 
 
 def fitting_steps(
@@ -33,8 +31,8 @@ def fitting_steps(
     seconds -= validation_seconds * (2 if config.average_last else 1)
     per_validation = validation_seconds / config.validate_every
     num_cheap = max(0, config.consistency_start - step)
-    num_cheap = min(num_cheap, int(seconds / (step_seconds / 2 + per_validation)))
-    seconds -= num_cheap * (step_seconds / 2 + per_validation)
+    num_cheap = min(num_cheap, int(seconds / (PLAIN_COST * step_seconds + per_validation)))
+    seconds -= num_cheap * (PLAIN_COST * step_seconds + per_validation)
     return max(1, num_cheap + int(seconds / (step_seconds + per_validation)))
 
 
