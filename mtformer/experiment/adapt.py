@@ -52,17 +52,17 @@ MIN_STEPS, STEPS_PER_ROOT = 1000, 35.0
 
 Fewer steps forget more: the learning rate first rises, and the old text needs time to recover (docs/benchmarks.md).
 """
-MANY_PAIRS = 4000
-"""From this number of new pairs on, there is one old target token for each new one; for half of it there are two, and
-for a third or fewer three, because the model forgets more (docs/benchmarks.md)."""
+OLD_TOKENS = 4000
+"""Number of old target tokens for each new one, times the number of new pairs; with fewer new pairs, the model forgets
+more (docs/benchmarks.md). There are at least 1.5 and at most 3."""
 MAX_BATCH = 4096  # maximum number of tokens in a batch, most of which would be repetitions of a small new text
 RATE = 0.25
 """Peak learning rate divided by that of the model's own training; an adapted model is adapted again with the same."""
+CONSISTENCY_SHARE, DROPOUT = 0.4, 0.5
+"""If the model is trained with consistency regularization: the share of the steps, the last ones, that have it too, and
+dropout divided by that of its own training. Without this regularization, a model forgets more (docs/benchmarks.md)."""
 ADAPTED = "bleu new"  # `training.best_metric` of adapted models
-DEFAULTS = (
-    *("max_epochs", "max_minutes", "step_tokens", "accumulation_steps", "patience", "average_last", "ema_decay"),
-    *("consistency", "consistency_weight", "consistency_start", "cutoff"),
-)
+DEFAULTS = ("max_epochs", "max_minutes", "step_tokens", "accumulation_steps", "patience", "average_last", "ema_decay")
 """Keys of `training` that get their default values."""
 SHARES = tuple(tenths / 10 for tenths in range(11))  # shares of the new weights that are tried
 
@@ -119,7 +119,7 @@ def adaptation_config(
     replay = {"replay": {"sources": [{"tsv": str(replay_tsv)}]}}
 
     def adapted(num_new: int, new_tokens: int) -> Config:
-        old_tokens = min(3.0, max(1.0, MANY_PAIRS / num_new)) * new_tokens
+        old_tokens = min(3.0, max(1.5, OLD_TOKENS / num_new)) * new_tokens
         old = _replayed(opened, data, old_tokens) if has_old else replay
         steps = num_steps[-1] if num_steps else max(MIN_STEPS, round(STEPS_PER_ROOT * num_new**0.5))
         values: dict[str, Any] = {
@@ -132,7 +132,7 @@ def adaptation_config(
             "data.language_pairs": list(map(" ".join, data.directions[1:])),
             "data.corpora": {**old, "new": {"sources": [{"tsv": str(train_tsv)}]}},
             "data.dev": {"new": {"tsv": str(dev_tsv)}, **dev_sets},
-            **_schedule(config, rate, steps),
+            **_settings(config, rate, steps),
         }
         own = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
         return load_config(opened.config, ["data.dev=[]", "data.corpora=null", *own, *given]).config
@@ -153,8 +153,9 @@ def adaptation_config(
     return adapted(len(targets), sum(map(len, TokenizerPair.load(opened.tokenizer).tgt.encode(targets))))
 
 
-def _schedule(config: Config, rate: float, steps: int) -> dict[str, Any]:
+def _settings(config: Config, rate: float, steps: int) -> dict[str, Any]:
     training = config.training
+    is_consistent = training.consistency != "none"
     peak = learning_rate(max(1, training.warmup_steps), training, config.model.d_model)
     batch_tokens = training.step_tokens if training.batch_tokens == "auto" else training.batch_tokens
     return {
@@ -162,6 +163,8 @@ def _schedule(config: Config, rate: float, steps: int) -> dict[str, Any]:
         "training.schedule": "linear",
         "training.warmup_steps": steps // 10,
         "training.max_steps": steps,
+        "training.consistency_start": round((1 - CONSISTENCY_SHARE) * steps) if is_consistent else 0,
+        "model.dropout": config.model.dropout * (DROPOUT if is_consistent and rate == RATE else 1),
         "training.batch_tokens": min(batch_tokens or MAX_BATCH, MAX_BATCH),
         "training.validate_every": math.ceil(steps / 5),
         "training.best_metric": ADAPTED,

@@ -86,7 +86,7 @@ def test_an_epoch_has_three_times_as_many_old_tokens_as_new_and_no_pair_is_in_bo
     assert list(config.data.dev) == ["new", "old"]
 
 
-@pytest.mark.parametrize(("many", "factor"), [(1000, 3.0), (347.5, 2.5), (100, 1.0)])
+@pytest.mark.parametrize(("many", "factor"), [(1000, 3.0), (347.5, 2.5), (100, 1.5)])
 def test_there_are_fewer_old_tokens_for_each_new_one_in_a_large_new_text(
     trained: tuple[Path, Result],
     new_text: Path,
@@ -95,7 +95,7 @@ def test_there_are_fewer_old_tokens_for_each_new_one_in_a_large_new_text(
     many: float,
     factor: float,
 ) -> None:
-    monkeypatch.setattr(adapt, "MANY_PAIRS", many)
+    monkeypatch.setattr(adapt, "OLD_TOKENS", many)
     config = adapt.adaptation_config(trained[0], [str(new_text)], None, None, RunDir(tmp_path / "new"), [])
     new = pairs(tmp_path / "new" / "corpus" / "train.tsv")
     assert len(new) == 139
@@ -355,6 +355,22 @@ def test_the_schedule_follows_a_given_number_of_steps(
     of_bundle = adapt.adaptation_config(bundle, *words, RunDir(tmp_path / "bundle_again"), []).training
     rate = load_config(RunDir(adapted[0]).config).config.training.learning_rate
     assert [again.learning_rate, of_bundle.learning_rate] == pytest.approx([rate, rate])
+
+
+def test_consistency_regularization_is_used_in_the_last_steps_with_half_of_the_dropout(
+    adapted: tuple[Path, Result], trained: tuple[Path, Result], new_text: Path, tmp_path: Path
+) -> None:
+    """Without it, a model that was trained with it forgets more."""
+    found = list[object]()
+    for base, name, kind in ((trained, "one", "none"), (trained, "two", "rdrop"), (adapted, "three", "rdrop")):
+        copied = shutil.copytree(base[0], tmp_path / f"base_{name}")
+        before = load_config(RunDir(copied).config).config
+        training = before.training.model_copy(update={"consistency": kind, "consistency_weight": 3.0})
+        model = before.model.model_copy(update={"dropout": 0.2})
+        new = adapt_config(copied, new_text, tmp_path / name, training=training, model=model)
+        found.append((new.training.consistency, new.training.consistency_start, new.model.dropout))
+    # A model that was adapted before is adapted with the same dropout.
+    assert found == [("none", 0, 0.2), ("rdrop", 600, 0.1), ("rdrop", 600, 0.2)]
 
 
 def test_a_bundle_replays_its_corpora_if_their_files_are_given(
