@@ -53,14 +53,14 @@ MIN_STEPS, STEPS_PER_ROOT = 1000, 35.0
 Fewer steps forget more: the learning rate first rises, and the old text needs time to recover (docs/benchmarks.md).
 """
 OLD_TOKENS = 4000
-"""Number of old target tokens for each new one, times the number of new pairs; with fewer new pairs, the model forgets
-more (docs/benchmarks.md). There are at least 1.5 and at most 3."""
+"""This number divided by the number of new pairs, but at least 1.5 and at most 3, is the number of old target tokens
+for each new one: with fewer new pairs, the model forgets more (docs/benchmarks.md)."""
 MAX_BATCH = 4096  # maximum number of tokens in a batch, most of which would be repetitions of a small new text
 RATE = 0.25
 """Peak learning rate divided by that of the model's own training; an adapted model is adapted again with the same."""
 CONSISTENCY_SHARE, DROPOUT = 0.4, 0.5
-"""If the model is trained with consistency regularization: the share of the steps, the last ones, that have it too, and
-dropout divided by that of its own training. Without this regularization, a model forgets more (docs/benchmarks.md)."""
+"""If the config of the model has consistency regularization: the share of the steps, the last ones, that have it too,
+and dropout divided by that of the config. On average, the model forgets less in this way (docs/benchmarks.md)."""
 ADAPTED = "bleu new"  # `training.best_metric` of adapted models
 DEFAULTS = ("max_epochs", "max_minutes", "step_tokens", "accumulation_steps", "patience", "average_last", "ema_decay")
 """Keys of `training` that get their default values."""
@@ -93,7 +93,7 @@ def adaptation_config(
     opened = RunDir.open(base)
     moved = [one for one in overrides if re.match(r"data\.(train|dev|corpora\.[^.=]+\.sources)[.=]", one)]
     given = [one for one in overrides if one not in moved]
-    rate = 1.0 if load_config(opened.config).config.training.best_metric == ADAPTED else RATE
+    is_adapted = load_config(opened.config).config.training.best_metric == ADAPTED
     plain = ["training.best_metric=bleu"] if opened.is_bundle else []  # an adapted one lacks the dev set `new`
     config = load_config(opened.config, [*plain, *moved]).config
     num_steps = [int(one.partition("=")[2]) for one in given if re.fullmatch(r"training\.max_steps=\d{1,9}", one)]
@@ -132,7 +132,7 @@ def adaptation_config(
             "data.language_pairs": list(map(" ".join, data.directions[1:])),
             "data.corpora": {**old, "new": {"sources": [{"tsv": str(train_tsv)}]}},
             "data.dev": {"new": {"tsv": str(dev_tsv)}, **dev_sets},
-            **_settings(config, rate, steps),
+            **_settings(config, is_adapted, steps),
         }
         own = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
         return load_config(opened.config, ["data.dev=[]", "data.corpora=null", *own, *given]).config
@@ -153,18 +153,18 @@ def adaptation_config(
     return adapted(len(targets), sum(map(len, TokenizerPair.load(opened.tokenizer).tgt.encode(targets))))
 
 
-def _settings(config: Config, rate: float, steps: int) -> dict[str, Any]:
+def _settings(config: Config, is_adapted: bool, steps: int) -> dict[str, Any]:
     training = config.training
     is_consistent = training.consistency != "none"
     peak = learning_rate(max(1, training.warmup_steps), training, config.model.d_model)
     batch_tokens = training.step_tokens if training.batch_tokens == "auto" else training.batch_tokens
     return {
-        "training.learning_rate": rate * peak,
+        "training.learning_rate": peak if is_adapted else RATE * peak,
         "training.schedule": "linear",
         "training.warmup_steps": steps // 10,
         "training.max_steps": steps,
         "training.consistency_start": round((1 - CONSISTENCY_SHARE) * steps) if is_consistent else 0,
-        "model.dropout": config.model.dropout * (DROPOUT if is_consistent and rate == RATE else 1),
+        "model.dropout": config.model.dropout * (DROPOUT if is_consistent and not is_adapted else 1),
         "training.batch_tokens": min(batch_tokens or MAX_BATCH, MAX_BATCH),
         "training.validate_every": math.ceil(steps / 5),
         "training.best_metric": ADAPTED,

@@ -360,7 +360,7 @@ def test_the_schedule_follows_a_given_number_of_steps(
 def test_consistency_regularization_is_used_in_the_last_steps_with_half_of_the_dropout(
     adapted: tuple[Path, Result], trained: tuple[Path, Result], new_text: Path, tmp_path: Path
 ) -> None:
-    """Without it, a model that was trained with it forgets more."""
+    """On average, the model forgets less in this way (docs/benchmarks.md)."""
     found = list[object]()
     for base, name, kind in ((trained, "one", "none"), (trained, "two", "rdrop"), (adapted, "three", "rdrop")):
         copied = shutil.copytree(base[0], tmp_path / f"base_{name}")
