@@ -59,11 +59,12 @@ MAX_BATCH = 4096  # maximum number of tokens in a batch, most of which would be 
 RATE = 0.25
 """Peak learning rate divided by that of the model's own training; an adapted model is adapted again with the same."""
 CONSISTENCY_SHARE, DROPOUT = 0.4, 0.5
-"""If the config of the model has consistency regularization: the share of the steps, the last ones, that have it too,
+"""If the training of the model had consistency regularization: the share of the steps, the last ones, that have it too,
 and dropout divided by that of the config. On average, the model forgets less in this way (docs/benchmarks.md)."""
 ADAPTED = "bleu new"  # `training.best_metric` of adapted models
 DEFAULTS = ("max_epochs", "max_minutes", "step_tokens", "accumulation_steps", "patience", "average_last", "ema_decay")
 """Keys of `training` that get their default values."""
+CONSISTENCY = ("consistency", "consistency_weight", "consistency_start", "cutoff")  # too, if it was never used
 SHARES = tuple(tenths / 10 for tenths in range(11))  # shares of the new weights that are tried
 
 
@@ -96,6 +97,8 @@ def adaptation_config(
     is_adapted = load_config(opened.config).config.training.best_metric == ADAPTED
     plain = ["training.best_metric=bleu"] if opened.is_bundle else []  # an adapted one lacks the dev set `new`
     config = load_config(opened.config, [*plain, *moved]).config
+    last_step = max(opened.steps(), default=config.training.max_steps)  # bundles have no checkpoints
+    is_consistent = config.training.consistency != "none" and last_step > config.training.consistency_start
     num_steps = [int(one.partition("=")[2]) for one in given if re.fullmatch(r"training\.max_steps=\d{1,9}", one)]
     data = config.data
     [weights] = find_weights(opened, None, config.training.best_metric)
@@ -106,7 +109,7 @@ def adaptation_config(
         deque(_read(old_dev, data), maxlen=0)  # a wrong file is refused before anything is written
     if not old_sources:
         log.warning("no old dev set: it is not measured how much the model forgets; name one with --old-dev")
-    dev_sets = {f"old{number or ''}": _plain(source) for number, source in enumerate(old_sources)}
+    dev_sets = {f"old{n or ''}": one.model_dump(exclude_defaults=True) for n, one in enumerate(old_sources)}
     train_tsv, dev_tsv, replay_tsv = (run.corpus.resolve() / f"{name}.tsv" for name in ("train", "dev", "replay"))
     fingerprints = [source_fingerprint(_source(name), data) for name in (*train, dev) if name is not None]
     values = [*train, dev, file_sha256(weights), *fingerprints]
@@ -132,7 +135,7 @@ def adaptation_config(
             "data.language_pairs": list(map(" ".join, data.directions[1:])),
             "data.corpora": {**old, "new": {"sources": [{"tsv": str(train_tsv)}]}},
             "data.dev": {"new": {"tsv": str(dev_tsv)}, **dev_sets},
-            **_settings(config, is_adapted, steps),
+            **_settings(config, is_adapted, is_consistent, steps),
         }
         own = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
         return load_config(opened.config, ["data.dev=[]", "data.corpora=null", *own, *given]).config
@@ -153,23 +156,23 @@ def adaptation_config(
     return adapted(len(targets), sum(map(len, TokenizerPair.load(opened.tokenizer).tgt.encode(targets))))
 
 
-def _settings(config: Config, is_adapted: bool, steps: int) -> dict[str, Any]:
+def _settings(config: Config, is_adapted: bool, is_consistent: bool, steps: int) -> dict[str, Any]:
     training = config.training
-    is_consistent = training.consistency != "none"
     peak = learning_rate(max(1, training.warmup_steps), training, config.model.d_model)
     batch_tokens = training.step_tokens if training.batch_tokens == "auto" else training.batch_tokens
+    defaults = DEFAULTS if is_consistent else (*DEFAULTS, *CONSISTENCY)
     return {
         "training.learning_rate": peak if is_adapted else RATE * peak,
         "training.schedule": "linear",
         "training.warmup_steps": steps // 10,
         "training.max_steps": steps,
-        "training.consistency_start": round((1 - CONSISTENCY_SHARE) * steps) if is_consistent else 0,
         "model.dropout": config.model.dropout * (DROPOUT if is_consistent and not is_adapted else 1),
         "training.batch_tokens": min(batch_tokens or MAX_BATCH, MAX_BATCH),
         "training.validate_every": math.ceil(steps / 5),
         "training.best_metric": ADAPTED,
         "training.keep_last": 1,
-        **{f"training.{key}": TrainingConfig.model_fields[key].default for key in DEFAULTS},
+        "training.consistency_start": round((1 - CONSISTENCY_SHARE) * steps),
+        **{f"training.{key}": TrainingConfig.model_fields[key].default for key in defaults},
     }
 
 
@@ -320,7 +323,7 @@ def _replayed(base: RunDir, data: DataConfig, num_tokens: float) -> dict[str, An
     sizes = {n: sum(count for name, count in tokens.items() if name.split(".")[0] in ("", n)) for n in corpora}
     scale = num_tokens / sum(sizes[name] * one.weight for name, one in corpora.items())
     return {
-        names.get(name, name): {"sources": list(map(_plain, one.sources)), "weight": scale * one.weight, "tag": one.tag}
+        names.get(name, name): {**one.model_dump(exclude_defaults=True), "weight": scale * one.weight}
         for name, one in corpora.items()
     }
 
@@ -336,7 +339,3 @@ def _readable(sources: Sequence[Source], data: DataConfig) -> list[Source]:
         except DataError as error:
             log.warning("%s cannot be read: %s", describe(source), error)
     return found
-
-
-def _plain(source: Source) -> dict[str, Any]:
-    return source.model_dump(exclude_defaults=True)

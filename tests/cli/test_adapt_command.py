@@ -362,15 +362,20 @@ def test_consistency_regularization_is_used_in_the_last_steps_with_half_of_the_d
 ) -> None:
     """On average, the model forgets less in this way (docs/benchmarks.md)."""
     found = list[object]()
-    for base, name, kind in ((trained, "one", "none"), (trained, "two", "rdrop"), (adapted, "three", "rdrop")):
-        copied = shutil.copytree(base[0], tmp_path / f"base_{name}")
+    steps = load_config(RunDir(trained[0]).config).config.training.max_steps
+    used, unused = {"consistency_start": steps - 1}, {"consistency_start": steps}
+    cases = [(trained, "none", {}), (trained, "rdrop", used), (trained, "simcut", unused), (adapted, "rdrop", {})]
+    for number, (base, kind, start) in enumerate(cases):
+        copied = shutil.copytree(base[0], tmp_path / f"base_{number}")
         before = load_config(RunDir(copied).config).config
-        training = before.training.model_copy(update={"consistency": kind, "consistency_weight": 3.0})
+        weight = {} if kind == "none" else {"consistency_weight": 2.0}
+        cutoff = {"cutoff": 0.1} if kind == "simcut" else {}
+        training = before.training.model_copy(update={"consistency": kind, **weight, **start, **cutoff})
         model = before.model.model_copy(update={"dropout": 0.2})
-        new = adapt_config(copied, new_text, tmp_path / name, training=training, model=model)
+        new = adapt_config(copied, new_text, tmp_path / str(number), training=training, model=model)
         found.append((new.training.consistency, new.training.consistency_start, new.model.dropout))
-    # A model that was adapted before is adapted with the same dropout.
-    assert found == [("none", 0, 0.2), ("rdrop", 600, 0.1), ("rdrop", 600, 0.2)]
+    # The third model ended before it was used; the last one was adapted before, with the same dropout.
+    assert found == [("none", 0, 0.2), ("rdrop", 600, 0.1), ("none", 0, 0.2), ("rdrop", 600, 0.2)]
 
 
 def test_a_bundle_replays_its_corpora_if_their_files_are_given(
