@@ -10,7 +10,8 @@ Each system first trains on all batches once, so that the kernels for each shape
 epoch; then the systems take turns in short slices. Requires the `bench` extra and an otherwise idle machine. JoeyNMT is
 included if `--joeynmt` is an interpreter that can import it (see joeynmt_peer.py).
 
-Systems in bf16 are skipped on processors without fast bf16. If a system fails, the others are still measured, and the
+mtformer in fp32 is compared with the peers in fp32, and mtformer in bf16 with the peers in either precision. Systems in
+bf16 are skipped on processors without fast bf16. If a system fails, the others are still measured, and the
 exit code is 1.
 """
 
@@ -267,9 +268,12 @@ def report(size_name: str, figures: dict[str, Any]) -> str:
     ]
     figures["ratios"], complete = [], {name: r for name, r in rates.items() if name not in failed}
     for kind, names in (("with default settings", PEERS), ("with our allocator settings", PEERS_WITH_ALLOCATOR)):
-        for ours, ratios in turns.ratios_to_fastest(complete, names).items():
-            figures["ratios"].append({"ours": ours, "peers": kind, "rounds": ratios})
-            lines.append(f"- {ours}: {turns.format_range(ratios, 2)} times the fastest peer of the round, {kind}")
+        for ours in (name for name in complete if name.startswith("mtformer")):
+            peers = [name for name in names if ours.endswith("bf16") or "fp32" in name]
+            compared = {name: complete[name] for name in (ours, *peers) if name in complete}
+            for ratios in turns.ratios_to_fastest(compared, peers).values():
+                figures["ratios"].append({"ours": ours, "peers": kind, "rounds": ratios})
+                lines.append(f"- {ours}: {turns.format_range(ratios, 2)} times the fastest peer of the round, {kind}")
     lines += [f"- failed: {system}: {error}" for system, error in failed.items()]
     return "\n".join(lines)
 

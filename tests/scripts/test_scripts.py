@@ -99,6 +99,19 @@ def test_train_speed(
     assert f"- failed: joeynmt-fp32: {error}\n" in printed
 
 
+def test_fp32_is_compared_with_peers_in_fp32_only(run: Run) -> None:
+    import train_speed
+
+    rates = {"mtformer-fp32": [6.0], "mtformer-bf16": [12.0], "torch-fp32": [3.0], "marian-bf16": [8.0]}
+    figures = {"limits_flops_per_second": {}, "tokens_per_second": rates, "share_of_limit": {}, "failed": {}}
+    lines = train_speed.report("tiny", figures).splitlines()
+    found = [line for line in lines if "fastest peer" in line]
+    assert [line.split(" times")[0] for line in found] == [
+        "- mtformer-fp32: 2.00 (2.00 to 2.00)",
+        "- mtformer-bf16: 1.50 (1.50 to 1.50)",
+    ]
+
+
 def test_joeynmt_peer_converts_special_ids(run: Run) -> None:
     import joeynmt_peer
 
