@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 NORM_EPS = 1e-5
+CPU_BF16_ROWS = 128  # rows are padded to a multiple of this, because oneDNN generates kernels for each number of rows
 HAS_FLOAT32_PRODUCTS = "dtype" in torch.ops.aten.mm.overloads()
 """True if products of bf16 and fp16 matrices can have float32 results on CUDA (PyTorch 2.8 and later)."""
 
@@ -37,10 +38,15 @@ class Linear(nn.Module):
     def forward(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         """Return the projections (..., stop - start) of rows start:stop of the matrix; all rows by default."""
         weight, bias = _rows(self.weight, start, stop), _rows(self.bias, start, stop)
-        if self.copies is None or not self.training:
-            return F.linear(x, weight.to(x.dtype), bias.to(x.dtype))
-        copies = (_rows(copy, start, stop) for copy in self.copies)
-        return _LinearWithCopies.apply(x, weight, bias, *copies)
+        if self.copies is not None and self.training:
+            copies = (_rows(copy, start, stop) for copy in self.copies)
+            return _LinearWithCopies.apply(x, weight, bias, *copies)
+        weight, bias = weight.to(x.dtype), bias.to(x.dtype)
+        if x.dtype != torch.bfloat16 or x.device.type != "cpu" or not self.training:
+            return F.linear(x, weight, bias)
+        x_NI = x.flatten(0, -2)
+        padded_NI = F.pad(x_NI, (0, 0, 0, -len(x_NI) % CPU_BF16_ROWS))
+        return F.linear(padded_NI, weight, bias)[: len(x_NI)].unflatten(0, x.shape[:-1])
 
 
 def _rows(x: Tensor, start: int, stop: int | None) -> Tensor:

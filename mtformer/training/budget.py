@@ -32,9 +32,9 @@ def fitting_steps(
     """
     seconds -= validation_seconds * (2 if config.average_last else 1)
     per_validation = validation_seconds / config.validate_every
-    num_cheap = max(0, config.consistency_start - step)
-    num_cheap = min(num_cheap, int(seconds / (PLAIN_COST * step_seconds + per_validation)))
-    seconds -= num_cheap * (PLAIN_COST * step_seconds + per_validation)
+    cheap_seconds = PLAIN_COST * step_seconds + per_validation
+    num_cheap = min(max(0, config.consistency_start - step), int(seconds / cheap_seconds))
+    seconds -= num_cheap * cheap_seconds
     return max(1, num_cheap + int(seconds / (step_seconds + per_validation)))
 
 
@@ -88,6 +88,5 @@ class Budget:
         step_seconds = self._timed / relative_cost(self.config, step - self._num_steps + FIRST_STEPS, step)
         left = fitting_steps(self.seconds - spent, step_seconds, self.validation_seconds, self.config, step)
         total = min(self.config.max_steps, step + left)
-        if planned is not None and abs(total - planned) <= TOLERANCE * max(1, planned - step):
-            return None
-        return total
+        is_close = planned is not None and abs(total - planned) <= TOLERANCE * max(1, planned - step)
+        return None if is_close else total

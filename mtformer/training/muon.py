@@ -54,8 +54,7 @@ class Muon(torch.optim.AdamW):
         weight_decay: float,
         **adam: Any,
     ) -> None:
-        matrices = list(matrices)
-        self.dtype = dtype
+        matrices, self.dtype = list(matrices), dtype
         self.batches: dict[tuple[int, int], list[_Projection]] = {}
         """Projections by height and width, after transposition."""
         for weight, heights in matrices:
@@ -100,8 +99,7 @@ def orthogonalize(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     The shape is (number of matrices, height, width), with height <= width; `dtype` is that of the products.
     """
     first, third, fifth = POLYNOMIAL
-    x = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + 1e-7)
-    x = x.to(dtype)
+    x = (matrices / (matrices.norm(dim=(1, 2), keepdim=True) + 1e-7)).to(dtype)
     for _ in range(ITERATIONS):
         squares = x @ x.mT
         factors = torch.baddbmm(squares, squares, squares, beta=third, alpha=fifth)

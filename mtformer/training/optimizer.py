@@ -25,8 +25,7 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
     others = [parameter for parameter in model.parameters() if parameter not in matrices]
     named: dict[str, Any] = {"lr": config.learning_rate, "betas": config.betas, "eps": config.eps}
     if config.optimizer == "muon":
-        is_bf16 = getattr(model, "compute_dtype", None) is torch.bfloat16
-        dtype = torch.bfloat16 if is_bf16 else torch.float32
+        dtype = torch.bfloat16 if getattr(model, "compute_dtype", None) is torch.bfloat16 else torch.float32
         return Muon(matrices.items(), others, dtype, config.weight_decay, **named)
     groups = [{"params": list(matrices), "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam

@@ -100,8 +100,7 @@ class TrainingStep:
         # PyTorch averages gradients over the processes; multiplying by their number gives the sum.
         (loss, nll), num_splits = self._sums(batches, self.ranks.size / num_tokens)
         self.scaler.unscale_(self.optimizer)
-        limit = self.config.clip_norm or float("inf")
-        grad_norm = unshard(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
+        grad_norm = unshard(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm or float("inf")))
         is_finite = grad_norm.isfinite()
         if self.scaler.is_enabled():  # skips the step itself and lowers the scale
             self.scaler.step(self.optimizer)

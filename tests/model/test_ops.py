@@ -7,6 +7,7 @@ import torch
 from tiny import EXACT, assert_same, random, randomize
 from torch import Tensor, nn
 
+from mtformer.model import ops
 from mtformer.model.ops import NORMS, Dropout, Linear, LinearCopies, additive_mask, causal_mask, dropout, padding_mask
 
 N = 1 << 17
@@ -57,6 +58,25 @@ def gradients(linear: Linear, x: Tensor, gradient: Tensor, *rows: int | None) ->
     found = y.detach(), x.grad, linear.weight.grad, linear.bias.grad
     linear.zero_grad()
     return found
+
+
+@pytest.mark.parametrize("rows", [(0, None), (16, None), (0, 16)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (127,), (4, 32), (3, 43)], ids=str)
+def test_padded_rows_change_neither_output_nor_gradients(
+    shape: tuple[int, ...], rows: tuple[int, int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    linear = randomize(Linear(32, 16, 8)).float()
+    x, gradient = torch.randn(*shape, 32).bfloat16(), torch.randn(*shape, 24).bfloat16()[..., slice(*rows)]
+    numbers_of_rows, product = [], torch.nn.functional.linear
+    monkeypatch.setattr(ops.F, "linear", lambda x, *args: (numbers_of_rows.append(len(x)), product(x, *args))[1])
+    found = gradients(linear, x, gradient, *rows)
+    monkeypatch.undo()
+    assert numbers_of_rows == [256 if shape == (3, 43) else 128]
+    expected = gradients(randomize(Linear(32, 16, 8)), x.double(), gradient.double(), *rows)
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape
+        assert (one - other).norm() < 0.01 * other.norm()
 
 
 @pytest.mark.parametrize("rows", [(0, None), (16, None), (0, 16)], ids=str)
