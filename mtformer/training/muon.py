@@ -1,6 +1,6 @@
 """Muon, an optimizer for the matrices of linear layers."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -48,13 +48,13 @@ class Muon(torch.optim.AdamW):
 
     def __init__(
         self,
-        matrices: Iterable[tuple[Tensor, tuple[int, ...]]],
+        matrices: Collection[tuple[Tensor, tuple[int, ...]]],
         others: Iterable[Tensor],
         dtype: torch.dtype,
         weight_decay: float,
         **adam: Any,
     ) -> None:
-        matrices, self.dtype = list(matrices), dtype
+        self.dtype = dtype
         self.batches: dict[tuple[int, int], list[_Projection]] = {}
         """Projections by height and width, after transposition."""
         for weight, heights in matrices:
