@@ -1,6 +1,5 @@
 """Apply a function to many items in several processes or on a Ray cluster; results keep the order of the items."""
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -11,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, Thr
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import islice
+from multiprocessing import get_context, parent_process
 from typing import Any, Generic, TypeVar
 
 from mtformer.errors import DataError, log
@@ -20,8 +20,7 @@ ITEMS_ALONE = 4  # number of items that the main process computes before it star
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Function = Callable[[Any, int], Any]
-_make_tasks: type[RayTasks] | None = None
-"""Set inside `use_ray`."""
+_make_tasks: type[RayTasks] | None = None  # set inside `use_ray`
 
 
 def num_cores() -> int:
@@ -75,8 +74,7 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
         self._pool: ProcessPoolExecutor | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._tasks: RayTasks | None = None
-        self._running = dict[Future[Result], Item]()
-        """Items of `as_completed`, by future."""
+        self._running = dict[Future[Result], Item]()  # items of `as_completed`
         self._num_alone = ITEMS_ALONE if self.num_processes > 1 else sys.maxsize
         if _make_tasks is not None:
             self._tasks = _make_tasks(function, device, (num_processes or 0) if starts_programs else None)
@@ -123,11 +121,13 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
         if self._threads is not None:
             return self._threads.submit(self._function, item, 1)
         if self._pool is None:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.num_processes, context, _start, (self._function,))
+            self._pool = ProcessPoolExecutor(self.num_processes, get_context("spawn"), _start, (self._function,))
         try:
             with ThreadPoolExecutor(1, initializer=_block_sigint) as starter:
-                return starter.submit(self._pool.submit, _compute, item).result()
+                try:
+                    return starter.submit(self._pool.submit, _compute, item).result()
+                except (OSError, ValueError):  # before Python 3.12, a breaking pool closes pipes of a new process
+                    return starter.submit(self._pool.submit, _compute, item).result()  # it then says that it is broken
         except BrokenProcessPool:
             log.warning("a worker process was killed; its work is repeated")
             self._pool = None
@@ -162,7 +162,7 @@ def _start(function: Function) -> None:
 
 
 def _exit_with_parent() -> None:
-    parent = multiprocessing.parent_process()
+    parent = parent_process()
     assert parent is not None
     parent.join()
     signal.raise_signal(signal.SIGTERM)

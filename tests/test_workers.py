@@ -1,5 +1,6 @@
 """Process pools."""
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -8,11 +9,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mtformer import workers as workers_module
 from mtformer.errors import DataError
 from mtformer.workers import ITEMS_ALONE, Workers, num_cores
 
@@ -39,6 +44,10 @@ def test_a_killed_process_raises_an_error() -> None:
         list(workers.map([1, 1, 1, 1, 14, 2, 3, 4]))
 
 
+def _negate(number: int, num_threads: int) -> int:
+    return -number
+
+
 def _die_once(mark: Path, number: int, num_threads: int) -> int:
     if number == 14 and not mark.exists():
         mark.touch()
@@ -51,6 +60,40 @@ def test_the_items_of_a_killed_process_are_computed_again(tmp_path: Path, caplog
     with Workers(partial(_die_once, tmp_path / "mark"), 2) as workers:
         assert list(workers.map(numbers)) == [(number, -number) for number in numbers]
     assert caplog.text.count("a worker process was killed; its work is repeated") == 1
+
+
+class DisturbedPool(ProcessPoolExecutor):
+    """Breaks while it starts a process for the number 14, and raises the error that this may have in Python 3.11."""
+
+    has_failed = False
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if args == (14,) and not DisturbedPool.has_failed:
+            DisturbedPool.has_failed = True
+            with pytest.raises(BrokenProcessPool):
+                super().submit(os._exit, 1).result()
+            raise ValueError("bad value(s) in fds_to_keep")
+        return super().submit(fn, *args, **kwargs)
+
+
+def test_a_process_that_is_killed_while_another_one_starts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(workers_module, "ProcessPoolExecutor", DisturbedPool)
+    numbers = [1, 1, 1, 1, 2, 14, 3, 4]
+    with Workers(_negate, 2) as workers:
+        assert list(workers.map(numbers)) == [(number, -number) for number in numbers]
+    assert DisturbedPool.has_failed
+    assert caplog.text.count("a worker process was killed; its work is repeated") == 1
+
+
+def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot_start(*_: object) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(ProcessPoolExecutor, "_spawn_process", cannot_start)
+    with Workers(_negate, 2) as workers, pytest.raises(OSError, match="Resource temporarily unavailable"):
+        list(workers.map(range(6)))
 
 
 def _meet(events: dict[str, threading.Event], name: str, num_threads: int) -> str:
