@@ -214,7 +214,7 @@ def adapt(
 ) -> None:
     """Fine-tune a model on new text without forgetting what it knows.
 
-    60 to 75 percent of each epoch repeat the training corpora of RUN. If they cannot be read, RUN translates the new
+    About 70 percent of each epoch repeats the training corpora of RUN. If they cannot be read, RUN translates the new
     sources instead. Then the weights between old and new that gain most chrF on the new dev set, and lose at most
     --max-loss on the old one, become the weights of NEW. The same command resumes an interrupted adaptation.
     """

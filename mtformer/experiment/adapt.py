@@ -47,14 +47,14 @@ from mtformer.weights import read_weights
 
 DEV_PAIRS = 500  # maximum number of new pairs that are held out as dev set, one in ten, if no dev file is given
 MIN_PAIRS = 50
-MIN_STEPS, STEPS_PER_ROOT = 1000, 35.0
+MIN_STEPS, STEPS_PER_ROOT = 1000, 50.0
 """Minimum number of steps, and number of steps divided by the square root of the number of new pairs.
 
 Fewer steps forget more: the learning rate first rises, and the old text needs time to recover (docs/benchmarks.md).
 """
-OLD_TOKENS = 4000
-"""This number divided by the number of new pairs, but at least 1.5 and at most 3, is the number of old target tokens
-for each new one: with fewer new pairs, the model forgets more (docs/benchmarks.md)."""
+OLD_TOKENS = 2.5
+"""Number of old target tokens for each new one: with fewer, the model forgets more; with more, it learns less of the
+new text in the same steps (docs/benchmarks.md)."""
 MAX_BATCH = 4096  # maximum number of tokens in a batch, most of which would be repetitions of a small new text
 RATE = 0.25
 """Peak learning rate divided by that of the model's own training; an adapted model is adapted again with the same."""
@@ -122,8 +122,7 @@ def adaptation_config(
     replay = {"replay": {"sources": [{"tsv": str(replay_tsv)}]}}
 
     def adapted(num_new: int, new_tokens: int) -> Config:
-        old_tokens = min(3.0, max(1.5, OLD_TOKENS / num_new)) * new_tokens
-        old = _replayed(opened, data, old_tokens) if has_old else replay
+        old = _replayed(opened, data, OLD_TOKENS * new_tokens) if has_old else replay
         steps = num_steps[-1] if num_steps else max(MIN_STEPS, round(STEPS_PER_ROOT * num_new**0.5))
         values: dict[str, Any] = {
             "training.init_from": str(base.resolve()),
