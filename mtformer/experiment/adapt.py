@@ -56,11 +56,11 @@ OLD_TOKENS = 2.5
 """Number of old target tokens for each new one: with fewer, the model forgets more; with more, it learns less of the
 new text in the same steps (docs/benchmarks.md)."""
 MAX_BATCH = 4096  # maximum number of tokens in a batch, most of which would be repetitions of a small new text
-RATE = 0.25
-"""Peak learning rate divided by that of the model's own training; an adapted model is adapted again with the same."""
-CONSISTENCY_SHARE, DROPOUT = 0.4, 0.5
-"""If the training of the model had consistency regularization: the share of the steps, the last ones, that have it too,
-and dropout divided by that of the config. On average, the model forgets less in this way (docs/benchmarks.md)."""
+RATE, DROPOUT = 0.25, 0.5
+"""Peak learning rate and dropout divided by those of the model's training; an adapted model is adapted with its own."""
+CONSISTENCY_SHARE = 0.4
+"""If the training of the model had consistency regularization: the share of the steps, the last ones, that have it too.
+On average, the model forgets less in this way (docs/benchmarks.md)."""
 ADAPTED = "bleu new"  # `training.best_metric` of adapted models
 DEFAULTS = ("max_epochs", "max_minutes", "step_tokens", "accumulation_steps", "patience", "average_last", "ema_decay")
 """Keys of `training` that get their default values."""
@@ -165,7 +165,7 @@ def _settings(config: Config, is_adapted: bool, is_consistent: bool, steps: int)
         "training.schedule": "linear",
         "training.warmup_steps": steps // 10,
         "training.max_steps": steps,
-        "model.dropout": config.model.dropout * (DROPOUT if is_consistent and not is_adapted else 1),
+        "model.dropout": config.model.dropout * (1 if is_adapted else DROPOUT),
         "training.batch_tokens": min(batch_tokens or MAX_BATCH, MAX_BATCH),
         "training.validate_every": math.ceil(steps / 5),
         "training.best_metric": ADAPTED,
