@@ -265,6 +265,23 @@ def test_overrides_change_the_share_of_old_text_and_say_where_it_is_now(
     assert ([source.src, source.tgt], weight) == (here, 0.5)
 
 
+@pytest.mark.parametrize("copies", [30, 60])
+def test_a_large_new_text_has_fewer_old_tokens_for_each_new_one(
+    copies: int, trained: tuple[Path, Result], new_text: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "new.tsv").write_text(new_text.read_text() * copies)
+    run = RunDir(tmp_path / "new")
+    config = adapt.adaptation_config(trained[0], [str(tmp_path / "new.tsv")], None, None, run, [])
+    train = pairs(run.corpus / "train.tsv")
+    new_tokens = sum(
+        map(len, TokenizerPair.load(RunDir(trained[0]).tokenizer).tgt.encode([one.split("\t")[1] for one in train]))
+    )
+    old_tokens = json.loads(RunDir(trained[0]).data_report.read_text())["tokens"]["tgt"]
+    expected = {30: 7500 / len(train), 60: 1.0}[copies]
+    assert 1.0 <= expected < 2.5
+    assert config.data.corpora["train"].weight * old_tokens == pytest.approx(expected * new_tokens)
+
+
 def test_each_dev_set_of_the_old_run_is_an_old_one(run: Path, new_text: Path, tmp_path: Path) -> None:
     """Otherwise the weights would be chosen on a dev set of the old text."""
     data = load_config(RunDir(run).config).config.data
