@@ -52,9 +52,9 @@ MIN_STEPS, STEPS_PER_ROOT = 1000, 50.0
 
 Fewer steps forget more: the learning rate first rises, and the old text needs time to recover (docs/benchmarks.md).
 """
-MAX_OLD, OLD_PAIRS = 2.5, 7500
-"""Number of old target tokens for each new one: OLD_PAIRS divided by the number of new pairs, from 1 to MAX_OLD. With
-fewer, the model forgets more; with more, it learns less of the new text in the same steps (docs/benchmarks.md)."""
+MAX_OLD, OLD_PER_ROOT = 5.0, 106.0
+"""Number of old target tokens for each new one: OLD_PER_ROOT divided by the square root of the number of new pairs,
+from 1 to MAX_OLD. With fewer, the model forgets more; with more, it learns less of the new text in the same steps."""
 MAX_BATCH = 4096  # maximum number of tokens in a batch, most of which would be repetitions of a small new text
 RATE, DROPOUT = 0.25, 0.5
 """Peak learning rate and dropout divided by those of the model's training; an adapted model is adapted with its own."""
@@ -122,7 +122,8 @@ def adaptation_config(
     replay = {"replay": {"sources": [{"tsv": str(replay_tsv)}]}}
 
     def adapted(num_new: int, new_tokens: int) -> Config:
-        old = _replayed(opened, data, new_tokens * min(MAX_OLD, max(1.0, OLD_PAIRS / num_new))) if has_old else replay
+        old_tokens = new_tokens * min(MAX_OLD, max(1.0, OLD_PER_ROOT / num_new**0.5))
+        old = _replayed(opened, data, old_tokens) if has_old else replay
         steps = num_steps[-1] if num_steps else max(MIN_STEPS, round(STEPS_PER_ROOT * num_new**0.5))
         values: dict[str, Any] = {
             "training.init_from": str(base.resolve()),
