@@ -119,11 +119,10 @@ def adaptation_config(
         raise ConfigError(f"{run.path}: made from other files or weights; repeat them, or choose another --run-dir")
     is_first = is_other or not run.corpus.is_dir()
     has_old = len(_readable(data.sources, data)) >= max(1, len(data.sources)) if is_first else not replay_tsv.exists()
-    replay = {"replay": {"sources": [{"tsv": str(replay_tsv)}]}}
 
     def adapted(num_new: int, new_tokens: int) -> Config:
         old_tokens = new_tokens * min(MAX_OLD, max(1.0, OLD_PER_ROOT / num_new**0.5))
-        old = _replayed(opened, data, old_tokens) if has_old else replay
+        old = _replayed(opened, data, old_tokens) if has_old else {"replay": {"sources": [{"tsv": str(replay_tsv)}]}}
         steps = num_steps[-1] if num_steps else max(MIN_STEPS, round(STEPS_PER_ROOT * num_new**0.5))
         values: dict[str, Any] = {
             "training.init_from": str(base.resolve()),
@@ -140,7 +139,8 @@ def adaptation_config(
         own = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
         return load_config(opened.config, ["data.dev=[]", "data.corpora=null", *own, *given]).config
 
-    adapted(MIN_PAIRS, MIN_PAIRS)  # refuses wrong overrides before anything is written
+    if adapted(MIN_PAIRS, MIN_PAIRS).data.directions[0] != data.directions[0]:  # nothing is written if this fails
+        raise ConfigError(f"{base}: translates {data.src_lang}-{data.tgt_lang}; adapt cannot change its languages")
     with lock_run(run):
         if is_first:
             try:

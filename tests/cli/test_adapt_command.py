@@ -265,6 +265,16 @@ def test_overrides_change_the_share_of_old_text_and_say_where_it_is_now(
     assert ([source.src, source.tgt], weight) == (here, 0.5)
 
 
+def test_another_language_pair_is_refused_before_anything_is_written(
+    trained: tuple[Path, Result], new_text: Path, tmp_path: Path
+) -> None:
+    new = tmp_path / "new"
+    result = invoke("adapt", trained[0], "--train", new_text, "--run-dir", new, "data.src_lang=fr")
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {trained[0]}: translates en-de; adapt cannot change its languages\n"
+    assert not new.exists()
+
+
 @pytest.mark.parametrize("copies", [30, 90])
 def test_a_large_new_text_has_fewer_old_tokens_for_each_new_one(
     copies: int, trained: tuple[Path, Result], new_text: Path, tmp_path: Path
