@@ -39,7 +39,7 @@ class RunDir:
         self.path = Path(path)
         self.config = self.path / "config.yaml"  # the resolved config, sufficient to reproduce the run
         self.checksums = self.path / CHECKSUMS  # SHA-256 of config.yaml and the tokenizer
-        self.tokenizer = self.path / "tokenizer"  # SentencePiece: joint.model, or src.model and tgt.model
+        self.tokenizer = self.path / "tokenizer"  # joint.model, or src.model and tgt.model; normalization.tsv
         self.data_report = self.path / "data_report.json"  # numbers of pairs read, kept and removed, by reason
         self.corpus = self.path / "corpus"  # text of an adaptation, see `experiment.adapt`
         self.metrics = self.path / "metrics.jsonl"  # one object per log line and validation, append-only
@@ -148,7 +148,7 @@ def write_config(run: RunDir, text: str) -> None:
 
     checksums.json is written first, and lists the new and the current config.yaml, so a kill leaves a valid run.
     """
-    listed = file_hashes(run.path, (run.config, *run.tokenizer.glob("*.model")))
+    listed = file_hashes(run.path, (run.config, *run.tokenizer.glob("*")))
     new = hashlib.sha256(text.encode()).hexdigest()
     present = listed.get(run.config.name, new)
     listed[run.config.name] = new if new == present else f"{present} {new}"

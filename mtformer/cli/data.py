@@ -31,6 +31,7 @@ from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
 from mtformer.errors import ConfigError, explain_write_errors, log
 from mtformer.files import cache_folder, clear_leftovers, write_text
 from mtformer.run_dir import RunDir
+from mtformer.text.normalization import Normalizer
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 from mtformer.workers import use_ray
 
@@ -59,6 +60,7 @@ def check(
         require_no_input(written, *words)
     config, tokenizers = _load(words, src_lang, tgt_lang, tokenizer)
     data = config.data
+    normalizer = None if tokenizers is not None else Normalizer.of_config(config.tokenizer)
     if not (data.sources or data.dev or data.test):
         raise ConfigError(f"{words[0]}: `data` has no corpus; add at least one source to data.train")
     with use_ray(on), tqdm(total=num_bytes(data) or None, unit="B", unit_scale=True, disable=None, leave=False) as bar:
@@ -67,7 +69,7 @@ def check(
             bar.set_description(printable(f"{name}: {num_pairs:,} pairs"), refresh=False)
             bar.update(size)
 
-        result = check_corpora(data, tokenizers, advance)
+        result = check_corpora(data, tokenizers, advance, normalizer)
     exceeded = exceeded_limits(result, data)
     try:
         for path, text in ((json, result.to_json), (html, lambda: page(result, exceeded))):
@@ -211,6 +213,8 @@ def _source(files: Sequence[str]) -> Source:
 
 def _named_tokenizers(config: Config) -> TokenizerPair | None:
     section = config.tokenizer
+    if config.training.init_from is not None:
+        return TokenizerPair.load(RunDir.open(config.training.init_from).tokenizer)
     if section.src_model is None or (section.tgt_model is None and not section.joint):
         return None
     src = Tokenizer.load(section.src_model)

@@ -136,7 +136,8 @@ def _take_pretrained(tree: dict[str, Any], origins: Origins) -> None:
     for section in ("model", "tokenizer"):
         own = tree.setdefault(section, {})
         for key, value in its_tree.get(section, {}).items():
-            if isinstance(own, dict) and key not in own and key_metadata(f"{section}.{key}").path is None:
+            is_setting = key_metadata(f"{section}.{key}").path in (None, "name or file")
+            if isinstance(own, dict) and key not in own and is_setting:
                 own[key] = value
                 origins.update({path: one for path, one in its_origins.items() if path[:2] == (section, key)})
 
@@ -240,9 +241,7 @@ def resolve_paths(section: SectionT) -> SectionT:
     """Return the section with local paths made absolute, so that it is valid in any working directory."""
 
     def resolve(key: Key, value: Any) -> Any:
-        if key.path is None or value is None or (key.path != "file" and not expand_user(value).is_dir()):
-            return value
-        return os.path.abspath(expand_user(value))
+        return os.path.abspath(expand_user(value)) if value is not None and _is_path(key, value) else value
 
     return _map_values(section, resolve)
 
@@ -253,9 +252,22 @@ def without_files(section: SectionT) -> SectionT:
     def remove(key: Key, value: Any) -> Any:
         if isinstance(value, dict | list) and _holds_sections(value):
             return type(value)()
+        if key.path == "name or file":
+            return os.path.basename(value)
         return None if key.path is not None else value
 
     return _map_values(section, remove)
+
+
+def _is_path(key: Key, value: str) -> bool:
+    """Return True if the value of a key is the path of a file or folder."""
+    match key.path:
+        case "folder or name":
+            return expand_user(value).is_dir()
+        case "name or file":
+            return os.path.splitext(value)[1] != ""
+        case _:
+            return key.path is not None
 
 
 def _map_values(section: SectionT, change: Callable[[Key, Any], Any]) -> SectionT:

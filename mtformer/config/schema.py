@@ -2,10 +2,27 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from mtformer.config.data import DataConfig
 from mtformer.config.section import Count, Fraction, Key, Pair, Positive, Section, key_of, nearest
+
+COMPOSE = "compose"
+"""Our own normalization, see `mtformer.text.normalization`."""
+NORMALIZATIONS = (COMPOSE, "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")
+"""Names of normalizations; all except the first are SentencePiece's."""
+
+
+def is_rule_file(normalization: str) -> bool:
+    """Return True if a value of `tokenizer.normalization` is the path of a rule file."""
+    return normalization.endswith(".tsv")
+
+
+def _check_normalization(normalization: str) -> str:
+    if normalization not in NORMALIZATIONS and not is_rule_file(normalization):
+        known = f"{', '.join(NORMALIZATIONS)}, or a rule file (.tsv)"
+        raise ValueError(f"must be one of {known}, not '{normalization}'{nearest(normalization, [*NORMALIZATIONS])}")
+    return normalization
 
 
 class TokenizerConfig(Section):
@@ -28,8 +45,10 @@ class TokenizerConfig(Section):
     """Share of the characters in the training text that the vocabulary covers; use 0.9995 for Japanese or Chinese."""
     byte_fallback: bool = False
     """Encode unknown characters as bytes, so that there are no unknown tokens (uses 256 pieces)."""
-    normalization: Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"] = "nmt_nfkc"
-    """SentencePiece's rule: `nmt_` rules replace U+200B, U+200C, U+200E and U+200F with spaces; `_cf` fold case."""
+    normalization: Annotated[str, AfterValidator(_check_normalization), Key(path="name or file")] = COMPOSE
+    """Changes to text, which the model learns and writes: compose joins decomposed characters and runs of spaces, and
+    removes control characters; SentencePiece's nmt_nfkc, nfkc, nmt_nfkc_cf, nfkc_cf and identity; or a rule file
+    (.tsv). See docs/data.md."""
     user_symbols: list[str] = []
     """User-defined symbols that are never split (such as tags and markers)."""
     train_sentences: Positive = 2_000_000

@@ -45,8 +45,9 @@ class Key:
 
     on_resume: OnResume | None = None
     """See `OnResume`; None: inherited from the section."""
-    path: Literal["file", "folder or name"] | None = None
-    """Set if the value is a path; `folder or name`: a path if the folder exists, otherwise a name."""
+    path: Literal["file", "folder or name", "name or file"] | None = None
+    """Set if the value is a path; `folder or name`: a path if the folder exists, otherwise a name; `name or file`: a
+    path if it has a suffix, otherwise a name."""
     has_effect: bool = True
     """True if the value affects the result of a run."""
     is_option: bool = True

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
 from mtformer.errors import DataError
+from mtformer.text.normalization import Normalizer
 
 Pair = tuple[str, str]
 Columns = tuple[list[str], list[str]]
@@ -23,6 +25,25 @@ UNUSUAL = {
     "replacement character (U+FFFD)": "\ufffd",
 }
 """Characters that break lines in other tools or indicate damage; lines that contain one are counted."""
+
+
+MAX_EXAMPLES = 2
+MAX_NORMALIZED = 2500
+"""Number of lines from which only some are normalized a second time, because that takes as long as tokenizing them."""
+
+
+@dataclass
+class NormalizedLines:
+    """Lines that the normalization of the tokenizer changes, apart from their spaces, among some lines of a corpus."""
+
+    examined: int = 0
+    changed: int = 0
+    examples: list[tuple[str, str]] = field(default_factory=list)
+    """Up to `MAX_EXAMPLES` changed lines, before and after normalization."""
+
+    def __add__(self, other: "NormalizedLines") -> "NormalizedLines":
+        examples = [*self.examples, *other.examples][:MAX_EXAMPLES]
+        return NormalizedLines(self.examined + other.examined, self.changed + other.changed, examples)
 
 
 @dataclass
@@ -41,6 +62,10 @@ class DataReport:
     """Number of unknown tokens in kept pairs by side."""
     unusual: dict[str, dict[str, int]] = field(default_factory=lambda: {"src": {}, "tgt": {}})
     """Number of lines with an unusual character by side and name of the character."""
+    normalized: dict[str, NormalizedLines] = field(
+        default_factory=lambda: {"src": NormalizedLines(), "tgt": NormalizedLines()}
+    )
+    """Lines that the tokenizer's normalization changes, by side."""
 
     @property
     def left_out_share(self) -> float:
@@ -58,7 +83,10 @@ class DataReport:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "DataReport":
         """Restore a report from the result of `to_dict`; unknown keys are ignored."""
-        return cls(**{one.name: values[one.name] for one in fields(cls) if one.name in values})
+        known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
+        if "normalized" in known:
+            known["normalized"] = {side: NormalizedLines(**counts) for side, counts in known["normalized"].items()}
+        return cls(**known)
 
     def leave_out(self, counts: Mapping[str, int]) -> None:
         """Count removed pairs by reason."""
@@ -80,6 +108,14 @@ class DataReport:
                 if present := [character for character in characters if character in together]:
                     found = sum(any(character in line for character in present) for line in lines)
                     self.unusual[side][name] = self.unusual[side].get(name, 0) + found
+
+    def count_normalized(self, side: str, lines: Sequence[str], normalizer: Normalizer) -> None:
+        """Count the lines that normalization changes; of many lines, an evenly spaced sample is examined."""
+        step = max(1, len(lines) // MAX_NORMALIZED)
+        examined = lines[::step]
+        changes = normalizer.changes(examined)
+        examples = [(examined[row], changed) for row, changed in islice(changes.items(), MAX_EXAMPLES)]
+        self.normalized[side] += NormalizedLines(len(examined), len(changes), examples)
 
     def __add__(self, other: "DataReport") -> "DataReport":
         return DataReport(**{name: _sum(mine, getattr(other, name)) for name, mine in vars(self).items()})

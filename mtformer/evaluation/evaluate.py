@@ -73,6 +73,7 @@ def evaluate(
     """
     if any(looks_tokenized(references) for references in test.references):
         log.warning("%s: the references look tokenized; their scores are not comparable to published ones", test.name)
+    _warn_of_normalization(test, translator)
     start = time.perf_counter()
     found = translator.into(test.tgt_lang).translate(test.sources, progress=progress)
     hypotheses = [translation.text for translation in found]
@@ -80,3 +81,14 @@ def evaluate(
     config = for_language(config, test.tgt_lang)
     scores = score(hypotheses, test.references[0], config, more_references=test.references[1:])
     return write_card(folder, test, hypotheses, scores, config, translator, seconds)
+
+
+def _warn_of_normalization(test: EvalSet, translator: Translator) -> None:
+    """Log a warning if the model cannot write some references, because its tokenizer changes them."""
+    references = test.references[0]
+    normalizer = translator.tokenizers.tgt.normalizer
+    changes = normalizer.changes(references)
+    examples = [(references[row], changed) for row, changed in changes.items()]
+    message = normalizer.warning(len(changes), len(references), examples, "references")
+    if message is not None:
+        log.warning("%s: %s", test.name, message)

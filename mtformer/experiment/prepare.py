@@ -3,7 +3,9 @@
 With `training.init_from`, the tokenizers and the initial weights are those of another run.
 """
 
+import hashlib
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -33,6 +35,7 @@ from mtformer.evaluation.scores import for_language, make_metric
 from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, json_sha256, verify, write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import MULTI_SENTENCE_SHARE, RunDir
+from mtformer.text.normalization import rules_of
 from mtformer.text.tags import require_tags, tag_id, tags_by_side, target
 from mtformer.text.tokenizer import JOINT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
@@ -122,6 +125,7 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     for name, report in {**_reports(corpora), **_reports([one.corpus for one in dev])}.items():
         for line in report.lines():
             log.info("%s: %s", name, line)
+    _warn_of_normalization(corpora, tokenizers)
     augmentation, window_pairs = None, WINDOW_PAIRS
     if needs_text:
         augmentation = Augmentation(tokenizers, config.data.noise, config.data.filters.max_tokens)
@@ -182,6 +186,20 @@ def multi_sentence_share(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> flo
     return num_found / num_lines
 
 
+def _warn_of_normalization(corpora: Sequence[Corpus], tokenizers: TokenizerPair) -> None:
+    """Log a warning for each corpus with target lines that the model cannot write, because normalization changes them.
+
+    The targets of a swapped corpus are its source lines.
+    """
+    for corpus in corpora:
+        side = "src" if corpus.is_swapped else "tgt"
+        lines = corpus.store.report.normalized[side]
+        normalizer = tokenizers.src.normalizer if corpus.is_swapped else tokenizers.tgt.normalizer
+        message = normalizer.warning(lines.changed, lines.examined, lines.examples, f"target lines of {corpus.name}")
+        if message is not None:
+            log.warning("%s", message)
+
+
 def _reports(corpora: Sequence[Corpus]) -> Mapping[str, DataReport]:
     """Return the data report of each corpus by name, without reversed corpora."""
     return {corpus.name: corpus.store.report for corpus in corpora if not corpus.is_swapped}
@@ -215,11 +233,13 @@ def _tokenizer(config: Config, existing: str | None, sides: tuple[int, ...]) -> 
     symbols = itertools.chain(config.tokenizer.user_symbols, *tags_by_side(config.data))
     section = config.tokenizer.model_copy(update={"user_symbols": list(dict.fromkeys(symbols))})
     data, states = config.data, file_states(config.data.sources)
+    rules = rules_of(section)
     settings = {
         "sentencepiece": version("sentencepiece"),
         "sources": [source_fingerprint(source, data) for source in data.sources],
         "sides": sides,
-        "tokenizer": section.model_dump(exclude={"src_model", "tgt_model", "joint"}),
+        "tokenizer": section.model_dump(exclude={"src_model", "tgt_model", "joint", "normalization"}),
+        "normalization": [None, hashlib.sha256(rules).hexdigest()] if rules else [section.normalization, None],
     }
     folder = cache_folder(data.cache_dir) / f"tokenizer-{json_sha256(settings)[:32]}"
     try:
@@ -248,6 +268,9 @@ def _pretrained_tokenizers(config: Config) -> TokenizerPair:
     ignored = {"tokenizer.src_model", "tokenizer.tgt_model"}  # the model is copied, so its path does not matter
     if config.model.positions != "learned":  # other positions have no weights
         ignored.add("model.max_positions")
+    normalizations = [os.path.basename(one.tokenizer.normalization) for one in (its, config)]
+    if normalizations[0] == normalizations[1]:  # a copy of a rule file has another path
+        ignored.add("tokenizer.normalization")
     different = [
         f"{key} {before!r} (here {after!r})"
         for key, before, after in sorted(config_diff(its, config))  # model before tokenizer

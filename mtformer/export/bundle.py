@@ -98,6 +98,7 @@ def _write_argos(
         metadata |= {f"{side}_code": code, f"{side}_name": language_name(code)}
     (folder / "metadata.json").write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
     (folder / "sentencepiece.model").write_bytes(tokenizers.src.model)
+    tokenizers.save_rules(folder)
     (folder / "model").mkdir()
     write_model(folder / "model", weights, config.model, tokenizers, quantization)
 

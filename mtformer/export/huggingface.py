@@ -61,6 +61,7 @@ def write_huggingface(folder: Path, config: Config, tokenizers: TokenizerPair, w
         write_json(folder / f"{name}.json", values, indent=2)
     (folder / "source.spm").write_bytes(tokenizers.src.model)
     (folder / "target.spm").write_bytes(tokenizers.tgt.model)
+    tokenizers.save_rules(folder)
 
 
 def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:

@@ -11,6 +11,7 @@ import sentencepiece
 
 from mtformer.errors import DataError
 from mtformer.files import atomic_folder, read_bytes
+from mtformer.text.normalization import RULES, Normalizer
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 CONTROL_IDS = frozenset((PAD, BOS, EOS))
@@ -22,11 +23,14 @@ SPACE = "▁"  # SentencePiece's symbol for a space
 class Tokenizer:
     """One SentencePiece model, given as the bytes of a `.model` file; `name` is used in error messages.
 
+    `rules` are the contents of the rule file of its normalization, which is copied with it; the model has them too.
+
     Raise DataError if `model` is not a SentencePiece model, or its special ids are not pad 0, unk 1, bos 2, eos 3.
     """
 
-    def __init__(self, model: bytes, name: str = "tokenizer") -> None:
+    def __init__(self, model: bytes, name: str = "tokenizer", rules: bytes | None = None) -> None:
         self.model = model
+        self.rules = rules
         self.name = name
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
@@ -43,8 +47,9 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a `.model` file; raise DataError if it is missing, damaged, or has other special ids."""
+        rules = Path(path).with_name(RULES)
         try:
-            return cls(read_bytes(path), str(path))
+            return cls(read_bytes(path), str(path), read_bytes(rules) if rules.is_file() else None)
         except OSError as error:
             raise DataError(f"{path}: the tokenizer cannot be read: {error.strerror}") from error
 
@@ -52,6 +57,11 @@ class Tokenizer:
     def sha256(self) -> str:
         """SHA-256 of the model as hexadecimal digits."""
         return hashlib.sha256(self.model).hexdigest()
+
+    @cached_property
+    def normalizer(self) -> Normalizer:
+        """Changes that the tokenizer makes to text."""
+        return Normalizer.of_model(self.model)
 
     @property
     def vocab_size(self) -> int:
@@ -116,3 +126,10 @@ class TokenizerPair(NamedTuple):
         with atomic_folder(Path(folder)) as temporary:
             for name, tokenizer in models.items():
                 (temporary / name).write_bytes(tokenizer.model)
+            self.save_rules(temporary)
+
+    def save_rules(self, folder: Path) -> None:
+        """Write a copy of the rule file of the normalization, if there is one."""
+        for tokenizer in self:
+            if tokenizer.rules is not None:
+                (folder / RULES).write_bytes(tokenizer.rules)

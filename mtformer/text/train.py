@@ -5,12 +5,14 @@ import random
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
-from mtformer.config.schema import TokenizerConfig
+from mtformer.config.schema import TokenizerConfig, is_rule_file
 from mtformer.errors import DataError, log
 from mtformer.files import atomic_file
+from mtformer.text.normalization import RULES, rules_of, trainer_options, without_rule_path
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
 MAX_LINE_BYTES = 1 << 14
@@ -23,8 +25,10 @@ SLOW_FROM = 200_000
 def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -> None:
     """Train a model and write it to `path` atomically; the same lines and config give an identical file.
 
-    A uniform sample of `train_sentences` lines is used. Raises DataError without text, or if `vocab_size` does not fit.
+    A rule file of the normalization is copied next to it. A uniform sample of `train_sentences` lines is used. Raises
+    DataError without text, or if `vocab_size` or the rule file is invalid.
     """
+    rules = rules_of(config)
     # SentencePiece can sample too, but not with a given seed.
     sentences = _sample(lines, config.train_sentences)
     log.info(
@@ -32,12 +36,23 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
         f"{len(sentences):,}", "; this takes several minutes" if len(sentences) > SLOW_FROM else "",
     )  # fmt: skip
     model = io.BytesIO()
+    with trainer_options(config, rules) as normalization:
+        _train(sentences, config, normalization, model)
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(without_rule_path(model.getvalue(), config))
+    if rules is not None and is_rule_file(config.normalization):
+        with atomic_file(path.with_name(RULES)) as temporary:
+            temporary.write_bytes(rules)
+
+
+def _train(sentences: list[str], config: TokenizerConfig, normalization: dict[str, Any], model: io.BytesIO) -> None:
+    """Train on these lines with SentencePiece's options for normalization, and write the model."""
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
             model_writer=model,
             **config.model_dump(include={"model_type", "vocab_size", "character_coverage", "byte_fallback"}),
-            normalization_rule_name=config.normalization,
+            **normalization,
             user_defined_symbols=config.user_symbols,
             input_sentence_size=0,
             max_sentence_length=MAX_LINE_BYTES,
@@ -50,8 +65,6 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
         )
     except RuntimeError as error:
         raise DataError(_explain(str(error), config)) from error
-    with atomic_file(path) as temporary:
-        temporary.write_bytes(model.getvalue())
 
 
 def _sample(lines: Iterable[str], size: int) -> list[str]:

@@ -86,7 +86,8 @@ def main() -> None:
                 rates[name].append(measure(arguments, name, condition == "busy"))
                 print(f"{condition}, round {round_number + 1}, {name}: {rates[name][-1]:,.0f} tokens/s", flush=True)
         for name, values in rates.items():
-            print(f"{condition}: {name}: median {statistics.median(values):,.0f}, {min(values):,.0f} to {max(values):,.0f}")
+            extremes = f"{min(values):,.0f} to {max(values):,.0f}"
+            print(f"{condition}: {name}: median {statistics.median(values):,.0f}, {extremes}")
 
 
 if __name__ == "__main__":

@@ -95,6 +95,8 @@ def planted(folder: Path, seed: int) -> tuple[DataConfig, dict[tuple[str, str], 
         key = (kind, "src" if kind == "several targets" else "pair")
         expected[key] = random.randint(1, 4)
         repeats += [repeat(*clean(next(originals))) for _ in range(expected[key])]
+    # The default normalization removes control characters.
+    expected["changed by normalization", "tgt"] = expected[LINE_BREAK, "tgt"] + expected["control character", "tgt"]
     sources = [write(folder, "first", lines), write(folder, "second", repeats)]
     return config(train=sources), dict(expected)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from mtformer.config.data import DataConfig, FilterConfig, Source
 from mtformer.config.languages import WITHOUT_SPACES, base_code
+from mtformer.config.schema import TokenizerConfig
 from mtformer.data.check import result as found
 from mtformer.data.check.result import NUM_EXAMPLES, SIDES, CorpusCheck, Example, Overlap, SetCheck, Side, SourceCount
 from mtformer.data.corpus.readers import INVALID, Faults, RawRecords
@@ -28,6 +29,7 @@ from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code,
 from mtformer.data.filters.scripts import Alphabet
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, TokenCounts
 from mtformer.errors import log
+from mtformer.text.normalization import Normalizer, excerpt, shown
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.workers import Workers
 
@@ -44,11 +46,15 @@ codes of the reasons for removal, except duplicates."""
 
 
 def check_corpora(
-    data: DataConfig, tokenizers: TokenizerPair | None, advance: Callable[[str, int, int], object] = lambda *_: None
+    data: DataConfig,
+    tokenizers: TokenizerPair | None,
+    advance: Callable[[str, int, int], object] = lambda *_: None,
+    normalizer: Normalizer | None = None,
 ) -> CorpusCheck:
     """Read train, dev and test sets once, and count faulty, repeated and unusual lines and pairs.
 
-    Without tokenizers, tokens are not counted. `advance` is called after each chunk with the name of the set, the
+    Without tokenizers, tokens are not counted, and `normalizer` (default: `compose`) tells which lines a tokenizer will
+    change. `advance` is called after each chunk with the name of the set, the
     number of pairs read from it so far, and the number of bytes read from disk since the last call.
 
     Raises DataError if a file is missing, or its compression is damaged; faults inside lines are counted instead.
@@ -56,7 +62,8 @@ def check_corpora(
     require_files(source for _, sources in sets_of(data) for source in sources)
     check = CorpusCheck(data.src_lang, data.tgt_lang, tokenizers is not None)
     earlier: list[_Pass] = []
-    with Workers(partial(_check, data.filters, tokenizers), data.num_workers) as workers:
+    normalizers = _target_normalizers(data, tokenizers, normalizer or Normalizer.of_config(TokenizerConfig()))
+    with Workers(partial(_check, data.filters, tokenizers, normalizers), data.num_workers) as workers:
         for name, sources in sets_of(data):
             one = _Pass(name, sources, data, earlier)
             for chunk, checked in workers.map(one.chunks()):
@@ -67,6 +74,14 @@ def check_corpora(
             earlier += [one] if not name.startswith("test.") else []
             log.info("%s: %s pairs read", name, f"{one.result.pairs:,}")
     return check
+
+
+def _target_normalizers(
+    data: DataConfig, tokenizers: TokenizerPair | None, default: Normalizer
+) -> dict[str, Normalizer]:
+    """Return the normalization of each side that is a target."""
+    src, tgt = (one.normalizer for one in tokenizers) if tokenizers is not None else (default, default)
+    return {"src": src, "tgt": tgt} if data.both_directions else {"tgt": tgt}
 
 
 def sets_of(data: DataConfig) -> list[tuple[str, list[Source]]]:
@@ -107,13 +122,21 @@ class _Chunk:
 # ---- worker processes -----------------------------------------------------------------------------------------------
 
 
-def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chunk, num_threads: int) -> _Checked:
+def _check(
+    filters: FilterConfig,
+    tokenizers: TokenizerPair | None,
+    target_normalizers: Mapping[str, Normalizer],
+    chunk: _Chunk,
+    num_threads: int,
+) -> _Checked:
     one = _ChunkCheck(chunk)
     for (kind, side), notes in one.faults.notes.items():
         one.find(kind, side, notes)
     for side, lines, language in zip(SIDES, one.texts, chunk.languages, strict=True):
         one.check_characters(side, lines)
-        one.check_normalization(side, lines)
+        one.check_normalization_forms(side, lines)
+        if side in target_normalizers:
+            one.check_normalization(side, lines, target_normalizers[side])
         one.check_scripts(side, lines, language)
         one.check_length(side, lines, language)
     one.check_ratio()
@@ -159,7 +182,13 @@ class _ChunkCheck:
             faulty.update(notes)
         self.counts.side(side).faulty_lines += len(faulty)
 
-    def check_normalization(self, side: str, lines: list[str]) -> None:
+    def check_normalization(self, side: str, lines: list[str], normalizer: Normalizer) -> None:
+        """Find target lines that the model cannot write, because the normalization of the tokenizer changes them."""
+        changes = normalizer.changes(lines)
+        notes = {row: f"becomes {shown(excerpt(changed, lines[row]))}" for row, changed in changes.items()}
+        self.find(found.NORMALIZED, side, notes)
+
+    def check_normalization_forms(self, side: str, lines: list[str]) -> None:
         """Find lines with characters that differ in the Unicode normalization forms NFC and NFD."""
         other = [(row, line) for row, line in enumerate(lines) if not line.isascii()]
         self.find(found.COMPOSED, side, {row: "" for row, line in other if len(normalize("NFD", line)) > len(line)})

@@ -6,7 +6,17 @@ from typing import NamedTuple
 
 from mtformer.config.data import DataConfig
 from mtformer.data.check.check import TEXT_LENGTH
-from mtformer.data.check.result import SIDES, UNITS, CorpusCheck, Example, Finding, Lengths, SetCheck, percentile
+from mtformer.data.check.result import (
+    NORMALIZED,
+    SIDES,
+    UNITS,
+    CorpusCheck,
+    Example,
+    Finding,
+    Lengths,
+    SetCheck,
+    percentile,
+)
 from mtformer.data.corpus.readers import BROKEN, INVALID, SHORT
 from mtformer.templating import render
 
@@ -98,9 +108,9 @@ def _set_lines(one: SetCheck) -> list[str]:
 
 
 def _example_lines(finding: Finding) -> list[str]:
-    """Return a line with the worst example."""
+    """Return a line with the worst example; two examples if the line is not faulty in itself."""
     lines = []
-    for one in finding.examples[:1]:
+    for one in finding.examples[: 2 if finding.kind == NORMALIZED else 1]:
         texts = {"src": [one.src], "tgt": [one.tgt]}.get(finding.side, [one.src, one.tgt])
         excerpt = " | ".join(printable(text, EXCERPT // len(texts)) for text in texts) if any(texts) else ""
         note = f"[{one.note}]" if one.note else ""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from mtformer.data.corpus.readers import BROKEN, CRLF, INVALID, SHORT
 from mtformer.data.data_report import UNUSUAL
+from mtformer.text.normalization import CHANGED_SHARE
 
 NUM_EXAMPLES = 10  # maximum number of examples per finding
 OUTLIER_DEVIATIONS = 3.5
@@ -26,6 +27,7 @@ SEVERAL_TARGETS, LONG, UNKNOWN = "several targets", "long line", "unknown tokens
 LOW_RATIO, HIGH_RATIO = "target short for its source", "target long for its source"
 FOREIGN, OTHER_SCRIPT = "letters of another script", "mostly in another script"
 MIXED, COMPOSED, DECOMPOSED = "mixed normalization (NFC and NFD)", "composed (NFC)", "decomposed (NFD)"
+NORMALIZED = "changed by normalization"
 FAULTS = {
     **UNUSUAL,
     "byte order mark inside (U+FEFF)": "\ufeff",
@@ -35,8 +37,8 @@ FAULTS = {
 }
 """Characters that break lines in other tools or indicate damage."""
 ORDER = (
-    INVALID, SHORT, BROKEN, CRLF, *FAULTS, MIXED, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG,
-    LOW_RATIO, HIGH_RATIO, FOREIGN, OTHER_SCRIPT, UNKNOWN,
+    INVALID, SHORT, BROKEN, CRLF, *FAULTS, MIXED, NORMALIZED, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS,
+    LONG, LOW_RATIO, HIGH_RATIO, FOREIGN, OTHER_SCRIPT, UNKNOWN,
 )  # fmt: skip
 """Order of findings in the report."""
 
@@ -197,6 +199,9 @@ class SetCheck:
             if rarer.count:
                 rule = f"the less frequent form: {rarer.kind}"
                 self.findings[MIXED, side] = Finding(MIXED, side, rarer.count, rule, rarer.examples)
+            normalized = self.findings.get((NORMALIZED, side))
+            if normalized is not None and normalized.count <= CHANGED_SHARE * self.pairs:
+                del self.findings[NORMALIZED, side]
         logs = {key * RATIO_STEP: count for key, count in self.log_ratios.items()}
         low, high = outlier_limits(logs)
         inverse = {-value: count for value, count in logs.items()}

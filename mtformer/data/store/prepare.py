@@ -37,8 +37,9 @@ from mtformer.files import FORMAT, atomic_file, cache_folder, json_sha256, read_
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.workers import WorkerEndedError, Workers
 
-PREPARATION = 8  # part of the fingerprint; increased when a code change alters prepared corpora
+PREPARATION = 9  # part of the fingerprint; increased when a code change alters prepared corpora
 SHARD_PAIRS = 200 * BLOCK_PAIRS
+SIDES = ("src", "tgt")
 LOG_PAIRS = 20 * SHARD_PAIRS
 STALE_SECONDS = 7 * 24 * 3600
 ROW = np.dtype([("key", np.uint64), ("counts", np.int32, (4,))])  # duplicate key and token counts of a row of a shard
@@ -187,10 +188,12 @@ class _Job:
         report.count_unusual(*texts)
         filtered = self.pipeline.run(texts, num_threads)
         report.leave_out(count_reasons(filtered.codes))
+        for side, lines, tokenizer in zip(SIDES, texts, self.pipeline.tokenizers or (), strict=True):
+            report.count_normalized(side, lines, tokenizer.normalizer)
         kept = np.flatnonzero(filtered.codes == KEPT)
         texts, counts = take(texts, kept), filtered.counts[kept]
         if self.pipeline.filters is None:
-            for side, column in (("src", 0), ("tgt", 1)):
+            for column, side in enumerate(SIDES):
                 report.blank[side] += int((counts[:, column] == 0).sum())
         rows = np.empty(len(counts), dtype=ROW)
         keys = self.pipeline.keys(texts)
