@@ -242,7 +242,7 @@ class TrainingConfig(Section):
 MAX_HYPOTHESES = 1000
 """Maximum beam size. The decoder cache grows with its square: for 1,000 beams, up to 1 GB per sentence."""
 NumHypotheses = Annotated[int, Field(ge=1, le=MAX_HYPOTHESES)]
-Stopping = Literal["ended", "estimate", "certain"]
+Stopping = Literal["auto", "ended", "estimate", "certain"]
 
 
 class DecodingConfig(Section):
@@ -260,9 +260,10 @@ class DecodingConfig(Section):
     """Number of translations per source sentence."""
     length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
     """Exponent alpha in score = log-probability / length^alpha."""
-    early_stopping: Annotated[Stopping, Key(in_validation=False)] = "ended"
+    early_stopping: Annotated[Stopping, Key(in_validation=False)] = "auto"
     """Stop when `beam_size` hypotheses are finished (`ended`), no unfinished hypothesis scores higher (`estimate`),
-    or none can still win (`certain`)."""
+    or none can still win (`certain`). auto: `estimate`, or with CTranslate2, which does not support it, when twice
+    `beam_size` hypotheses are finished."""
     max_length_ratio: Annotated[float, Field(gt=0.0)] = 2.0
     """Maximum length in tokens: this ratio x number of source tokens + 10."""
     min_length_ratio: Annotated[float, Field(ge=0.0)] = 0.0

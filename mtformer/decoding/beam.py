@@ -45,9 +45,10 @@ def beam_search(
 
     A hypothesis is finished when its eos is among the best R candidates of a step. Unfinished candidates replace it, so
     R beams stay alive. `early_stopping` decides when a sentence is done: `ended`, when R hypotheses are finished (as
-    in CTranslate2 and fairseq); `estimate`, when in addition no live beam has a higher score at its current length
-    (as in Hugging Face); `certain`, when in addition no live beam can still reach a higher score. With alpha > 0,
-    `certain` rarely stops before the maximum length, because the score of a beam may still improve as it grows.
+    in CTranslate2 and fairseq); `estimate` and `auto`, when in addition no live beam has a higher score at its current
+    length (as in Hugging Face); `certain`, when in addition no live beam can still reach a higher score. With alpha >
+    0, `certain` rarely stops before the maximum length, because the score of a beam may still improve as it grows. With
+    `ended`, improbable hypotheses that end early may stop the search before the best one ends.
 
     Finished hypotheses are ranked by a score with the repetition penalty; the returned scores do not include it.
     """

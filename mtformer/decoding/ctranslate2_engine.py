@@ -33,6 +33,9 @@ BATCH_TOKENS = 512
 SCORED_TOKENS = 2048  # source tokens, including padding, in a batch of `score`
 OPTIONS = {"batch_type": "tokens", "max_input_length": 0}
 """Options of all calls: batch sizes are in tokens, and the library does not cut sources."""
+PATIENCE = {"auto": 2, "ended": 1}
+"""The library's `patience` for each supported value of `early_stopping`: a search stops when this factor times
+`beam_size` hypotheses are finished."""
 NO_PENALTY = 1e-9
 """Used instead of a length penalty of 0, for which the library has another stopping rule; float32 scores are equal."""
 
@@ -79,11 +82,12 @@ def open_model(
 class CTranslate2Engine(Engine):
     """Backend that uses a `ctranslate2.Translator`; its decoder starts with bos.
 
-    In fp32, beam search returns the same translations as ours. Hypotheses have the score from the search, but no scores
-    of individual tokens. The two searches differ as follows: excluded tokens (pad, bos, eos below the minimum length,
-    repeated n-grams) are removed before the softmax, which increases the probability of all others; the repetition
-    penalty applies to logits instead of log-probabilities; the first step after a prefix drops all but one of the beams
-    that would end there; and a beam that reaches the maximum length does not replace one that ended a step earlier.
+    In fp32 with `early_stopping: ended`, beam search returns the same translations as ours; with `auto`, it may stop
+    earlier. Hypotheses have the score from the search, but no scores of individual tokens. The two searches differ as
+    follows: excluded tokens (pad, bos, eos below the minimum length, repeated n-grams) are removed before the softmax,
+    which increases the probability of all others; the repetition penalty applies to logits instead of
+    log-probabilities; the first step after a prefix drops all but one of the beams that would end there; and a beam
+    that reaches the maximum length does not replace one that ended a step earlier.
 
     With a vocabulary map, the search chooses among the candidates for all source pieces of its batch.
     """
@@ -107,8 +111,10 @@ class CTranslate2Engine(Engine):
         """Raise ConfigError if CTranslate2 does not support a setting or a constraint."""
         if settings.draws:
             raise unsupported("sampling or mbr_samples")
-        if settings.early_stopping != "ended" and settings.beam_size > 1:
-            raise ConfigError("early_stopping: CTranslate2 supports only ended; set it, or use --backend mtformer")
+        if settings.early_stopping not in PATIENCE and settings.beam_size > 1:
+            supported = " and ".join(PATIENCE)
+            remedy = "set one of them, or use --backend mtformer"
+            raise ConfigError(f"early_stopping: CTranslate2 supports only {supported}; {remedy}")
         if required:
             raise unsupported("required phrases")
 
@@ -186,14 +192,18 @@ class CTranslate2Engine(Engine):
         for one in searches:
             groups[one.shortest, longest or one.longest, bool(one.segment.prefix)].append(one)
         for (shortest, bound, has_prefix), some in groups.items():
-            # If the limit truncates hypotheses, request twice as many, because truncated ones are returned too.
-            patience = 1 if longest else 2
+            patience = PATIENCE[settings.early_stopping] if settings.beam_size > 1 else 1
+            num_hypotheses = settings.beam_size
+            if longest is None:
+                # The limit truncates hypotheses; request twice as many, because truncated ones are returned too.
+                patience = 2
+                num_hypotheses = 2 * settings.beam_size
             futures = self.translator.translate_batch(
                 *self._pieces([one.segment.source for one in some], [one.segment.prefix for one in some]),
                 beam_size=settings.beam_size,
                 use_vmap=self.has_vocabulary_map and not has_prefix,  # with both, the library raises IndexError
                 patience=patience,
-                num_hypotheses=patience * settings.beam_size,
+                num_hypotheses=num_hypotheses,
                 length_penalty=max(settings.length_penalty, NO_PENALTY),
                 repetition_penalty=settings.repetition_penalty,
                 no_repeat_ngram_size=settings.no_repeat_ngram_size,

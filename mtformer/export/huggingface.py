@@ -19,7 +19,7 @@ from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, TokenizerPair
 from mtformer.weights import load_weights
 
-STOPPING: dict[str, bool | str] = {"ended": True, "estimate": False, "certain": "never"}
+STOPPING: dict[str, bool | str] = {"auto": False, "ended": True, "estimate": False, "certain": "never"}
 """`early_stopping` in Hugging Face for each of our values."""
 CLASSES = {"post": ("marian", "MarianMTModel"), "pre": ("pegasus", "PegasusForConditionalGeneration")}
 """Model type and class for each position of the norms."""

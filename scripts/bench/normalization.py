@@ -8,13 +8,13 @@ with the p-value of paired approximate randomization between the normalizations 
 """
 
 import argparse
-import gzip
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 from mtformer.config.loading import load_config
+from mtformer.data.corpus.readers import read_lines
 from mtformer.text.normalization import Normalizer
 from mtformer.text.tokenizer import TokenizerPair
 
@@ -40,9 +40,7 @@ def train(arguments: argparse.Namespace, normalization: str, seed: int) -> Path:
 
 def first_lines(path: str) -> list[str]:
     """Return the first lines of a text file, plain or gzip."""
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.endswith(".gz") else open(path, encoding="utf-8")
-    with opened as file:
-        return [line.rstrip("\n") for _, line in zip(range(MAX_LINES), file, strict=False)]
+    return read_lines(path)[:MAX_LINES]
 
 
 def describe_text(run: Path) -> str:

@@ -4,8 +4,12 @@ import math
 
 import pytest
 import torch
-from toy import Limits, ToyModel, assert_same, batch, beam_search, greedy, sentences, up_to
+from toy import ConfidentModel, Limits, ToyModel, assert_same, batch, beam_search, greedy, sentences, up_to
 
+from mtformer.config.schema import Stopping
+from mtformer.decoding.beam import best_candidates
+from mtformer.decoding.rules import Step
+from mtformer.decoding.search import Candidates
 from mtformer.text.tokenizer import EOS
 
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
@@ -40,6 +44,58 @@ def test_certain_stopping_finds_the_best_translation_with_a_narrower_beam(alpha:
         best = model.exhaustive((*TEN, EOS), alpha, 0, 4)[0]  # of 121 translations, up to 81 with the same length
         found = beam_search(model, *batch(TEN), 12, alpha, up_to(4), early_stopping="certain")[0]
         assert_same(found[:1], [best])
+
+
+class Recorder:
+    """Chooser of a search for one sentence that remembers the scores of the beams that are alive."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+        self.alive: list[float] = []
+
+    def __call__(self, step: Step, score_UR: torch.Tensor, K: int) -> Candidates:
+        candidates = best_candidates(step, score_UR, K)
+        continues = (candidates.token_BK[0] != EOS).tolist()
+        scores = zip(candidates.score_BK[0].tolist(), continues, strict=True)
+        self.alive = [score for score, is_alive in scores if is_alive][: score_UR.size(1)]
+        self.num_steps += 1
+        return candidates
+
+
+@pytest.mark.parametrize("alpha", [0.6, 1.0, 1.4])
+@pytest.mark.parametrize("early_stopping", ["auto", "estimate", "certain"])
+@pytest.mark.parametrize("kind", [ToyModel, ConfidentModel])
+def test_no_beam_is_better_when_the_search_stops(kind: type[ToyModel], early_stopping: Stopping, alpha: float) -> None:
+    """With `certain`, none can become better; at the maximum length, the search stops in any case."""
+    models = [kind(seed) for seed in range(3)]
+    limits = Limits(max_length_ratio=6.0)
+    num_stopped = 0
+    for number, source in enumerate(sentences(30, seed=2)):
+        src = batch(source)
+        recorder = Recorder()
+        model = models[number % len(models)]
+        [[best, *_]] = beam_search(model, *src, 5, alpha, limits, choose=recorder, early_stopping=early_stopping)
+        most_steps = int(limits.bounds(src[1]).max_B) + 1
+        if recorder.num_steps < most_steps:
+            num_stopped += 1
+            length = most_steps if early_stopping == "certain" else recorder.num_steps
+            assert max(recorder.alive) / length**alpha <= best.score + 1e-6
+    assert early_stopping == "certain" or num_stopped > 5
+
+
+def test_beam_search_is_rarely_worse_than_greedy_search() -> None:
+    """Pruning can remove the beam of greedy search, but a stop before its end cannot."""
+    num_worse = {"auto": 0, "ended": 0}
+    for seed in range(20):
+        model = ConfidentModel(seed)
+        src = batch(*sentences(500, seed=seed))
+        one_by_one = greedy(model, *src, Limits())
+        for early_stopping in ("auto", "ended") if seed == 0 else ("auto",):
+            found = beam_search(model, *src, 5, 1.0, Limits(), early_stopping=early_stopping)
+            for n_best, other in zip(found, one_by_one, strict=True):
+                num_worse[early_stopping] += n_best[0].score < other.score - 1e-6
+    assert num_worse["auto"] <= 10
+    assert num_worse["ended"] > 50, "of 500 searches; improbable ends stop them"
 
 
 def test_removing_finished_sentences_saves_work_and_keeps_results(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ RULES: list[tuple[Callable[[int], list[Rule]], Steer]] = [
 """Functions that return rules for a number of sentences, each with an equivalent that uses Python lists."""
 
 
-@pytest.mark.parametrize("early_stopping", ["ended", "estimate", "certain"])
+@pytest.mark.parametrize("early_stopping", ["auto", "ended", "estimate", "certain"])
 @pytest.mark.parametrize("rules", RULES, ids=["none", "unigrams", "bigrams", "penalty", "prefix"])
 def test_beam_search_equals_naive_implementation(
     rules: tuple[Callable[[int], list[Rule]], Steer], early_stopping: Stopping

@@ -96,6 +96,35 @@ class ToyModel:
         return sorted(found, key=lambda hypothesis: hypothesis.score, reverse=True)
 
 
+class ConfidentModel(ToyModel):
+    """Toy model that gives one token a probability of at least 0.9 at each step, as a trained model does.
+
+    The rest is distributed unevenly, so that some steps have an improbable eos that ends a beam early. The
+    distributions are those of a table, because drawing new ones would take most of the time of a test.
+    """
+
+    TABLE_SIZE = 1024
+    LEAST = 0.9
+
+    def __init__(self, seed: int, vocab: int = 12) -> None:
+        super().__init__(seed, vocab)
+        rng = random.Random(seed)
+        self.table = [self._distribution(rng) for _ in range(self.TABLE_SIZE)]
+
+    def _distribution(self, rng: random.Random) -> Tensor:
+        weights = [rng.expovariate(1.0) ** 3 for _ in range(self.vocab)]
+        weights[PAD] = weights[BOS] = 0.0
+        best = rng.choice([token for token in range(self.vocab) if token not in (PAD, BOS)])
+        weights[best] = 0.0
+        probability = rng.uniform(self.LEAST, 0.999)
+        others = [(1 - probability) * weight / sum(weights) for weight in weights]
+        others[best] = probability
+        return torch.tensor(others).clamp(min=1e-30).log()
+
+    def logits(self, source: tuple[int, ...], prefix: tuple[int, ...]) -> Tensor:
+        return self.table[hash((self.seed, source, prefix)) % self.TABLE_SIZE]
+
+
 @dataclass(frozen=True)
 class Limits:
     """Length limits with the names used in the config; without `reserved`, no sentence has constraints."""

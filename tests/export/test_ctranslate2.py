@@ -67,7 +67,8 @@ def both(model: Transformer, tokenizers: TokenizerPair, folder: Path) -> tuple[T
     spec.save(str(folder))
     library = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=2, intra_threads=1)
     engine = CTranslate2Engine(library, tokenizers, model.config.max_positions)
-    return Translator([model], tokenizers, DecodingConfig()), Translator(engine, tokenizers, DecodingConfig())
+    decoding = DecodingConfig(early_stopping="ended")  # both searches stop in the same way
+    return Translator([model], tokenizers, decoding), Translator(engine, tokenizers, decoding)
 
 
 def load_exported(path: Path, device: str = "cpu", precision: str | None = None) -> Translator:
@@ -94,6 +95,16 @@ def invoke(*arguments: object, stdin: str = "") -> Result:
 
 def n_best_scores(translations: list[Translation]) -> list[float]:
     return [each.score for one in translations for each in (one, *one.alternatives)]
+
+
+def test_the_default_stops_later_than_ended(make_trained: Make, tmp_path: Path) -> None:
+    """With `auto`, both searches return hypotheses with scores that are at least those of `ended`."""
+    for translator in both(*make_trained(), tmp_path / "it"):
+        ended = translator.translate(LINES, early_stopping="ended")
+        auto = translator.translate(LINES, early_stopping="auto")
+        pairs = list(zip(auto, ended, strict=True))
+        assert all(one.score >= other.score - 1e-5 for one, other in pairs)
+        assert any(one.score > other.score + 1e-3 for one, other in pairs), "equal searches would test nothing"
 
 
 # ---- equal scores ----------------------------------------------------------------------------------------------------
@@ -271,7 +282,7 @@ def test_attention_is_equal(make_trained: Make, tmp_path: Path) -> None:
     [
         ({"sampling": True}, "sampling.*not supported by CTranslate2"),
         ({"mbr_samples": 4}, "mbr_samples.*not supported by CTranslate2"),
-        ({"early_stopping": "certain"}, "early_stopping: CTranslate2 supports only ended"),
+        ({"early_stopping": "certain"}, "early_stopping: CTranslate2 supports only auto and ended"),
         ({"required": [["hund"]]}, "required phrases.*not supported by CTranslate2"),
     ],
 )
@@ -416,8 +427,9 @@ def test_export_and_translate_from_the_command_line(bundle: RunDir, tmp_path: Pa
     result = invoke("export", bundle.path, "--format", "ctranslate2", "--output", target)
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{target}\n"
-    expected = invoke("translate", bundle.path, "--n-best", 2, stdin=text)
-    found = invoke("translate", target, "--n-best", 2, stdin=text)  # the folder determines the backend
+    options = ("--n-best", 2, "--early-stopping", "ended")  # both searches stop in the same way
+    expected = invoke("translate", bundle.path, *options, stdin=text)
+    found = invoke("translate", target, *options, stdin=text)  # the folder determines the backend
     assert found.exit_code == 0, found.stderr
     texts = [[line.split(" ||| ")[:2] for line in one.stdout.splitlines()] for one in (found, expected)]
     assert texts[0] == texts[1]
@@ -474,11 +486,12 @@ def test_a_run_is_converted_once(
     bundle: RunDir, cache: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = sorted(path.name for path in bundle.path.rglob("*"))
-    expected = [one.text for one in Translator.load(bundle.path, device="cpu").translate(LINES)]
+    own = Translator.load(bundle.path, device="cpu")
+    expected = [one.text for one in own.translate(LINES, early_stopping="ended")]
     with caplog.at_level("INFO"):
         for _ in range(2):
             translator = Translator.load(bundle.path, device="cpu", backend="ctranslate2")
-            assert [one.text for one in translator.translate(LINES)] == expected
+            assert [one.text for one in translator.translate(LINES, early_stopping="ended")] == expected
     assert caplog.text.count("once for these weights") == 1
     assert translator.engine.dtype == "fp32"
     assert translator.weights == [bundle.bundle_weights]
