@@ -105,7 +105,7 @@ def check_inputs(
         check_length(f"the required phrases of line {number} have", sum(map(len, required_ids)), max_tokens)
         known = [ids for ids in required_ids if UNK not in ids]
         written = [one_line(one) for one in (prefix, *phrases, *required_terms(glossary, text))]
-        prefix, *phrases = (tokenizer.decode_pieces(tokenizer.pieces(one)).strip() for one in written)
+        prefix, *phrases = (tokenizer.decode_pieces(tokenizer.pieces(one)).strip(" ") for one in written)
         checked.append(Line(text, prefix, prefix_ids, prefix_pieces, phrases, known))
     return checked
 

@@ -101,7 +101,7 @@ class Postprocessor:
         min_length = max(decoding.min_length, int(decoding.min_length_ratio * len(src_tokens)))
         of_text = text_flags(segment.text, text, self.in_digits)
         return Translation(
-            text=one_line(text).strip(),
+            text=one_line(text).strip(" "),
             score=one.score,
             tokens=one.tokens,
             log_probability=one.log_probability,

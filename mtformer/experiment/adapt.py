@@ -26,7 +26,7 @@ from mtformer.config.data import CorpusConfig, DataConfig, JsonlFile, Source, Te
 from mtformer.config.languages import base_code, is_language
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, TrainingConfig
-from mtformer.data.corpus.readers import read_lines, suffixes
+from mtformer.data.corpus.readers import read_lines, suffixes, tsv_cell
 from mtformer.data.corpus.sources import describe, open_reader, read_pairs, source_fingerprint
 from mtformer.data.corpus.tmx import read_tmx
 from mtformer.data.data_report import Pair
@@ -252,7 +252,7 @@ def _is_tmx(source: Source) -> bool:
 
 
 def _read(name: str, data: DataConfig) -> Iterator[Pair]:
-    """Yield the pairs of a file with normalized whitespace; raise DataError if they are in other languages."""
+    """Yield the pairs of a file for a TSV file, see `tsv_cell`; raise DataError if they are in other languages."""
     source = _source(name)
     if _is_tmx(source):
         pairs: Iterable[Pair] = read_tmx(name, data.src_lang, data.tgt_lang)
@@ -265,7 +265,7 @@ def _read(name: str, data: DataConfig) -> Iterator[Pair]:
                     raise DataError(f"{path}: {what}; give the files as SRC,TGT, or rename the file")
         pairs = read_pairs(source, data)
     for src, tgt in pairs:
-        yield " ".join(src.split()), " ".join(tgt.split())
+        yield tsv_cell(src), tsv_cell(tgt)
 
 
 def _write_new(folder: Path, train: Sequence[str], dev: str | None, data: DataConfig) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mtformer.config.languages import is_language
 from mtformer.config.loading import dump_config
-from mtformer.config.schema import Config
+from mtformer.config.schema import NORMALIZATIONS, Config
 from mtformer.errors import CheckpointError, explain_write_errors
 from mtformer.export.huggingface import tensor_names
 from mtformer.export.marian_tokenizer import SpecialRows, source_side, target_side
@@ -21,6 +21,7 @@ from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import FINETUNE_CONFIG, RunDir
 from mtformer.templating import render
+from mtformer.text.normalization import Normalizer
 from mtformer.text.tokenizer import BOS, PAD, SRC, TGT
 from mtformer.weights import read_weights, require_finite
 
@@ -80,7 +81,7 @@ def import_marian(source: Path, target: Path) -> None:
         TGT: target_side(path := source / "target.spm", _read(path), vocabulary, special),
     }
     search = _read_json(source / "generation_config.json") if (source / "generation_config.json").exists() else settings
-    config = _config(source, settings, search, len(sides[TGT].rows))
+    config = _config(source, settings, search, len(sides[TGT].rows), _normalization(sides[SRC].model))
     weights = _weights(source, config, len(vocabulary), sides[SRC].rows, sides[TGT].rows)
     if special.start in (special.pad, special.unk, special.eos):
         weights["output_bias"][BOS] = -torch.inf
@@ -154,7 +155,15 @@ def _special_rows(source: Path, settings: Mapping[str, Any], vocabulary: Mapping
     return SpecialRows(vocabulary["<pad>"], vocabulary["<unk>"], start, vocabulary["</s>"])
 
 
-def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any], vocab_size: int) -> Config:
+def _normalization(model: bytes) -> str:
+    """Return the name of the normalization of a model; that of most Marian models if it has rules of its own."""
+    name = Normalizer.of_model(model).name
+    return name if name in NORMALIZATIONS else "nmt_nfkc"
+
+
+def _config(
+    source: Path, settings: Mapping[str, Any], search: Mapping[str, Any], vocab_size: int, normalization: str
+) -> Config:
     languages = source / "tokenizer_config.json"
     names = _read_json(languages) if languages.exists() else {}
     found = [str(names.get(key)) for key in ("source_lang", "target_lang")]  # may be a language group, such as ROMANCE
@@ -176,7 +185,7 @@ def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any]
             "tgt_lang": tgt_lang,
             "filters": {"max_tokens": settings["max_position_embeddings"] - 1},
         },
-        "tokenizer": {"joint": False, "vocab_size": vocab_size},
+        "tokenizer": {"joint": False, "vocab_size": vocab_size, "normalization": normalization},
         "model": {
             "num_heads": settings["encoder_attention_heads"],
             "d_ff": settings["encoder_ffn_dim"],

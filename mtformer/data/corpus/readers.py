@@ -10,6 +10,7 @@ import io
 import json
 import lzma
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,8 @@ INVALID, SHORT, BROKEN, CRLF = "invalid UTF-8", "missing column", "broken row", 
 side (both are read as empty), and Windows line ends (they are removed)."""
 BOM = b"\xef\xbb\xbf"
 LINES_AT_ONCE = 1000
+TSV_BREAKS = re.compile("[\t\n\r]+")
+"""Characters that a cell of a TSV file cannot contain."""
 
 
 # ---- bytes of plain and compressed files ----------------------------------------------------------------------------
@@ -303,6 +306,11 @@ def read_lines(path: str | Path) -> list[str]:
     """Return all lines of a plain or compressed text file; raise DataError if it cannot be read or is not UTF-8."""
     with Lines(str(path)) as lines:
         return decode_valid(lines.path, 0, lines.take(sys.maxsize))
+
+
+def tsv_cell(text: str) -> str:
+    """Return the text for a cell of a TSV file: tabs and line ends become spaces, everything else stays as it is."""
+    return "" if not text.strip() else TSV_BREAKS.sub(" ", text).strip(" ")
 
 
 def decode_valid(path: str, first: int, lines: list[bytes]) -> list[str]:
