@@ -18,7 +18,7 @@ from mtformer.config.schema import CPU_BATCH_TOKENS, TrainingConfig
 from mtformer.data.batching.batches import Batch
 from mtformer.device import DTYPES, is_out_of_memory, peak_bytes, set_up_kernels
 from mtformer.errors import DeviceError
-from mtformer.model.ops import HAS_FLOAT32_PRODUCTS, LinearCopies
+from mtformer.model.ops import LinearCopies
 from mtformer.model.transformer import Transformer
 from mtformer.training.loss import Objective
 from mtformer.training.optimizer import Ema, learning_rate, make_optimizer
@@ -59,7 +59,7 @@ class TrainingStep:
         model.compute_dtype = dtype = DTYPES[precision]
         set_up_kernels(self.device)
         uses_copies = self.device.type != "cpu" and precision != "fp32" and not config.sharded
-        self.copies = LinearCopies(model, dtype) if uses_copies and HAS_FLOAT32_PRODUCTS else None
+        self.copies = LinearCopies(model, dtype) if uses_copies else None
         self._local_objective = Objective(model, config)
         if config.compile == "always":
             self.compile()
