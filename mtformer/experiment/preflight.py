@@ -175,9 +175,8 @@ def check_memory(
     mean_batches = batches * sizes.mean_padded_tokens / largest.num_padded_tokens
     if training.compile == "auto" and step.device.type == COMPILES_ON:
         seconds = _compile(step, largest, seconds, seconds * mean_batches, compiled)
-    limits = [limit for limit in step.ranks.gather(step.max_padded_tokens) if limit is not None]
-    if limits:
-        step.max_padded_tokens = min(limits)
+    step.share_memory_limit()
+    if step.max_padded_tokens is not None:
         what = f"micro-batches of more than {step.max_padded_tokens} tokens, including padding, will be split in two"
         remedy = "a lower training.batch_tokens with more accumulation_steps is faster"
         log.warning("the largest batch does not fit in memory; %s; %s", what, remedy)
