@@ -202,19 +202,31 @@ def check_memory(
 
 
 def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: float, compiled: bool | None) -> float:
-    """Compile the model if that saves time or `compiled` is True; return the seconds for the largest batch."""
+    """Compile the model if that saves time or `compiled` is True; return the seconds for the largest batch.
+
+    If that fails on one process, all of them train without it. Raise DeviceError if it fails with sharded weights.
+    """
     if compiled is None:
         compiled = step.ranks.gather(total_seconds * COMPILE_GAIN > COMPILE_SECONDS)[0]
     if not compiled:
         return seconds
     start = time.perf_counter()
     step.compile()
+    failure = ""
     try:
         step.check_memory(largest)
     except RuntimeError as error:  # raised by TorchDynamo or its backend; training does not depend on them
+        failure = str(error).strip().split("\n")[0] or type(error).__name__
+        if step.config.sharded and step.ranks.size > 1:
+            # The others may wait for this process in the middle of a layer, so it cannot tell them to start again.
+            what = f"torch.compile failed on process {step.ranks.rank} ({failure})"
+            raise DeviceError(f"{what}; set training.compile to never") from error
+
+    if step.ranks.any(bool(failure)):
         step.compile(False)
         step.optimizer.zero_grad(set_to_none=True)  # the backward pass may have failed midway
-        log.warning("torch.compile failed (%s); training continues without it", str(error).strip().split("\n")[0])
+        cause = failure or "on another process"
+        log.warning("torch.compile failed (%s); training continues without it", cause)
         return seconds
     duration, after = time.perf_counter() - start, step.check_memory(largest)
     log.info("torch.compile took %.0f s; the largest batch takes %.3f s instead of %.3f s", duration, after, seconds)
