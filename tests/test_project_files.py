@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 import mtformer
 
@@ -27,6 +28,12 @@ def text(name: str) -> str:
 
 def project() -> dict[str, Any]:
     return tomllib.loads(text("pyproject.toml"))["project"]
+
+
+def requirement(package: str) -> Requirement:
+    """Return the requirement of mtformer for a package."""
+    requirements = [Requirement(line) for line in project()["dependencies"]]
+    return next(requirement for requirement in requirements if requirement.name == package)
 
 
 def steps(job: str) -> dict[str, str]:
@@ -65,6 +72,27 @@ def test_the_workflow_tests_the_python_versions_in_the_metadata() -> None:
     classified = [line.rpartition(" ")[2] for line in project()["classifiers"] if line.startswith(prefix)]
     assert versions == classified
     assert project()["requires-python"] == f">={versions[0]}"
+
+
+@pytest.mark.parametrize(("version", "is_accepted"), [
+    ("2.6.0", False),
+    ("2.9.1", False),
+    ("2.9.0a0+nv25.10", False),
+    ("2.10.0a0+b4e4ee81d3.nv25.12", True),  # in a container of NVIDIA
+    ("2.10.0", True),
+    ("2.11.0a0+nv26.3", True),
+    ("2.13.0+cpu", True),
+    ("2.13.0+cu126", True),
+    ("2.14.1", True),
+])  # fmt: skip
+def test_pytorch_2_10_and_its_container_builds_are_accepted(version: str, is_accepted: bool) -> None:
+    assert (version in requirement("torch").specifier) == is_accepted
+
+
+def test_the_pinned_pytorch_fits_the_metadata() -> None:
+    pinned = re.search(r"^torch==(\S+)$", text("constraints.txt"), re.MULTILINE)
+    assert pinned is not None
+    assert pinned[1] in requirement("torch").specifier
 
 
 def test_the_workflow_imports_all_modules() -> None:

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -25,11 +24,14 @@ from mtformer.errors import LostProcessError, MtformerError
 DEBUG = "MTFORMER_DEBUG"
 SECONDS_TO_WAIT = 3.0
 INTERRUPTED = 130
-LONG_SPIN, SHORT_SPIN = "10000000", "3000"
-"""How often waiting OpenMP threads (GNU) check for work before they sleep: in training on idle cores, and otherwise."""
-SHARED_CORES = 0.3  # number of cores in use from which the cores count as shared
-SAMPLE_SECONDS = 0.2
-TRAINING = ("train", "adapt", "distill")
+SPIN_COUNT = "3000"
+"""How often a waiting OpenMP thread (GNU) checks for work before it sleeps.
+
+A longer spin is at best a little faster, as long as all cores are idle. As soon as another process uses one of them, at
+the start or later, threads that spin slow down the thread that they wait for. Threads that sleep at once
+(`OMP_WAIT_POLICY=PASSIVE`) are slower on idle cores, because the operations of a small model are short
+(docs/benchmarks.md).
+"""
 BROKEN_PIPE = 141  # exit code that a shell reports for a process terminated by SIGPIPE
 
 OUT_OF_MEMORY = re.compile(
@@ -117,7 +119,6 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def _program(
-    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
@@ -126,36 +127,8 @@ def _program(
     if debug:
         os.environ[DEBUG] = "1"
     if os.environ.keys().isdisjoint(("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
-        trains = context.invoked_subcommand in TRAINING and not {"-h", "--help"}.intersection(sys.argv)
-        is_long = trains and not has_shared_cores()
-        os.environ["GOMP_SPINCOUNT"] = LONG_SPIN if is_long else SHORT_SPIN  # read when torch is imported
+        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT  # read when torch is imported
     set_up_logging()
-
-
-def has_shared_cores(file: str = "/proc/stat") -> bool:
-    """Return True if other processes now use cores that training needs; False if unknown.
-
-    Waking up sleeping threads takes up to a fifth of the time of a small model's short operations; but threads that
-    spin on a shared core slow down the thread that they wait for.
-    """
-    try:
-        cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-        before = _idle_and_total(file, cores)
-        time.sleep(SAMPLE_SECONDS)
-        after = _idle_and_total(file, cores)
-    except (AttributeError, OSError, ValueError, IndexError):  # not on Linux
-        return False
-    idle, total = ((end - start) for start, end in zip(before, after, strict=True))
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    num_threads = min(len(cores), int(limit)) if limit.isdecimal() else len(cores)
-    return len(cores) * idle / max(1, total) < num_threads - SHARED_CORES
-
-
-def _idle_and_total(file: str, cores: set[str]) -> tuple[int, int]:
-    """Return the idle time and the total time of these cores since the system started, in ticks."""
-    rows = [line.split() for line in Path(file).read_text(encoding="ascii").splitlines()]
-    times = [list(map(int, row[1:9])) for row in rows if row[0] in cores]
-    return sum(row[3] + row[4] for row in times), sum(map(sum, times))
 
 
 for _name, (_, _summary) in COMMANDS.items():

@@ -175,9 +175,8 @@ def check_memory(
     mean_batches = batches * sizes.mean_padded_tokens / largest.num_padded_tokens
     if training.compile == "auto" and step.device.type == COMPILES_ON:
         seconds = _compile(step, largest, seconds, seconds * mean_batches, compiled)
-    limits = [limit for limit in step.ranks.gather(step.max_padded_tokens) if limit is not None]
-    if limits:
-        step.max_padded_tokens = min(limits)
+    step.share_memory_limit()
+    if step.max_padded_tokens is not None:
         what = f"micro-batches of more than {step.max_padded_tokens} tokens, including padding, will be split in two"
         remedy = "a lower training.batch_tokens with more accumulation_steps is faster"
         log.warning("the largest batch does not fit in memory; %s; %s", what, remedy)
@@ -203,19 +202,31 @@ def check_memory(
 
 
 def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: float, compiled: bool | None) -> float:
-    """Compile the model if that saves time or `compiled` is True; return the seconds for the largest batch."""
+    """Compile the model if that saves time or `compiled` is True; return the seconds for the largest batch.
+
+    If that fails on one process, all of them train without it. Raise DeviceError if it fails with sharded weights.
+    """
     if compiled is None:
         compiled = step.ranks.gather(total_seconds * COMPILE_GAIN > COMPILE_SECONDS)[0]
     if not compiled:
         return seconds
     start = time.perf_counter()
     step.compile()
+    failure = ""
     try:
         step.check_memory(largest)
     except RuntimeError as error:  # raised by TorchDynamo or its backend; training does not depend on them
+        failure = str(error).strip().split("\n")[0] or type(error).__name__
+        if step.config.sharded and step.ranks.size > 1:
+            # The others may wait for this process in the middle of a layer, so it cannot tell them to start again.
+            what = f"torch.compile failed on process {step.ranks.rank} ({failure})"
+            raise DeviceError(f"{what}; set training.compile to never") from error
+
+    if step.ranks.any(bool(failure)):
         step.compile(False)
         step.optimizer.zero_grad(set_to_none=True)  # the backward pass may have failed midway
-        log.warning("torch.compile failed (%s); training continues without it", str(error).strip().split("\n")[0])
+        cause = failure or "on another process"
+        log.warning("torch.compile failed (%s); training continues without it", cause)
         return seconds
     duration, after = time.perf_counter() - start, step.check_memory(largest)
     log.info("torch.compile took %.0f s; the largest batch takes %.3f s instead of %.3f s", duration, after, seconds)

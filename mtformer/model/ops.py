@@ -20,8 +20,6 @@ from torch.nn import functional as F
 
 NORM_EPS = 1e-5
 CPU_BF16_ROWS = 128  # rows are padded to a multiple in training: oneDNN generates kernels for each number of rows
-HAS_FLOAT32_PRODUCTS = "dtype" in torch.ops.aten.mm.overloads()
-"""True if products of bf16 and fp16 matrices can have float32 results on CUDA (PyTorch 2.8 and later)."""
 
 
 class Linear(nn.Module):

@@ -104,6 +104,7 @@ class Trainer:
             except Exception as error:  # any of these calls may fail on values of wrong types
                 what = f"not a trainer state of this run ({' '.join(f'{type(error).__name__}: {error}'.split()):.200})"
                 raise CheckpointError(f"{checkpoint / TRAINER_STATE}: {what}; move {checkpoint} away") from error
+        self.step.share_memory_limit()  # the devices of the processes may differ, so not all may have restored it
         self.saved_step = self.ranks.gather(max(self.run.regular_steps(), default=0))[0]
         if not self.ranks.is_main:
             return
@@ -358,6 +359,7 @@ class Trainer:
                 self._finite_loss("training", self.last_batches)
         if name := not_finite(weights) or not_finite(training_weights):
             raise self._diverged(f"{name} has NaN or infinite values")
+        self.step.share_memory_limit()  # in validation, memory may have run out on one process
         self.position.seconds = time.perf_counter() - self.start
         state: dict[str, Any] = {
             "position": {**asdict(self.position), "place": self.position.place._asdict()},

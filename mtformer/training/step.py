@@ -18,7 +18,7 @@ from mtformer.config.schema import CPU_BATCH_TOKENS, TrainingConfig
 from mtformer.data.batching.batches import Batch
 from mtformer.device import DTYPES, is_out_of_memory, peak_bytes, set_up_kernels
 from mtformer.errors import DeviceError
-from mtformer.model.ops import HAS_FLOAT32_PRODUCTS, LinearCopies
+from mtformer.model.ops import LinearCopies
 from mtformer.model.transformer import Transformer
 from mtformer.training.loss import Objective
 from mtformer.training.optimizer import Ema, learning_rate, make_optimizer
@@ -59,7 +59,7 @@ class TrainingStep:
         model.compute_dtype = dtype = DTYPES[precision]
         set_up_kernels(self.device)
         uses_copies = self.device.type != "cpu" and precision != "fp32" and not config.sharded
-        self.copies = LinearCopies(model, dtype) if uses_copies and HAS_FLOAT32_PRODUCTS else None
+        self.copies = LinearCopies(model, dtype) if uses_copies else None
         self._local_objective = Objective(model, config)
         if config.compile == "always":
             self.compile()
@@ -71,7 +71,8 @@ class TrainingStep:
         self.skipped_in_a_row = torch.zeros((), dtype=torch.int64, device=self.device)
         """Number of consecutive steps with a non-finite gradient; not reset after reaching `MAX_SKIPPED_IN_A_ROW`."""
         self.max_padded_tokens: int | None = None
-        """Maximum number of padded tokens (pairs x longest side) in a micro-batch; None: memory has not run out."""
+        """Maximum number of padded tokens (pairs x longest side) in a micro-batch; None: memory has not run out. With
+        sharded weights, it is the same on all processes (`share_memory_limit`)."""
 
     @property
     def is_compiled(self) -> bool:
@@ -176,6 +177,11 @@ class TrainingStep:
         free = torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device)
         return fitting_tokens([piece.num_padded_tokens for piece in pieces], peaks, free)
 
+    def share_memory_limit(self) -> None:
+        """Use the lowest `max_padded_tokens` of all processes; all of them must call this together."""
+        limits = [limit for limit in self.ranks.gather(self.max_padded_tokens) if limit is not None]
+        self.max_padded_tokens = min(limits, default=None)
+
     def ema_weights(self) -> AbstractContextManager[None]:
         """Return a context in which the model has the weights for validation (with `ema_decay`, the averages)."""
         return nullcontext() if self.ema is None else self.ema.applied()
@@ -243,13 +249,32 @@ class TrainingStep:
         If `scale` is None, no gradients are computed. `is_alone`: gradients are not synchronized, outside of steps.
         """
         while True:
-            pieces = [piece for batch in batches for piece in batch.split(self.max_padded_tokens)]
+            pieces, num_splits = self._pieces(batches)
             # zero_grad does not clear sharded gradients that were not synchronized.
             synced = len(pieces) - 1 if self.config.sharded or not is_alone else None
             outcome = self._accumulate(pieces, scale, synced)
             if isinstance(outcome, Tensor):
-                return outcome, len(pieces) - len(batches)
+                return outcome, num_splits
             self._reduce_batch_size(outcome, may_retry=self.ranks.size == 1 or (is_alone and not self.config.sharded))
+
+    def _pieces(self, batches: Sequence[Batch]) -> tuple[list[Batch], int]:
+        """Split the micro-batches that do not fit in memory; return all pieces, and the number of splits.
+
+        With sharded weights, each pass of the model waits for the other processes, so all of them need the same number
+        of passes, although their batches have different shapes. Processes with fewer pieces get pieces without targets,
+        which change neither sums nor gradients.
+        """
+        pieces: list[Batch] = []
+        for batch in batches:
+            pieces += batch.split(self.max_padded_tokens)
+        num_splits = len(pieces) - len(batches)
+
+        # The limit is the same on all processes, so either all of them exchange their numbers or none does.
+        if self.config.sharded and self.max_padded_tokens is not None:
+            num_passes = max(self.ranks.gather(len(pieces)))
+            smallest = min(pieces, key=lambda piece: piece.num_padded_tokens)
+            pieces += [smallest.without_targets()] * (num_passes - len(pieces))
+        return pieces, num_splits
 
     def _accumulate(self, pieces: Sequence[Batch], scale: float | None, synced: int | None) -> Tensor | Batch:
         """Return the sums (loss, nll), or the piece of a batch that did not fit in memory.

@@ -4,7 +4,9 @@ python scripts/bench/spin.py CONFIG FOLDER --rounds 3 --steps 150 [OVERRIDES...]
 
 Each figure is the median tokens/s over the log lines of one run of `mtformer train` after its first 50 steps. The
 settings take turns in each round, so that changes of the machine's speed affect all of them. The busy process starts
-when the run has reached its 20th step, because a program can only see what is running when it starts.
+when the run has reached its 20th step, as work that begins while a run is training does.
+
+mtformer sets `GOMP_SPINCOUNT=3000` unless one of these variables is set; the other settings are there for comparison.
 """
 
 import argparse
@@ -21,11 +23,13 @@ SETTINGS = {
     "spin 3,000": {"GOMP_SPINCOUNT": "3000"},
     "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
 }
+"""Environment variables of each setting."""
 FIRST_STEP = 50
 """Step after which the speed counts."""
 BUSY_FROM_STEP = 20
 """Step at which the busy process starts."""
 BUSY = "while True: pass"
+"""Program of the busy process, which occupies one core."""
 
 
 def train_lines(metrics: Path) -> list[dict[str, float]]:
@@ -86,8 +90,8 @@ def main() -> None:
                 rates[name].append(measure(arguments, name, condition == "busy"))
                 print(f"{condition}, round {round_number + 1}, {name}: {rates[name][-1]:,.0f} tokens/s", flush=True)
         for name, values in rates.items():
-            extremes = f"{min(values):,.0f} to {max(values):,.0f}"
-            print(f"{condition}: {name}: median {statistics.median(values):,.0f}, {extremes}")
+            median = statistics.median(values)
+            print(f"{condition}: {name}: median {median:,.0f}, {min(values):,.0f} to {max(values):,.0f}")
 
 
 if __name__ == "__main__":

@@ -382,44 +382,38 @@ def test_out_of_memory_is_a_user_error(error: Exception, end_with: Callable[[Bas
     assert result.stderr.count("\n") == 1
 
 
+SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+
+
+@pytest.mark.parametrize("command", ["config schema", "train missing.yaml", "adapt missing", "distill missing"])
 @pytest.mark.parametrize(
     ("given", "count"), [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)]
 )
-def test_the_program_shortens_the_spin_of_openmp_threads(
-    given: dict[str, str], count: str | None, monkeypatch: pytest.MonkeyPatch
+def test_all_commands_shorten_the_spin_of_openmp_threads_unless_the_user_sets_it(
+    command: str, given: dict[str, str], count: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.setenv(name, "")
+    for name in SPIN_VARIABLES:
+        monkeypatch.setenv(name, "")  # so that the value set by the program is undone, too
         monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    assert invoke("config", "schema").exit_code == 0
+    invoke(*command.split())
     assert os.environ.get("GOMP_SPINCOUNT") == count
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell which cores a process uses")
-@pytest.mark.parametrize(
-    ("num_threads", "num_busy", "is_shared"),
-    [(None, 0, False), (None, 1, True), ("3", 1, False), ("3", 2, True), ("x", 1, True), ("9", 0, False)],
-)
-def test_other_processes_on_the_cores_are_noticed(
-    num_threads: str | None, num_busy: int, is_shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four cores, of which `num_busy` are in use between the two samples; the fifth belongs to others."""
-
-    def write(tick: int) -> None:
-        rows = [f"cpu{n} {tick} 0 0 0 0 0 0 0 0 0" if n < num_busy or n == 4 else f"cpu{n} 0 0 0 {tick} 0 0 0 0 0 0"
-                for n in range(5)]  # fmt: skip
-        (tmp_path / "stat").write_text("\n".join(["cpu  0 0 0 0 0 0 0 0 0 0", *rows, "intr 0", ""]))
-
-    write(100)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(program.time, "sleep", lambda _: write(120))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if num_threads is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", num_threads)
-    assert program.has_shared_cores(str(tmp_path / "stat")) == is_shared
-    assert not program.has_shared_cores(str(tmp_path / "missing"))
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="PyTorch uses another OpenMP library")
+def test_training_starts_openmp_with_the_short_spin(corpus: Path, tmp_path: Path) -> None:
+    """The variable has no effect after torch is imported; OMP_DISPLAY_ENV makes OpenMP print what it has read."""
+    environment = {name: value for name, value in os.environ.items() if name not in SPIN_VARIABLES}
+    done = subprocess.run(
+        [sys.executable, "-m", "mtformer", "train", corpus / "small.yaml", "--run-dir", tmp_path / "run", "--dry-run"],
+        env=environment | {"OMP_DISPLAY_ENV": "verbose"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "GOMP_SPINCOUNT = '3000'" in done.stderr
 
 
 def test_interruption_while_modules_are_imported_is_one_line(

@@ -5,6 +5,7 @@ import logging
 import re
 import shutil
 from collections import namedtuple
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,55 @@ def test_a_failed_compilation_does_not_affect_the_run(
     assert not step.is_compiled
     assert "torch.compile failed" in caplog.text
     assert torch.equal(weights_after(step, prepared), plain)
+
+
+class OneOfTwo(Ranks):
+    """Simulates a second process that has the same values, and on which an attempt to compile fails."""
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        return [2 * value for value in values]
+
+    def gather(self, item: Any) -> list[Any]:
+        return [item, item]
+
+    def any(self, flag: bool) -> bool:
+        return True
+
+
+def test_no_process_compiles_if_one_of_them_cannot(
+    config: Config,
+    prepared: Prepared,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(preflight, "COMPILES_ON", "cpu")
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(logging.getLogger("mtformer"), "propagate", True)
+    step = make_step(config, prepared)
+    step.ranks = OneOfTwo(size=2)
+    check_memory(config, prepared, step, RunDir(tmp_path / "run"), True)
+    assert not step.is_compiled
+    assert "torch.compile failed (on another process); training continues without it" in caplog.text
+
+
+def test_a_failed_compilation_ends_a_sharded_run(
+    config: Config, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other processes may wait for the weights of this one, so continuing without it could wait forever."""
+
+    def fail(graph: object, inputs: object) -> None:
+        raise ValueError("no compiler")
+
+    monkeypatch.setattr(preflight, "COMPILES_ON", "cpu")
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=fail))
+    training = config.training.model_copy(update={"sharded": True})
+    sharded = config.model_copy(update={"training": training})
+    step = make_step(sharded, prepared)
+    step.ranks = OneOfTwo(rank=1, size=2)
+    message = r"^torch\.compile failed on process 1 \(.*\); set training\.compile to never$"
+    with pytest.raises(DeviceError, match=message):
+        check_memory(sharded, prepared, step, RunDir(tmp_path / "run"), True)
 
 
 def test_compiling_for_a_cpu_is_refused(config: Config, prepared: Prepared) -> None:

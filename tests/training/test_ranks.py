@@ -1,6 +1,7 @@
 """Two processes give the same gradients, weights, moments and dev scores as one, with DDP and FSDP2."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,8 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from distributed_resume import LIMIT
+from toy_run import trainer
 from toy_training import REGULARIZED, dev_batches, regularize_without_chance, toy_batch, toy_config, toy_step
 
+from mtformer.run_dir import RunDir
+from mtformer.training.checkpoint import load_trainer_state, newest_good
+from mtformer.training.history import read_records
 from mtformer.training.ranks import ALONE, join_ranks
 from mtformer.training.validation import dev_loss
 
@@ -97,6 +103,63 @@ def test_two_processes_with_half_the_batch_each_equal_one_process(
         for name, moment in moments.items():
             torch.testing.assert_close(two["optimizer"]["state"][number][name], moment, rtol=1e-3, atol=1e-7)
     assert two["same_state"]
+
+
+@pytest.fixture(scope="module")
+def ran_out_of_memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of a single process, of which memory allowed micro-batches of `LIMIT` tokens, with a checkpoint."""
+    subject = trainer(toy_config(max_steps=4), tmp_path_factory.mktemp("runs") / "run")
+    subject.step.max_padded_tokens = LIMIT
+    subject.train()
+    return subject.run.path
+
+
+def resume_in_two_processes(run: Path, target: Path, kind: str, limits: str) -> RunDir:
+    """Resume a copy of a run with batches of different shapes in each process; see distributed_resume.py."""
+    shutil.copytree(run, target)
+    done = torchrun(HERE / "distributed_resume.py", target, kind, limits)
+    assert done.returncode == 0, done.stderr
+    return RunDir(target)
+
+
+def figures(run: RunDir, kind: str, name: str) -> list[float]:
+    """Return the values of a figure in the records after the checkpoint of `ran_out_of_memory`."""
+    records = read_records(run.metrics)
+    return [record[name] for record in records if record["kind"] == kind and record["step"] > 4]
+
+
+def saved_limit(run: RunDir) -> int | None:
+    checkpoint = newest_good(run)
+    assert checkpoint is not None
+    return load_trainer_state(checkpoint)["max_padded_tokens"]
+
+
+@pytest.fixture(scope="module")
+def whole(ran_out_of_memory: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """The run resumed without a limit, so that no batch is split."""
+    return resume_in_two_processes(ran_out_of_memory, tmp_path_factory.mktemp("runs") / "whole", "copied", "none")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("kind", "limits"), [("copied", "restored"), ("sharded", "restored"), ("sharded", "restored by process 0")]
+)
+def test_processes_that_split_different_batches_do_not_wait_forever(
+    ran_out_of_memory: Path, whole: RunDir, tmp_path: Path, kind: str, limits: str
+) -> None:
+    split = resume_in_two_processes(ran_out_of_memory, tmp_path / "split", kind, limits)
+    for record, name in (("train", "loss"), ("train", "nll"), ("train", "grad_norm"), ("dev", "loss")):
+        assert figures(split, record, name) == pytest.approx(figures(whole, record, name), rel=1e-4)
+    assert figures(whole, "train", "split_batches") == [0, 0]
+    assert min(figures(split, "train", "split_batches")) > 0
+    assert (saved_limit(whole), saved_limit(split)) == (None, LIMIT)
+
+
+@pytest.mark.process
+def test_the_lowest_memory_limit_of_all_processes_is_saved(ran_out_of_memory: Path, tmp_path: Path) -> None:
+    """With DDP, memory may run out in one process alone, during validation."""
+    run = resume_in_two_processes(ran_out_of_memory, tmp_path / "run", "copied", "of process 1")
+    assert saved_limit(run) == LIMIT
 
 
 def test_without_torchrun_there_is_one_process() -> None:
