@@ -37,7 +37,7 @@ from mtformer.files import read_json
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.case import case_of
-from mtformer.text.tags import target
+from mtformer.text.tags import target, with_tags
 from mtformer.text.tokenizer import EOS, TokenizerPair
 from mtformer.weights import load_weights
 
@@ -78,7 +78,7 @@ class Translator:
             models = Engine([InferenceModel(model) for model in models])
         self.engine: Engine = models
         self.models = [one.transformer for one in self.engine.models]
-        self.tokenizers = tokenizers
+        self.tokenizers = tokenizers if data is None else with_tags(tokenizers, data)
         self.decoding = decoding
         self.max_tokens = self.engine.max_positions - 1
         self.preferred_tokens = min(trained_tokens or self.max_tokens, self.max_tokens)
@@ -88,7 +88,7 @@ class Translator:
         self.calibration = calibration
         self.in_digits = data is None or writes_digits((data.src_lang, *data.target_languages))
         if data is not None:
-            self.engine = self.engine.with_target(target(data, tokenizers))
+            self.engine = self.engine.with_target(target(data, self.tokenizers))
 
     @staticmethod
     def load(
@@ -121,7 +121,7 @@ class Translator:
         if backend is None and (is_int8_on_cpu or any((run.path / CT2_WEIGHTS).is_file() for run in runs)):
             backend = "ctranslate2"
         configs = [load_config(run.config).config for run in runs]
-        tokenizers = TokenizerPair.load(runs[0].tokenizer)
+        tokenizers = with_tags(TokenizerPair.load(runs[0].tokenizer), configs[0].data)
         members = [(run, config, one) for run, config in zip(runs, configs, strict=True) for one in checkpoints]
         load = _load_ctranslate2 if backend == "ctranslate2" else _load_own
         engine, weights = load(members, tokenizers, device, precision)
@@ -315,8 +315,8 @@ def _load_own(
     precision = pick_search_precision(precision, device)
     models, weights = [], []
     for run, config, checkpoint in members:
-        theirs = TokenizerPair.load(run.tokenizer)
-        if [one.sha256 for one in theirs] != [one.sha256 for one in tokenizers]:
+        theirs = with_tags(TokenizerPair.load(run.tokenizer), config.data)
+        if not theirs.equals(tokenizers):
             what = f"its tokenizer differs from that of {members[0][0].path}"
             raise CheckpointError(f"{run.path}: {what}; an ensemble needs identical tokenizers")
         languages = [(one.data.language_tags, one.data.directions) for one in (config, members[0][1])]

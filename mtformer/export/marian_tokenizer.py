@@ -11,13 +11,11 @@ pieces. Our tokenizers take their vocabularies from SentencePiece models, so two
 
 A language code at the beginning of a line, such as `>>de<<`, and the space that SentencePiece adds form one piece.
 
-SentencePiece's Python module does not report which pieces are user-defined or whether the model is unigram, so its
-files are parsed here. They are protocol buffers (`ModelProto`): field 1 occurs once per piece (subfields: 1 text,
-2 score, 3 type), and field 2 holds the training settings (subfield 3: model type).
+The files are described in `mtformer.text.model_file`; subfield 3 of the training settings is the model type.
 """
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,11 +23,21 @@ import sentencepiece
 
 from mtformer.errors import CheckpointError
 from mtformer.export.huggingface import LANGUAGE_CODE
+from mtformer.text.model_file import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    PIECES,
+    TRAINER,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    field,
+    message_fields,
+)
 from mtformer.text.tokenizer import SPACE, Tokenizer
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # types of pieces in a SentencePiece model
 UNIGRAM = 1  # type of a SentencePiece model
-PIECES, TRAINER = 1, 2
 COPIED = {3: "normalizer_spec", 5: "denormalizer_spec"}
 
 
@@ -100,9 +108,9 @@ def _pieces(path: Path, spm: bytes) -> list[Piece]:
     if not is_loaded:
         raise CheckpointError(f"{path}: not a SentencePiece model, or damaged; copy it again")
     pieces = []
-    for number, value in _message_fields(spm):
+    for number, value in message_fields(spm):
         if number in (PIECES, TRAINER):
-            entry = {2: bytes(4), 3: b"\1", **dict(_message_fields(value))}  # with the defaults of the format
+            entry = {2: bytes(4), 3: b"\1", **dict(message_fields(value))}  # with the defaults of the format
             kind = entry[3][0]
         if number == PIECES:
             pieces.append(Piece(entry[1].decode("utf-8"), struct.unpack("<f", entry[2])[0], kind))
@@ -135,53 +143,17 @@ def _build(
     while bos in taken:
         bos = f"<{bos}>"
     specials = [Piece(pad, 0.0, CONTROL), Piece(unk, 0.0, UNKNOWN), Piece(bos, 0.0, CONTROL), Piece(eos, 0.0, CONTROL)]
-    pieces = (_field(1, one.text) + _field(2, one.score) + _field(3, one.kind) for one in (*specials, *entries))
-    message = b"".join(_field(PIECES, piece) for piece in pieces)
+    pieces = (field(1, one.text) + field(2, one.score) + field(3, one.kind) for one in (*specials, *entries))
+    message = b"".join(field(PIECES, piece) for piece in pieces)
     settings: dict[int, int | str] = {4: len(specials) + len(entries), 40: 1, 41: 2, 42: 3, 43: 0}
     settings |= {45: unk, 46: bos, 47: eos, 48: pad}
     if unk_surface is not None:
         settings[44] = unk_surface
-    for number, value in _message_fields(spm):
+    for number, value in message_fields(spm):
         if number == TRAINER:
             # If a field occurs more than once, the last value is used.
-            value += b"".join(_field(key, setting) for key, setting in settings.items())
+            value += b"".join(field(key, setting) for key, setting in settings.items())
         if number == TRAINER or number in COPIED:
-            message += _field(number, value)
+            message += field(number, value)
     Tokenizer(message, f"conversion of {path}")
     return message
-
-
-def _message_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and raw value of each field of a protocol buffer message."""
-    position = 0
-    while position < len(message):
-        key, position = _read_varint(message, position)
-        start = position
-        if key & 7 == 0:
-            position = _read_varint(message, position)[1]
-        elif key & 7 == 2:
-            length, start = _read_varint(message, position)
-            position = start + length
-        else:
-            position += {1: 8, 5: 4}[key & 7]
-        yield key >> 3, message[start:position]
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a variable-length integer (see `_varint`) and the position after it."""
-    end = next(i for i in range(position, len(data)) if data[i] < 128) + 1
-    return sum((byte & 127) << 7 * i for i, byte in enumerate(data[position:end])), end
-
-
-def _field(number: int, value: int | float | str | bytes) -> bytes:
-    if isinstance(value, int):
-        return _varint(number << 3) + _varint(value)
-    if isinstance(value, float):
-        return _varint(number << 3 | 5) + struct.pack("<f", value)
-    data = value.encode() if isinstance(value, str) else value
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    """Return a varint: seven bits per byte, lowest bits first; the eighth bit is set in all bytes except the last."""
-    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _varint(value >> 7)

@@ -3,7 +3,7 @@
 import io
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -20,10 +20,11 @@ SLOW_FROM = 200_000
 """Number of lines above which training takes minutes: 876,000 Japanese and English lines take 9 minutes and 2.9 GB."""
 
 
-def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -> None:
-    """Train a model and write it to `path` atomically; the same lines and config give an identical file.
+def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path, tags: Sequence[str] = ()) -> None:
+    """Train a model and write it to `path` atomically; the same lines, config and tags give an identical file.
 
-    A uniform sample of `train_sentences` lines is used. Raises DataError without text, or if `vocab_size` does not fit.
+    Tags are control symbols, also those among `user_symbols`. A uniform sample of `train_sentences` lines is used.
+    Raises DataError without text, or if `vocab_size` does not fit.
     """
     # SentencePiece can sample too, but not with a given seed.
     sentences = _sample(lines, config.train_sentences)
@@ -31,6 +32,7 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
         "training a %s tokenizer of %d pieces on %s lines%s", config.model_type, config.vocab_size,
         f"{len(sentences):,}", "; this takes several minutes" if len(sentences) > SLOW_FROM else "",
     )  # fmt: skip
+    symbols = [symbol for symbol in dict.fromkeys(config.user_symbols) if symbol not in tags]
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -38,7 +40,10 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
             model_writer=model,
             **config.model_dump(include={"model_type", "vocab_size", "character_coverage", "byte_fallback"}),
             normalization_rule_name=config.normalization,
-            user_defined_symbols=config.user_symbols,
+            user_defined_symbols=symbols,
+            control_symbols=list(dict.fromkeys(tags)),
+            # SentencePiece ignores tags in the training text, but the model must be able to spell such a text.
+            required_chars="".join(sorted(set("".join(tags)))),
             input_sentence_size=0,
             max_sentence_length=MAX_LINE_BYTES,
             pad_id=PAD,
