@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from mtformer.config.data import DataConfig
 from mtformer.config.fields import describe_errors
-from mtformer.config.languages import base_code
+from mtformer.config.languages import WITHOUT_SPACES, base_code
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, DecodingConfig
 from mtformer.config.yaml_text import Origin
@@ -87,6 +87,8 @@ class Translator:
         self.data = data
         self.calibration = calibration
         self.in_digits = data is None or writes_digits((data.src_lang, *data.target_languages))
+        self.has_spaces = data is None or base_code(data.tgt_lang) not in WITHOUT_SPACES
+        """False if the target language has no spaces between words."""
         if data is not None:
             self.engine = self.engine.with_target(target(data, self.tokenizers))
 
@@ -155,6 +157,7 @@ class Translator:
             raise ConfigError(f"to '{language}': this model has one direction")
         other = copy.copy(self)
         other.engine = self.engine.with_target(target(self.data, self.tokenizers, language))
+        other.has_spaces = base_code(language) not in WITHOUT_SPACES
         return other
 
     def translate(
@@ -197,7 +200,7 @@ class Translator:
         if not all(map(all, pairs)):
             raise DataError("a glossary term is blank, or its translation is; leave it out")
         terms = sorted(pairs, key=lambda term: (-len(term[0]), term[0].islower()))
-        given = check_inputs(lines, prefixes, required, tgt, self.max_tokens, first_line, terms)
+        given = check_inputs(lines, prefixes, required, tgt, self.max_tokens, first_line, terms, self.has_spaces)
         languages = set() if self.data is None else {*chain.from_iterable(self.data.directions)}
         is_turkic = not {"az", "crh", "tr"}.isdisjoint(map(base_code, languages))  # i is İ in capitals, and ı is I
         inputs = given if is_turkic else without_case(given, self.tokenizers.src)
@@ -207,7 +210,7 @@ class Translator:
         splits = decoding.split == "always" or (decoding.split == "auto" and not self.knows_several_sentences)
         # A bound on the tokens of a translation cannot be divided among its sentences.
         splits = splits and not decoding.min_length and decoding.max_length is None
-        segments = make_segments(inputs, self.tokenizers, *limits, first_line, splits, terms)
+        segments = make_segments(inputs, self.tokenizers, *limits, first_line, splits, terms, self.has_spaces)
         report = progress or (lambda count: None)
         report(len(lines) - len({segment.line for segment in segments}))
         wants = attention, token_scores, token_scores or self.calibration is not None
