@@ -11,7 +11,8 @@ pieces. Our tokenizers take their vocabularies from SentencePiece models, so two
 
 A language code at the beginning of a line, such as `>>de<<`, and the space that SentencePiece adds form one piece.
 
-The files are described in `mtformer.text.model_file`; subfield 3 of the training settings is the model type.
+SentencePiece's Python module does not report which pieces are user-defined or whether the model is unigram, so its
+files are parsed here (see `mtformer.text.protobuf`).
 """
 
 import struct
@@ -23,21 +24,12 @@ import sentencepiece
 
 from mtformer.errors import CheckpointError
 from mtformer.export.huggingface import LANGUAGE_CODE
-from mtformer.text.model_file import (
-    BYTE,
-    CONTROL,
-    NORMAL,
-    PIECES,
-    TRAINER,
-    UNKNOWN,
-    UNUSED,
-    USER_DEFINED,
-    field,
-    message_fields,
-)
+from mtformer.text.protobuf import field, message_fields
 from mtformer.text.tokenizer import SPACE, Tokenizer
 
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # types of pieces in a SentencePiece model
 UNIGRAM = 1  # type of a SentencePiece model
+PIECES, TRAINER = 1, 2
 COPIED = {3: "normalizer_spec", 5: "denormalizer_spec"}
 
 

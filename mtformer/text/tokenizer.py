@@ -1,5 +1,6 @@
 """SentencePiece tokenizers: convert text to ids and back. Special ids are the same in all models."""
 
+import copy
 import hashlib
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -32,10 +33,7 @@ class Tokenizer:
 
     def __init__(self, model: bytes, name: str = "tokenizer") -> None:
         self.model = model
-        """The model with its tags as control symbols."""
         self.name = name
-        self.sha256 = hashlib.sha256(model).hexdigest()
-        """SHA-256 of the file as hexadecimal digits."""
         try:
             self._processor = _processor(model)
         except RuntimeError as error:
@@ -55,20 +53,32 @@ class Tokenizer:
         except OSError as error:
             raise DataError(f"{path}: the tokenizer cannot be read: {error.strerror}") from error
 
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the model as hexadecimal digits."""
+        return hashlib.sha256(self.model).hexdigest()
+
+    @cached_property
+    def model_sha256(self) -> str:
+        """SHA-256 of `model`, which differs from `sha256` if `with_tags` changed the types of pieces."""
+        return hashlib.sha256(self.model).hexdigest()
+
     def with_tags(self, tags: Collection[str]) -> "Tokenizer":
-        """Return the tokenizer with these pieces, if it has them, as control symbols; `name` and `sha256` stay."""
+        """Return the tokenizer with these pieces, if it has them, as control symbols.
+
+        `sha256` remains that of the file, by which runs recognize their tokenizer.
+        """
         ids = {tag: self.piece_id(tag) for tag in tags}
         found = [tag for tag, number in ids.items() if number != UNK and not self._processor.IsControl(number)]
         if not found:
             return self
-        other = Tokenizer(with_control_pieces(self.model, found), self.name)
+        other = copy.copy(self)
+        for name in ("model_sha256", "tag_ids", "_joining_processor"):
+            vars(other).pop(name, None)
         other.sha256 = self.sha256
+        other.model = with_control_pieces(self.model, found)
+        other._processor = _processor(other.model)
         return other
-
-    @cached_property
-    def model_sha256(self) -> str:
-        """SHA-256 of `model`, which is that of the file unless `with_tags` changed the types of pieces."""
-        return hashlib.sha256(self.model).hexdigest()
 
     @cached_property
     def tag_ids(self) -> list[int]:
