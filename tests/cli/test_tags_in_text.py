@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 from program import invoke
+from transformers import AutoTokenizer
 
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, TokenizerConfig
@@ -13,7 +14,7 @@ from mtformer.decoding.attention_maps import attention_maps
 from mtformer.decoding.translator import Translator
 from mtformer.experiment.prepare import make_tokenizers, prepare_experiment
 from mtformer.run_dir import RunDir
-from mtformer.text.tokenizer import UNK, Tokenizer
+from mtformer.text.tokenizer import EOS, UNK, Tokenizer
 from mtformer.text.train import train_tokenizer
 
 TAGS = ("<2de>", "<2en>", "<bt>")
@@ -146,6 +147,8 @@ def test_exports_contain_the_tags_as_control_symbols(
     if form == "huggingface":
         settings = json.loads((tmp_path / "export" / "generation_config.json").read_text())
         assert [[number] for number in sorted(tag_ids(translator))] == settings["bad_words_ids"][2:]
+        ids = AutoTokenizer.from_pretrained(tmp_path / "export")(LINES)["input_ids"]
+        assert ids == [[*of_line, EOS] for of_line in translator.tokenizers.src.encode(LINES)]
     else:
         ours, theirs = translator.translate(LINES), Translator.load(tmp_path / "export").translate(LINES)
         assert [one.text for one in ours] == [one.text for one in theirs]
