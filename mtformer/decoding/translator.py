@@ -265,7 +265,9 @@ class Translator:
         """
         constrained = {number: segment for number, segment in enumerate(segments) if segment.required}
         while constrained:
-            suspicious = {n: segment for n, segment in constrained.items() if self._may_fail(segment, found[n][0])}
+            suspicious = {
+                number: segment for number, segment in constrained.items() if self._may_fail(segment, found[number][0])
+            }
             trials = self._search_with_fewer_phrases(suspicious, postprocess)
             constrained = {}
             for number, segment in suspicious.items():
@@ -274,9 +276,13 @@ class Translator:
                 if not self._fails(segment, found[number][0], fewer):
                     continue
 
-                usable = [one for one in trials[number] if not self._fails(one[0], one[1][0], without_any)]
+                usable = [
+                    (trial, n_best)
+                    for trial, n_best in trials[number]
+                    if not self._fails(trial, n_best[0], without_any)
+                ]
                 if usable:
-                    chosen, found[number] = max(usable, key=lambda one: (len(one[0].required), one[1][0].score))
+                    chosen, found[number] = max(usable, key=_num_phrases_and_score)
                     # With one phrase, it has just been compared with the translation without any.
                     if len(chosen.required) > 1:
                         constrained[number] = chosen
@@ -403,6 +409,11 @@ def _load_ctranslate2(
         weights = find_weights(run, checkpoint, config.training.best_metric)
         folder = cached_model(weights, config.model, tokenizers)
     return open_model(folder, tokenizers, config.model.max_positions, device, precision), weights
+
+
+def _num_phrases_and_score(trial: tuple[Segment, list[Translation]]) -> tuple[int, float]:
+    segment, n_best = trial
+    return len(segment.required), n_best[0].score
 
 
 def _num_sentences(text: str) -> int:
