@@ -32,6 +32,7 @@ from mtformer.errors import ConfigError, explain_write_errors, log
 from mtformer.files import cache_folder, clear_leftovers, write_text
 from mtformer.run_dir import RunDir
 from mtformer.text.normalization import Normalizer
+from mtformer.text.tags import with_tags
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 from mtformer.workers import use_ray
 
@@ -194,8 +195,12 @@ def _load(
         data = config.data.model_copy(update={"train": [_source(paths)]})
         config = config.model_copy(update={"data": data})
     if tokenizer_folder is not None:
-        return config, TokenizerPair.load(tokenizer_folder)
-    return config, TokenizerPair.load(RunDir(first).tokenizer) if first.is_dir() else _named_tokenizers(config)
+        tokenizers: TokenizerPair | None = TokenizerPair.load(tokenizer_folder)
+    elif first.is_dir():
+        tokenizers = TokenizerPair.load(RunDir(first).tokenizer)
+    else:
+        tokenizers = _named_tokenizers(config)
+    return config, tokenizers and with_tags(tokenizers, config.data)
 
 
 def _is_override(word: str) -> bool:

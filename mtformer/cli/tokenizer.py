@@ -16,6 +16,7 @@ from mtformer.config.loading import load_config, resolve_paths
 from mtformer.data.corpus.readers import decode_valid, read_line
 from mtformer.errors import ConfigError, DataError
 from mtformer.run_dir import RunDir
+from mtformer.text.tags import with_tags
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 
 LINES_AT_ONCE = 1000
@@ -93,6 +94,8 @@ def _load(path: Path, side: Side) -> Tokenizer:
     if run.config.is_file():
         RunDir.open(path)
     pair = TokenizerPair.load(run.tokenizer if run.tokenizer.is_dir() else path)
+    if run.config.is_file():
+        pair = with_tags(pair, load_config(run.config).config.data)
     return pair.src if side == "src" else pair.tgt
 
 

@@ -84,8 +84,8 @@ class CTranslate2Engine(Engine):
 
     In fp32 with `early_stopping: ended`, beam search returns the same translations as ours; with `auto`, it may stop
     earlier. Hypotheses have the score from the search, but no scores of individual tokens. The two searches differ as
-    follows: excluded tokens (pad, bos, eos below the minimum length, repeated n-grams) are removed before the softmax,
-    which increases the probability of all others; the repetition penalty applies to logits instead of
+    follows: excluded tokens (pad, bos, tags, eos below the minimum length, repeated n-grams) are removed before the
+    softmax, which increases the probability of all others; the repetition penalty applies to logits instead of
     log-probabilities; the first step after a prefix drops all but one of the beams that would end there; and a beam
     that reaches the maximum length does not replace one that ended a step earlier.
 
@@ -207,7 +207,7 @@ class CTranslate2Engine(Engine):
                 length_penalty=max(settings.length_penalty, NO_PENALTY),
                 repetition_penalty=settings.repetition_penalty,
                 no_repeat_ngram_size=settings.no_repeat_ngram_size,
-                suppress_sequences=[[self.tgt_pieces[PAD]], [self.tgt_pieces[BOS]]],
+                suppress_sequences=[[self.tgt_pieces[number]] for number in (PAD, BOS, *self.target.excluded)],
                 max_decoding_length=bound,
                 min_decoding_length=shortest,
                 max_batch_size=max(1, BATCH_TOKENS // settings.beam_size),

@@ -169,7 +169,7 @@ class Engine:
     def _search(self, segments: Sequence[Segment], settings: DecodingConfig) -> NBests:
         src, start = self._sources([segment.source for segment in segments]), self.target.start
         reserved = [len(segment.prefix) + sum(map(len, segment.required)) for segment in segments]
-        bounds = LengthBounds(settings, src[1], reserved, self.max_positions - 1)
+        bounds = LengthBounds(settings, src[1], reserved, self.max_positions - 1, self.target.excluded)
         rules = _rules(segments, settings, src[0].device)
         required = [segment.required for segment in segments]
         if settings.draws or (settings.beam_size == 1 and not any(required)):

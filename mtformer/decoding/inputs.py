@@ -5,20 +5,20 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import regex
+
 from mtformer.decoding.constraints import Phrase
-from mtformer.decoding.sentences import UNSPACED, split_line, split_sentences
+from mtformer.decoding.sentences import split_line, split_sentences
 from mtformer.errors import DataError
 from mtformer.text.case import case_of
-from mtformer.text.tokenizer import EOS, SPACE, UNK, Tokenizer, TokenizerPair
+from mtformer.text.tokenizer import EOS, UNK, Tokenizer, TokenizerPair
+from mtformer.text.words import UNSPACED, whole_words
 
 # Every character that some program treats as a line break, and NUL. Inside a line, each run of them becomes a space.
 LINE_BREAKS = re.compile("[\x00\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 
-LETTER = "\\w\u0900-\u0963\u0966-\u0dff"
-"""Characters of words for a regular expression, with the vowel signs of Indic scripts."""
-JOINED = UNSPACED.pattern[:-1] + "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1980-\u1aaf]"
-"""Characters of words without spaces between them: those of `UNSPACED`, Thai, Lao, Burmese, Khmer and Tai."""
-WORD_START, WORD_END = rf"(?:(?<![{LETTER}])|(?={JOINED}))", rf"(?:(?![{LETTER}])|(?<={JOINED}))"
+BEGINS_UNSPACED = regex.compile(rf"\W*{UNSPACED}")
+"""Matches a text whose first letter belongs to a script without spaces."""
 SAME_I = str.maketrans("ı", "i", "\u0307")
 """For `str.translate` of casefolded text: i, ı, I and İ become equal, as in `re.IGNORECASE`."""
 
@@ -62,14 +62,15 @@ class Segment:
 def required_terms(glossary: Sequence[tuple[str, str]], text: str) -> list[str]:
     """Return the target terms for the source terms in a text; `glossary` is sorted, longest source terms first.
 
-    Terms match whole words; case matters only for terms with capitals. A term inside a longer one does not count.
+    Terms match whole words (see `mtformer.text.words`); case matters only for terms with capitals. A term inside a
+    longer one does not count.
     """
     text, found = unicodedata.normalize("NFC", " ".join(text.split())), []
     folded = text.casefold().translate(SAME_I)
     for src, tgt in glossary:
         if src.casefold().translate(SAME_I) in folded:
-            flags = re.IGNORECASE if src == src.lower() else 0
-            text, count = re.subn(WORD_START + re.escape(src) + WORD_END, "\n", text, flags=flags)
+            pattern = whole_words(src, ignore_case=src == src.lower())
+            text, count = pattern.subn("\n", text)
             found += [tgt] * (count > 0)
     return found
 
@@ -82,11 +83,13 @@ def check_inputs(
     max_tokens: int,
     first_line: int,
     glossary: Sequence[tuple[str, str]],
+    has_spaces: bool = True,
 ) -> list[Line]:
-    """Check the arguments of `Translator.translate`; for `glossary` see `required_terms`.
+    """Check the arguments of `Translator.translate`.
 
-    A prefix, and all phrases of a line together, have at most `max_tokens` tokens of the target `tokenizer`. Raise
-    DataError if the number of prefixes or phrase lists is wrong, a phrase is blank, or text exceeds the limit.
+    For `glossary` see `required_terms`, for `has_spaces` see `_phrase_ids`. A prefix, and all phrases of a line
+    together, have at most `max_tokens` tokens of the target `tokenizer`. Raise DataError if the number of prefixes or
+    phrase lists is wrong, a phrase is blank, or text exceeds the limit.
     """
     texts = check_lines(lines)
     prefixes = [""] * len(texts) if prefixes is None else check_lines(prefixes, "prefixes")
@@ -99,7 +102,8 @@ def check_inputs(
     for number, (text, prefix, phrases) in enumerate(each, start=first_line + 1):
         [prefix_ids], prefix_pieces = tokenizer.encode([prefix]), tokenizer.pieces(prefix)
         check_length(f"the prefix of line {number} has", len(prefix_ids), max_tokens)
-        required_ids = _phrase_ids(check_lines(phrases, f"the required phrases of line {number}"), tokenizer)
+        checked_phrases = check_lines(phrases, f"the required phrases of line {number}")
+        required_ids = _phrase_ids(checked_phrases, tokenizer, has_spaces)
         if not all(required_ids):
             raise DataError(f"a required phrase of line {number} is blank; leave it out")
         check_length(f"the required phrases of line {number} have", sum(map(len, required_ids)), max_tokens)
@@ -110,14 +114,19 @@ def check_inputs(
     return checked
 
 
-def _phrase_ids(phrases: Sequence[str], tokenizer: Tokenizer) -> list[Phrase]:
-    """Return the ids of phrases, without the first space in scripts that do not use spaces."""
+def _phrase_ids(phrases: Sequence[str], tokenizer: Tokenizer, has_spaces: bool = True) -> list[Phrase]:
+    """Return the ids of phrases, without a space before those that follow other text directly.
+
+    These are the phrases in scripts without spaces and, if the target language has no spaces between words
+    (`has_spaces`), all others: a Japanese sentence has no space before a word in Latin letters.
+    """
     found = []
     for phrase in phrases:
-        pieces = tokenizer.pieces(phrase)
-        if pieces and re.match(JOINED, phrase):
-            pieces[0] = pieces[0].removeprefix(SPACE)
-        found.append(tuple(tokenizer.piece_id(piece) for piece in pieces if piece))
+        if has_spaces and not BEGINS_UNSPACED.match(phrase):
+            ids = tokenizer.encode([phrase])[0]
+        else:
+            ids = tokenizer.encode_within(phrase)
+        found.append(tuple(ids))
     return found
 
 
@@ -163,12 +172,13 @@ def make_segments(
     first_line: int,
     splits_sentences: bool,
     glossary: Sequence[tuple[str, str]],
+    has_spaces: bool = True,
 ) -> list[Segment]:
     """Return the segments of all lines: none for a blank line, several for a line that is split.
 
     Lines of more than `preferred` tokens are split into sentences. With `splits_sentences`, all lines are split, except
     those with a prefix or required phrases, because it is unknown to which sentence these belong. For `preferred` and
-    `max_tokens` see `split_line`; for `first_line` see `Translator.translate`.
+    `max_tokens` see `split_line`; for `first_line` see `Translator.translate`; for `has_spaces` see `_phrase_ids`.
     """
 
     def num_tokens(texts: Sequence[str]) -> list[int]:
@@ -189,7 +199,7 @@ def make_segments(
         for text, source in zip(texts, sources, strict=True):
             if source:
                 own = [term for term in required_terms(glossary, text) if term in whole_terms]
-                terms = [ids for ids in _phrase_ids(own, tokenizers.tgt) if UNK not in ids]
+                terms = [ids for ids in _phrase_ids(own, tokenizers.tgt, has_spaces) if UNK not in ids]
                 phrases, continues_word = [*required, *terms], not (before[-1].isspace() or text[0].isspace())
                 one = Segment([*source, EOS], number, prefix, prefix_pieces, phrases, text, continues_word)
                 segments.append(one)

@@ -46,10 +46,18 @@ class LengthBounds:
     source length)). The maximum is ceil(max_length_ratio x source length) + 10, limited to `max_length`; it is never
     below `reserved`, the number of tokens that the constraints of a sentence need, or above the model's `capacity`.
 
-    The rule excludes pad and bos, eos below the minimum length, and all tokens except eos at the maximum.
+    The rule excludes pad and bos, the ids in `excluded`, eos below the minimum length, and all tokens except eos at the
+    maximum.
     """
 
-    def __init__(self, settings: DecodingConfig, src_lengths_B: Tensor, reserved: Sequence[int], capacity: int) -> None:
+    def __init__(
+        self,
+        settings: DecodingConfig,
+        src_lengths_B: Tensor,
+        reserved: Sequence[int],
+        capacity: int,
+        excluded: Sequence[int] = (),
+    ) -> None:
         src_B = (src_lengths_B - 1).double()
         max_B = (src_B * settings.max_length_ratio).ceil().clamp(max=capacity).long() + 10
         if settings.max_length is not None:
@@ -61,12 +69,15 @@ class LengthBounds:
         self.longest_min, self.shortest_max = int(self.min_B.max()), int(self.max_B.min())
         self.max_steps = int(self.max_B.max()) + 1
         """Maximum length in the batch, including eos."""
+        self.excluded_X = torch.tensor(excluded, dtype=torch.int64, device=max_B.device)
 
     def __call__(self, step: Step) -> None:
         """Exclude tokens that violate the bounds."""
         position, log_prob_URV = step.history_URt.size(2), step.log_prob_URV
         log_prob_URV[..., PAD].fill_(-math.inf)
         log_prob_URV[..., BOS].fill_(-math.inf)
+        if len(self.excluded_X):
+            log_prob_URV.index_fill_(2, self.excluded_X, -math.inf)
         eos_UR = log_prob_URV[..., EOS]
         if position < self.longest_min:
             eos_UR.masked_fill_((position < self.min_B[step.sentence_U]).unsqueeze(1), -math.inf)

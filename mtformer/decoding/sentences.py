@@ -12,6 +12,7 @@ SENTENCE_END = re.compile(
     rf"(?:(?<=[.!?…।॥؟۔։።។။፧\u037e])|(?<=[\u0370-\u03ff\u1f00-\u1fff];))(?:\s»)?{CLOSING}\s+"
     rf"|(?:[。！？｡]|．(?!\d)|(?<={UNSPACED.pattern})[!?]+)+{CLOSING.replace('“', '')}\s*"  # in Chinese, “ opens
 )
+AFTER_END = re.compile(rf"(?:{SENTENCE_END.pattern})\w")
 CLAUSE_END = re.compile(r"[,;:،؛]\s+|[、，；：､]\s*")
 SPACE = re.compile(r"\s+")
 TITLES = (
@@ -65,6 +66,11 @@ def split_sentences(line: str, num_tokens: CountTokens | None = None, limit: int
     pieces = _cut(line, SENTENCE_END)
     lengths = num_tokens(pieces) if num_tokens else [0] * len(pieces)
     return _pack(pieces, lengths, limit, partial(_is_continued, has_capitals=not line.islower()))
+
+
+def with_capitals(line: str) -> str:
+    """Return the line with a capital letter after each final punctuation mark, where a sentence may begin."""
+    return AFTER_END.sub(lambda match: match[0].upper(), line)
 
 
 def _is_continued(before: str, after: str, has_capitals: bool) -> bool:

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
+from unicodedata import normalize
 
 import torch
 from torch import Tensor
 
-from mtformer.decoding.inputs import WORD_END, WORD_START
 from mtformer.decoding.sentences import join_lines, needs_space
 from mtformer.text.tokenizer import BYTE_PIECE, SPACE
+from mtformer.text.words import whole_words
 
 REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE = "repetition", "length limit", "copy of the source", "low confidence"
 FEWER_SENTENCES, NUMBERS, LOST_ADDRESS = "fewer sentences", "other numbers", "lost URL or e-mail address"
@@ -140,11 +141,16 @@ def join(segments: Sequence[Translation], alpha: float) -> Translation:
 
 def flag_phrases(translation: Translation, prefix: str, required: Sequence[str]) -> Translation:
     """Return the translation with a flag for each missing required phrase."""
-    text = translation.text
-    wrong = [] if text.startswith(prefix) else [f"{MISSING}: {prefix}"]
-    missing = [phrase for phrase in required if not re.search(WORD_START + re.escape(phrase) + WORD_END, text)]
+    wrong = [] if translation.text.startswith(prefix) else [f"{MISSING}: {prefix}"]
+    missing = [phrase for phrase in required if not has_phrase(translation.text, phrase)]
     wrong += [f"{MISSING}: {phrase}" for phrase in missing]
     return replace(translation, flags=(*translation.flags, *wrong))
+
+
+def has_phrase(text: str, phrase: str) -> bool:
+    """Return True if a text contains a phrase as whole words; accents may be composed or decomposed."""
+    pattern = whole_words(normalize("NFC", phrase))
+    return pattern.search(normalize("NFC", text)) is not None
 
 
 def in_case(one: Translation, change: Callable[[str], str]) -> Translation:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from mtformer.config.data import DataConfig
 from mtformer.config.fields import describe_errors
-from mtformer.config.languages import base_code
+from mtformer.config.languages import WITHOUT_SPACES, base_code
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, DecodingConfig
 from mtformer.config.yaml_text import Origin
@@ -27,8 +27,9 @@ from mtformer.decoding.ctranslate2_model import cached_model
 from mtformer.decoding.engine import Engine, plan_batches
 from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.inputs import Segment, check_inputs, check_lines, make_segments, without_case
+from mtformer.decoding.placement import has_unlikely_token, is_appended
 from mtformer.decoding.postprocessing import END, Postprocessor
-from mtformer.decoding.sentences import split_sentences
+from mtformer.decoding.sentences import split_sentences, with_capitals
 from mtformer.decoding.translation import REPETITION, Scored, Translation, flag_phrases, in_case, join_n_best
 from mtformer.decoding.weights import find_weights, is_default
 from mtformer.device import pick_device, pick_search_precision, set_up_memory
@@ -37,13 +38,15 @@ from mtformer.files import read_json
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.case import case_of
-from mtformer.text.tags import target
+from mtformer.text.tags import target, with_tags
 from mtformer.text.tokenizer import EOS, TokenizerPair
 from mtformer.weights import load_weights
 
 BACKENDS = ("mtformer", "ctranslate2")
 Member = tuple[RunDir, Config, str | None]
 """A run, its config and a checkpoint; several form an ensemble."""
+WORD = "Word"
+"""Any word with a capital letter."""
 KNOWN_SHARE = 0.1
 """Minimum share of training lines with several sentences for a model to translate such lines without splitting them."""
 
@@ -78,7 +81,7 @@ class Translator:
             models = Engine([InferenceModel(model) for model in models])
         self.engine: Engine = models
         self.models = [one.transformer for one in self.engine.models]
-        self.tokenizers = tokenizers
+        self.tokenizers = tokenizers if data is None else with_tags(tokenizers, data)
         self.decoding = decoding
         self.max_tokens = self.engine.max_positions - 1
         self.preferred_tokens = min(trained_tokens or self.max_tokens, self.max_tokens)
@@ -87,8 +90,10 @@ class Translator:
         self.data = data
         self.calibration = calibration
         self.in_digits = data is None or writes_digits((data.src_lang, *data.target_languages))
+        self.has_spaces = data is None or base_code(data.tgt_lang) not in WITHOUT_SPACES
+        """False if the target language has no spaces between words."""
         if data is not None:
-            self.engine = self.engine.with_target(target(data, tokenizers))
+            self.engine = self.engine.with_target(target(data, self.tokenizers))
 
     @staticmethod
     def load(
@@ -121,7 +126,7 @@ class Translator:
         if backend is None and (is_int8_on_cpu or any((run.path / CT2_WEIGHTS).is_file() for run in runs)):
             backend = "ctranslate2"
         configs = [load_config(run.config).config for run in runs]
-        tokenizers = TokenizerPair.load(runs[0].tokenizer)
+        tokenizers = with_tags(TokenizerPair.load(runs[0].tokenizer), configs[0].data)
         members = [(run, config, one) for run, config in zip(runs, configs, strict=True) for one in checkpoints]
         load = _load_ctranslate2 if backend == "ctranslate2" else _load_own
         engine, weights = load(members, tokenizers, device, precision)
@@ -155,6 +160,7 @@ class Translator:
             raise ConfigError(f"to '{language}': this model has one direction")
         other = copy.copy(self)
         other.engine = self.engine.with_target(target(self.data, self.tokenizers, language))
+        other.has_spaces = base_code(language) not in WITHOUT_SPACES
         return other
 
     def translate(
@@ -197,7 +203,7 @@ class Translator:
         if not all(map(all, pairs)):
             raise DataError("a glossary term is blank, or its translation is; leave it out")
         terms = sorted(pairs, key=lambda term: (-len(term[0]), term[0].islower()))
-        given = check_inputs(lines, prefixes, required, tgt, self.max_tokens, first_line, terms)
+        given = check_inputs(lines, prefixes, required, tgt, self.max_tokens, first_line, terms, self.has_spaces)
         languages = set() if self.data is None else {*chain.from_iterable(self.data.directions)}
         is_turkic = not {"az", "crh", "tr"}.isdisjoint(map(base_code, languages))  # i is İ in capitals, and ı is I
         inputs = given if is_turkic else without_case(given, self.tokenizers.src)
@@ -207,22 +213,14 @@ class Translator:
         splits = decoding.split == "always" or (decoding.split == "auto" and not self.knows_several_sentences)
         # A bound on the tokens of a translation cannot be divided among its sentences.
         splits = splits and not decoding.min_length and decoding.max_length is None
-        segments = make_segments(inputs, self.tokenizers, *limits, first_line, splits, terms)
+        segments = make_segments(inputs, self.tokenizers, *limits, first_line, splits, terms, self.has_spaces)
         report = progress or (lambda count: None)
         report(len(lines) - len({segment.line for segment in segments}))
         wants = attention, token_scores, token_scores or self.calibration is not None
         postprocess = Postprocessor(self.engine, self.tokenizers, decoding, *wants, self.in_digits)
         with evaluating(self.models):
             found = self._search(segments, postprocess, report)
-            again = []  # without one of the required phrases, or without all
-            for i, segment in enumerate(segments):
-                if segment.required and self._fails(segment, found[i]):
-                    fewer = {(), *combinations(segment.required, len(segment.required) - 1)}
-                    again += [(i, replace(segment, required=phrases)) for phrases in fewer]
-            n_bests = self._search([one for _, one in again], postprocess, lambda count: None)
-            results = zip(again, n_bests, strict=True)
-            for (i, segment), n_best in sorted(results, key=lambda one: (len(one[0][1].required), one[1][0].score)):
-                found[i] = found[i] if self._fails(segment, n_best) else n_best
+            self._leave_out_phrases(segments, found, postprocess)
         by_line: list[list[list[Translation]]] = [[] for _ in lines]
         for segment, n_best in zip(segments, found, strict=True):
             by_line[segment.line - first_line].append(n_best)
@@ -258,17 +256,81 @@ class Translator:
                 report(sum(num_left[line] == 0 for line in {segment.line for segment in some}))
         return found
 
-    def _fails(self, segment: Segment, n_best: Sequence[Translation]) -> bool:
-        """Return True if the best translation lacks required phrases, or has what they may cause.
+    def _leave_out_phrases(
+        self, segments: Sequence[Segment], found: list[list[Translation]], postprocess: Postprocessor
+    ) -> None:
+        """Replace the translations in `found` that fail because of required phrases; see `_fails`.
 
-        That is a repetition or, for a phrase that does not fit, a further sentence.
+        The translation with the most phrases that does not fail is used, and among several the one with the best score.
         """
-        phrases, text = self.tokenizers.tgt.decode(segment.required), n_best[0].text
-        for phrase in phrases:  # a further sentence may begin with a phrase in lower case
-            text = text.replace(phrase, phrase[:1].upper() + phrase[1:])
-        num, most, *within = (len(split_sentences(one)) for one in (text, segment.text, *phrases))
-        has_more = num > most + sum(within) - len(within)
-        return has_more or REPETITION in n_best[0].flags or bool(missing(n_best[0].tokens, segment.required))
+        constrained = {number: segment for number, segment in enumerate(segments) if segment.required}
+        while constrained:
+            suspicious = {
+                number: segment for number, segment in constrained.items() if self._may_fail(segment, found[number][0])
+            }
+            trials = self._search_with_fewer_phrases(suspicious, postprocess)
+            constrained = {}
+            for number, segment in suspicious.items():
+                fewer = [(trial, n_best[0]) for trial, n_best in trials[number]]
+                without_any = [(trial, best) for trial, best in fewer if not trial.required]
+                if not self._fails(segment, found[number][0], fewer):
+                    continue
+
+                usable = [
+                    (trial, n_best)
+                    for trial, n_best in trials[number]
+                    if not self._fails(trial, n_best[0], without_any)
+                ]
+                if usable:
+                    chosen, found[number] = max(usable, key=_num_phrases_and_score)
+                    # With one phrase, it has just been compared with the translation without any.
+                    if len(chosen.required) > 1:
+                        constrained[number] = chosen
+
+    def _search_with_fewer_phrases(
+        self, segments: Mapping[int, Segment], postprocess: Postprocessor
+    ) -> dict[int, list[tuple[Segment, list[Translation]]]]:
+        """Search each segment without one of its required phrases, for each of them, and without all of them."""
+        trials = []
+        for number, segment in segments.items():
+            subsets = dict.fromkeys([(), *combinations(segment.required, len(segment.required) - 1)])
+            trials += [(number, replace(segment, required=phrases)) for phrases in subsets]
+        n_bests = self._search([trial for _, trial in trials], postprocess, lambda count: None)
+        found: dict[int, list[tuple[Segment, list[Translation]]]] = {number: [] for number in segments}
+        for (number, trial), n_best in zip(trials, n_bests, strict=True):
+            found[number].append((trial, n_best))
+        return found
+
+    def _may_fail(self, segment: Segment, translation: Translation) -> bool:
+        """Return True if `_fails` may be True; it needs more searches."""
+        return has_unlikely_token(translation) or self._fails(segment, translation)
+
+    def _fails(
+        self, segment: Segment, translation: Translation, fewer: Sequence[tuple[Segment, Translation]] = ()
+    ) -> bool:
+        """Return True if a translation lacks required phrases, or has what they may cause.
+
+        That is a repetition or, for a phrase that does not fit, a further sentence, or the phrase before or after the
+        sentence. `fewer` are translations with fewer phrases.
+        """
+        if REPETITION in translation.flags or missing(translation.tokens, segment.required):
+            return True
+
+        phrases = self.tokenizers.tgt.decode(segment.required)
+        shown = translation.text
+        for phrase in phrases:
+            # A phrase is one word here: it may contain periods, and begin a further sentence in lower case.
+            shown = shown.replace(phrase, WORD) if phrase else shown
+        without_any = [best.text for trial, best in fewer if not trial.required]
+        most = max(_num_sentences(text) for text in (segment.text, *without_any))
+        if _num_sentences(shown) > most:
+            return True
+
+        for phrase, ids in zip(phrases, segment.required, strict=True):
+            for trial, best in fewer:
+                if ids not in trial.required and is_appended(phrase, ids, translation, best):
+                    return True
+        return False
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], progress: Callable[[int], object] | None = None
@@ -315,8 +377,8 @@ def _load_own(
     precision = pick_search_precision(precision, device)
     models, weights = [], []
     for run, config, checkpoint in members:
-        theirs = TokenizerPair.load(run.tokenizer)
-        if [one.sha256 for one in theirs] != [one.sha256 for one in tokenizers]:
+        theirs = with_tags(TokenizerPair.load(run.tokenizer), config.data)
+        if not theirs.equals(tokenizers):
             what = f"its tokenizer differs from that of {members[0][0].path}"
             raise CheckpointError(f"{run.path}: {what}; an ensemble needs identical tokenizers")
         languages = [(one.data.language_tags, one.data.directions) for one in (config, members[0][1])]
@@ -347,6 +409,16 @@ def _load_ctranslate2(
         weights = find_weights(run, checkpoint, config.training.best_metric)
         folder = cached_model(weights, config.model, tokenizers)
     return open_model(folder, tokenizers, config.model.max_positions, device, precision), weights
+
+
+def _num_phrases_and_score(trial: tuple[Segment, list[Translation]]) -> tuple[int, float]:
+    segment, n_best = trial
+    return len(segment.required), n_best[0].score
+
+
+def _num_sentences(text: str) -> int:
+    """Return the number of sentences; a text in lower case after a final punctuation mark counts too."""
+    return len(split_sentences(with_capitals(text)))
 
 
 def from_data_report(run: RunDir, key: str) -> float | None:

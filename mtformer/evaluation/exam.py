@@ -21,7 +21,6 @@ from mtformer.config.schema import EvaluationConfig
 from mtformer.config.section import Section
 from mtformer.data.batching.augment import add_typos, change_case, drop_final_stop, texts_to_copy
 from mtformer.data.filters.numbers import values
-from mtformer.decoding.inputs import LETTER
 from mtformer.decoding.postprocessing import EMAIL, URL, addresses
 from mtformer.decoding.sentences import join_lines
 from mtformer.decoding.translation import REPETITION, Translation
@@ -36,6 +35,8 @@ Pair = tuple[str, str | None]
 """Source and reference; None: no reference is known."""
 Row = dict[str, float | None]
 """Values by column, rounded to two digits; None: the column does not apply."""
+LETTER = "\\w\u0900-\u0963\u0966-\u0dff"
+"""Characters of words for a regular expression, with the vowel signs of Indic scripts."""
 WORD = rf"[{LETTER}][{LETTER}'’-]*"
 TAG = re.compile(r"</?\w[^<>]*>")
 EMOJI = re.compile("[\u2600-\u27bf\U0001f300-\U0001faff]")

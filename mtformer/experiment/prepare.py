@@ -36,7 +36,7 @@ from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, json_sha256, 
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.normalization import rules_of
-from mtformer.text.tags import require_tags, tag_id, tags_by_side, target
+from mtformer.text.tags import require_tags, tag_id, tags_by_side, target, with_tags
 from mtformer.text.tokenizer import JOINT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 from mtformer.training.step import TrainingStep
@@ -115,6 +115,7 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
         log.warning("data.noise: word_dropout and typos need spaces between words; %s has none", unspaced[0])
     exists = tokenizer_folder.is_dir()
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
+    tokenizers = with_tags(tokenizers, config.data)
     needs_text = any(config.data.noise.model_dump().values())
     corpora = _training_corpora(config, tokenizers, needs_text, advance)
     dev = [
@@ -230,8 +231,8 @@ def _tokenizer(config: Config, existing: str | None, sides: tuple[int, ...]) -> 
     """Load an existing model, or else one trained on these sides of the training data, which is kept in the cache."""
     if existing is not None:
         return Tokenizer.load(existing)
-    symbols = itertools.chain(config.tokenizer.user_symbols, *tags_by_side(config.data))
-    section = config.tokenizer.model_copy(update={"user_symbols": list(dict.fromkeys(symbols))})
+    section = config.tokenizer
+    tags = list(dict.fromkeys(itertools.chain(*tags_by_side(config.data))))
     data, states = config.data, file_states(config.data.sources)
     rules = rules_of(section)
     settings = {
@@ -241,6 +242,8 @@ def _tokenizer(config: Config, existing: str | None, sides: tuple[int, ...]) -> 
         "tokenizer": section.model_dump(exclude={"src_model", "tgt_model", "joint", "normalization"}),
         "normalization": [None, hashlib.sha256(rules).hexdigest()] if rules else [section.normalization, None],
     }
+    if tags:
+        settings["tags"] = tags
     folder = cache_folder(data.cache_dir) / f"tokenizer-{json_sha256(settings)[:32]}"
     try:
         verify(folder, JOINT, listing=CHECKSUMS)
@@ -248,7 +251,7 @@ def _tokenizer(config: Config, existing: str | None, sides: tuple[int, ...]) -> 
     except CheckpointError:  # missing or damaged
         what = f"{folder.parent}: the tokenizer"
         with explain_write_errors(what, "set data.cache_dir to another folder"), atomic_folder(folder) as temporary:
-            train_tokenizer(_text(data, sides, states), section, temporary / JOINT)
+            train_tokenizer(_text(data, sides, states), section, temporary / JOINT, tags)
             write_checksums(temporary)
     return Tokenizer.load(folder / JOINT)
 

@@ -27,7 +27,7 @@ from mtformer.export.vocabulary_map import write_vocabulary_map
 from mtformer.files import atomic_file, atomic_folder, file_sha256, read_json, write_checksums
 from mtformer.run_dir import CT2_VOCABULARY_MAP, MODEL_CARD, MULTI_SENTENCE_SHARE, SCORES, RunDir
 from mtformer.templating import render
-from mtformer.text.tags import language_tag
+from mtformer.text.tags import language_tag, with_tags
 from mtformer.text.tokenizer import BYTE_PIECE, TokenizerPair
 from mtformer.weights import average_weights, read_weights
 
@@ -63,7 +63,8 @@ def export(
     if tags in {"bundle": (), "argos": ("source", "target")}.get(form, ("target",)):
         usable = "none" if form == "argos" else "source"
         raise ConfigError(f"data.language_tags '{tags}': not supported by --format {form}; train with '{usable}'")
-    weights, tokenizers = find_weights(run, checkpoint, config.training.best_metric), TokenizerPair.load(run.tokenizer)
+    weights = find_weights(run, checkpoint, config.training.best_metric)
+    tokenizers = with_tags(TokenizerPair.load(run.tokenizer), config.data)
     sizes = sorted({one.vocab_size for one in tokenizers})
     options = {"quantization": quantization, "vocabulary_map": vocabulary_map, "vocab_sizes": sizes}
     card = model_card(run, config, weights, format=form, name=target.name, **options)

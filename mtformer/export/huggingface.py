@@ -52,7 +52,7 @@ def write_huggingface(folder: Path, config: Config, tokenizers: TokenizerPair, w
     (folder / "model.safetensors").write_bytes(save(to_tensors(model), {"format": "pt"}))
     files = {
         "config": _model_config(config.model, *map(len, vocabularies)),
-        "generation_config": _generation_config(config),
+        "generation_config": _generation_config(config, tokenizers.tgt.tag_ids),
         "tokenizer_config": _tokenizer_config(config, list(vocabularies[0]), is_joint),
         "vocab": vocabularies[0],
         **({} if is_joint else {"target_vocab": vocabularies[1]}),
@@ -161,7 +161,7 @@ def _model_config(config: ModelConfig, src_vocab: int, tgt_vocab: int) -> dict[s
     return values
 
 
-def _generation_config(config: Config) -> dict[str, Any]:
+def _generation_config(config: Config, tag_ids: Sequence[int]) -> dict[str, Any]:
     """Return the search settings; `max_length` includes the decoder's start token and eos."""
     decoding = config.decoding
     longest = config.model.max_positions - 1
@@ -179,7 +179,7 @@ def _generation_config(config: Config) -> dict[str, Any]:
         "min_length": decoding.min_length + 1,
         "no_repeat_ngram_size": decoding.no_repeat_ngram_size,
         "repetition_penalty": decoding.repetition_penalty,
-        "bad_words_ids": [[PAD], [BOS]],
+        "bad_words_ids": [[number] for number in (PAD, BOS, *tag_ids)],
         **IDS,
     }
 

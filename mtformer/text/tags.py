@@ -21,6 +21,13 @@ def tags_by_side(data: DataConfig) -> tuple[list[str], list[str]]:
     return list(dict.fromkeys(src)), languages if data.language_tags == "target" else []
 
 
+def with_tags(tokenizers: TokenizerPair, data: DataConfig) -> TokenizerPair:
+    """Return the tokenizers of a model with the tags of its `data` section as control symbols."""
+    src_tags, tgt_tags = tags_by_side(data)
+    # Also on the other side: there, a text such as `<bt>` is no tag.
+    return tokenizers.with_tags([*src_tags, *tgt_tags])
+
+
 def tag_id(tag: str, tokenizer: Tokenizer) -> int:
     """Return the id of a tag; raise ConfigError if it is not a piece of the tokenizer."""
     require_tags([tag], tokenizer)
@@ -44,6 +51,8 @@ class Target:
     """Ids to insert before each source sentence."""
     start: int = BOS
     """First input id of the decoder."""
+    excluded: list[int] = field(default_factory=list)
+    """Ids that no translation contains: the tags of the target vocabulary."""
 
 
 def target(data: DataConfig, tokenizers: TokenizerPair, language: str | None = None) -> Target:
@@ -52,8 +61,9 @@ def target(data: DataConfig, tokenizers: TokenizerPair, language: str | None = N
     language = language or data.tgt_lang
     if language not in known:
         raise ConfigError(f"this model does not translate to '{language}'; it was trained on {', '.join(known)}")
+    excluded = tokenizers.tgt.tag_ids
     if data.language_tags == "source":
-        return Target(tags=[tag_id(language_tag(language), tokenizers.src)])
+        return Target(tags=[tag_id(language_tag(language), tokenizers.src)], excluded=excluded)
     if data.language_tags == "target":
-        return Target(start=tag_id(language_tag(language), tokenizers.tgt))
-    return Target()
+        return Target(start=tag_id(language_tag(language), tokenizers.tgt), excluded=excluded)
+    return Target(excluded=excluded)

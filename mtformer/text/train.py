@@ -3,7 +3,7 @@
 import io
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ SLOW_FROM = 200_000
 """Number of lines above which training takes minutes: 876,000 Japanese and English lines take 9 minutes and 2.9 GB."""
 
 
-def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -> None:
-    """Train a model and write it to `path` atomically; the same lines and config give an identical file.
+def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path, tags: Sequence[str] = ()) -> None:
+    """Train a model and write it to `path` atomically; the same lines, config and tags give an identical file.
 
-    A rule file of the normalization is copied next to it. A uniform sample of `train_sentences` lines is used. Raises
-    DataError without text, or if `vocab_size` or the rule file is invalid.
+    Tags are control symbols, also those among `user_symbols`. A rule file of the normalization is copied next to the
+    model. A uniform sample of `train_sentences` lines is used. Raises DataError without text, or if `vocab_size` or the
+    rule file is invalid.
     """
     rules = rules_of(config)
     # SentencePiece can sample too, but not with a given seed.
@@ -37,7 +38,7 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
     )  # fmt: skip
     model = io.BytesIO()
     with trainer_options(config, rules) as normalization:
-        _train(sentences, config, normalization, model)
+        _train(sentences, config, tags, normalization, model)
     with atomic_file(path) as temporary:
         temporary.write_bytes(without_rule_path(model.getvalue(), config))
     if rules is not None and is_rule_file(config.normalization):
@@ -45,15 +46,25 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
             temporary.write_bytes(rules)
 
 
-def _train(sentences: list[str], config: TokenizerConfig, normalization: dict[str, Any], model: io.BytesIO) -> None:
+def _train(
+    sentences: list[str],
+    config: TokenizerConfig,
+    tags: Sequence[str],
+    normalization: dict[str, Any],
+    model: io.BytesIO,
+) -> None:
     """Train on these lines with SentencePiece's options for normalization, and write the model."""
+    symbols = [symbol for symbol in dict.fromkeys(config.user_symbols) if symbol not in tags]
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
             model_writer=model,
             **config.model_dump(include={"model_type", "vocab_size", "character_coverage", "byte_fallback"}),
             **normalization,
-            user_defined_symbols=config.user_symbols,
+            user_defined_symbols=symbols,
+            control_symbols=list(dict.fromkeys(tags)),
+            # SentencePiece ignores tags in the training text, but the model must be able to spell such a text.
+            required_chars="".join(sorted(set("".join(tags)))),
             input_sentence_size=0,
             max_sentence_length=MAX_LINE_BYTES,
             pad_id=PAD,

@@ -6,9 +6,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy import Limits, ToyModel, assert_same, batch, beam_search, begin_with, forbid, no_repeated, sentences, up_to
+from toy import (
+    Limits,
+    ToyModel,
+    assert_same,
+    batch,
+    beam_search,
+    begin_with,
+    forbid,
+    no_repeated,
+    sentences,
+    tiny_transformer,
+    up_to,
+)
 
-from mtformer.config.schema import TokenizerConfig
+from mtformer.config.data import DataConfig
+from mtformer.config.schema import DecodingConfig, TokenizerConfig
 from mtformer.decoding import postprocessing
 from mtformer.decoding.constraints import (
     Phrase,
@@ -16,14 +29,14 @@ from mtformer.decoding.constraints import (
     missing,
     num_met,
 )
-from mtformer.decoding.inputs import Line, Segment, _phrase_ids, make_segments, required_terms
+from mtformer.decoding.inputs import Line, Segment, _phrase_ids, check_inputs, make_segments, required_terms
 from mtformer.decoding.rules import Rule, Step
 from mtformer.decoding.search import Hypothesis
-from mtformer.decoding.translation import LOST_ADDRESS, NUMBERS, REPETITION, Translation
+from mtformer.decoding.translation import LOST_ADDRESS, NUMBERS, REPETITION, Translation, flag_phrases
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.run_dir import RunDir
-from mtformer.text.tokenizer import EOS, SPACE, UNK, Tokenizer
+from mtformer.text.tokenizer import EOS, SPACE, UNK, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
@@ -228,6 +241,9 @@ OTHERS = [
         ("İstanbul'a ve ISTANBUL", ["Istanbul"]),
         ("Irmak ile ırmak", ["river"]),
         ("ฉันเห็นสุนัขวิ่ง", ["dog"]),
+        ("先生はUSの人", ["USA"]),
+        ("用C++写", ["C"]),
+        ("2.5 times 5", ["Mal"]),
         ("", []),
     ],
 )
@@ -244,6 +260,70 @@ def test_a_phrase_without_spaces_has_no_leading_space(tmp_path: Path) -> None:
         assert "".join(tokenizer.id_pieces(ids)) == phrase
         assert tokenizer.pieces(phrase)[0].startswith(SPACE)
     assert _phrase_ids(["dog", "\u3000"], tokenizer) == [tuple(tokenizer.encode(["dog"])[0]), ()]
+
+
+JAPANESE = ["先生はPythonを使う。", "犬はPCを買う。", "猫は3本のペンを見る。", "Pythonは便利だ。"]
+
+
+@pytest.fixture(scope="module")
+def japanese(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("japanese") / "model"
+    lines = [*JAPANESE, "the teacher uses Python", "a dog buys a PC"] * 20
+    train_tokenizer(lines, TokenizerConfig(vocab_size=70, model_type="bpe"), path)
+    return Tokenizer.load(path)
+
+
+@pytest.mark.parametrize("phrase", ["Python", "PC", "3本", "犬", "Python PC"])
+def test_the_target_language_decides_about_the_space_before_a_phrase(japanese: Tokenizer, phrase: str) -> None:
+    [within] = _phrase_ids([phrase], japanese, has_spaces=False)
+    assert "".join(japanese.id_pieces(within)) == phrase.replace(" ", SPACE)
+    [after_space] = _phrase_ids([phrase], japanese)
+    is_unspaced = phrase == "犬"
+    assert "".join(japanese.id_pieces(after_space)) == ("" if is_unspaced else SPACE) + phrase.replace(" ", SPACE)
+
+
+@pytest.mark.parametrize("has_spaces", [True, False])
+@pytest.mark.parametrize("phrase", ["Python", "PC", "犬"])
+def test_required_phrases_and_glossary_terms_have_the_same_form(
+    japanese: Tokenizer, phrase: str, has_spaces: bool
+) -> None:
+    expected = _phrase_ids([phrase], japanese, has_spaces)
+    [line] = check_inputs(["a dog"], None, [[phrase]], japanese, 50, 0, [], has_spaces)
+    assert line.required_ids == expected
+    free = Line("a dog", "", [], [], [], [])
+    pair = TokenizerPair(japanese, japanese)
+    [segment] = make_segments([free], pair, 50, 50, 0, True, [("dog", phrase)], has_spaces)
+    assert segment.required == expected
+
+
+@pytest.mark.parametrize(
+    ("language", "has_spaces"), [("ja", False), ("zh-TW", False), ("tha", False), ("de", True), ("ko", True)]
+)
+def test_the_translator_knows_whether_its_target_language_has_spaces(
+    tmp_path: Path, language: str, has_spaces: bool
+) -> None:
+    settings = TokenizerConfig(vocab_size=80, model_type="bpe")
+    train_tokenizer(JAPANESE * 20, settings, tmp_path / "model", [f"<2{language}>", "<2en>"])
+    tokenizer = Tokenizer.load(tmp_path / "model")
+    pair = TokenizerPair(tokenizer, tokenizer)
+    model = tiny_transformer(0, tokenizer.vocab_size)
+    data = DataConfig(src_lang="en", tgt_lang=language, both_directions=True, language_tags="source")
+    translator = Translator([model], pair, DecodingConfig(), data=data)
+    assert translator.has_spaces == translator.into(language).has_spaces == has_spaces
+    assert translator.into("en").has_spaces
+    assert translator.into("en").into(language).has_spaces == has_spaces
+    assert Translator([model], pair, DecodingConfig()).has_spaces
+
+
+@pytest.mark.parametrize(("line", "phrase"), [(line, word) for line in JAPANESE[:2] for word in ("Python", "PC", "犬")])
+def test_a_phrase_beside_japanese_is_not_missing(line: str, phrase: str) -> None:
+    flags = flag_phrases(Translation(line, 0.0, []), "", [phrase]).flags
+    assert flags == (() if phrase in line else (f"missing: {phrase}",))
+
+
+def test_a_phrase_with_composed_accents_is_found_in_decomposed_ones() -> None:
+    for text, phrase in (("ein Cafe\u0301.", "Café"), ("ein Café.", "Cafe\u0301")):
+        assert flag_phrases(Translation(text, 0.0, []), "", [phrase]).flags == ()
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from mtformer.export.bundle import export
 from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
+from mtformer.text.tags import Target
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
@@ -547,3 +548,19 @@ def test_a_language_tag_as_start_token_is_rejected_before_conversion(bundle: Run
     with pytest.raises(ConfigError, match=r"data\.language_tags 'target': not supported by CTranslate2"):
         Translator.load(bundle.path, backend="ctranslate2")
     assert not cache.exists()
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_excluded_ids_are_never_generated(make_random: Make, tmp_path: Path, beam_size: int) -> None:
+    """The tags of a model are excluded, even if the model has learned to generate them."""
+    model, tokenizers = make_random(output_bias=True)
+    model = with_bias(with_bias(model, 7, 9.0), 8, 9.0)
+    own, other = both(model, tokenizers, tmp_path / "it")
+    for translator in (own, other):
+        settings = {"beam_size": beam_size, "max_length": 12}
+        found = translator.translate(LINES, **settings)
+        assert all({7, 8} & {*one.tokens} for one in found), "the premise: these ids are the most likely ones"
+        translator.engine = translator.engine.with_target(Target(excluded=[7, 8]))
+        found = translator.translate(LINES, **settings)
+        assert all({7, 8}.isdisjoint(one.tokens) for one in found)
+        assert any(one.tokens for one in found)

@@ -508,3 +508,16 @@ def test_a_request_is_dropped_when_its_client_disconnects(start: Start, translat
     after = client.post("/translate", json={"q": "a cat", **EN_DE})
     assert after.json() == {"translatedText": alone(translator, "a cat")}
     assert calls == [["first"], ["a cat"]]
+
+
+def test_tags_in_a_request_are_text(start: Start, both: Translator) -> None:
+    """The bundle has them as user-defined symbols, as version 0.3 did."""
+    tokenizer = both.tokenizers.src
+    ids = {tokenizer.piece_id(tag) for tag in ("<2de>", "<2en>")}
+    assert set(tokenizer.tag_ids) == ids
+    client = start(both)
+    for text in ("<2en> the dog", "the <2de> dog"):
+        [expected] = both.into("de").translate([text])
+        assert ids.isdisjoint(tokenizer.encode([text])[0])
+        found = client.post("/translate", json={"q": text, "source": "en", "target": "de"}).json()
+        assert found["translatedText"] == expected.text

@@ -110,7 +110,7 @@ def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: Tokeniz
     settings = {
         "version": [PREPARATION, SHARD_PAIRS],
         "sources": sources,
-        "tokenizers": [tokenizer.sha256 for tokenizer in tokenizers],
+        "tokenizers": [tokenizer.model_sha256 for tokenizer in tokenizers],
         "filters": filters,
         "languages": pipeline.languages,
         "keep_text": keep_text,

@@ -1,0 +1,69 @@
+"""Required phrases that have no place in a translation.
+
+The search must end with all required phrases. If one of them does not fit, the cheapest way is often to complete the
+sentence first, and then to add the phrase: `Der Hund schläft. Lampe`, `Der Hund schläft Lampe.` or `Der Hund schläft.
+sein Hund Lampe`. The comparison with the translation without this phrase shows that, in any script and without final
+punctuation. A phrase that the model considers likely there, as in `Er schläft jetzt.`, is kept.
+"""
+
+import math
+from collections.abc import Sequence
+
+from mtformer.decoding.constraints import Phrase
+from mtformer.decoding.translation import Translation, has_phrase
+
+UNLIKELY = math.log(0.01)
+"""Log-probability below which the model would not have continued in this way. In translations by the demo model with
+phrases that do not fit, the first token after the sentence nearly always has a probability below 0.001."""
+
+
+def has_unlikely_token(translation: Translation) -> bool:
+    """Return True if the model considers a token unlikely; otherwise it has placed all phrases well."""
+    return min(translation.token_log_probabilities, default=0.0) < UNLIKELY
+
+
+def is_appended(phrase: str, ids: Phrase, translation: Translation, without: Translation) -> bool:
+    """Return True if a translation is the one without a phrase, preceded or followed by text with the phrase.
+
+    Case, spaces and punctuation are ignored. It is False if the model considers the beginnings of the additional text
+    and of the phrase likely.
+    """
+    sentence = _letters(without.text)
+    rest = _rest(_letters(translation.text), sentence)
+    if not sentence or _letters(phrase) not in rest or has_phrase(without.text, phrase):
+        return False
+
+    starts = [_num_common(translation.tokens, without.tokens), *_positions(translation.tokens, ids)]
+    # Two tokens, because the first may be only a space.
+    log_probs = [sum(translation.token_log_probabilities[start : start + 2]) for start in starts]
+    return min(log_probs) < UNLIKELY
+
+
+def _letters(text: str) -> str:
+    """Return a text in lower case without spaces and punctuation."""
+    return "".join(filter(str.isalnum, text.casefold()))
+
+
+def _rest(text: str, sentence: str) -> str:
+    """Return what follows or precedes a sentence in a text; an empty string if neither is the case."""
+    if text.startswith(sentence):
+        return text[len(sentence) :]
+    if text.endswith(sentence):
+        return text[: len(text) - len(sentence)]
+    return ""
+
+
+def _num_common(tokens: Sequence[int], others: Sequence[int]) -> int:
+    """Return the number of tokens at the beginning that are equal."""
+    number = 0
+    for token, other in zip(tokens, others, strict=False):
+        if token != other:
+            break
+        number += 1
+    return number
+
+
+def _positions(tokens: Sequence[int], phrase: Phrase) -> list[int]:
+    """Return the positions at which a phrase begins."""
+    size = len(phrase)
+    return [start for start in range(len(tokens) - size + 1) if tuple(tokens[start : start + size]) == phrase]

@@ -1,0 +1,31 @@
+"""Changes to SentencePiece models, which SentencePiece's Python module does not support."""
+
+from collections.abc import Collection
+
+from mtformer.text.protobuf import field, message_fields, set_subfield
+
+PIECES, NORMALIZER = 1, 3
+"""Fields of a model."""
+TEXT, KIND = 1, 3
+"""Fields of a piece."""
+CONTROL = 3
+"""Type of a control symbol."""
+ADD_DUMMY_PREFIX = 3
+"""Field of the normalization: add a space at the beginning of a text."""
+
+
+def with_control_pieces(model: bytes, texts: Collection[str]) -> bytes:
+    """Return the model with these pieces as control symbols, which are never found in text."""
+    beginnings = tuple(field(TEXT, text) for text in texts)
+    parts = []
+    for number, value in message_fields(model):
+        is_listed = number == PIECES and value.startswith(beginnings)  # the text is the first field
+        # If a field occurs more than once, the last value is used.
+        changed = value + field(KIND, CONTROL) if is_listed else value
+        parts.append(field(number, changed))
+    return b"".join(parts)
+
+
+def without_first_space(model: bytes) -> bytes:
+    """Return the model without the space that SentencePiece adds at the beginning of a text."""
+    return set_subfield(model, NORMALIZER, ADD_DUMMY_PREFIX, 0)

@@ -1,0 +1,54 @@
+"""Whole words: where a term may begin and end in a text, in any script.
+
+Words begin and end as in Unicode Standard Annex 29, so `3` is not a word of `3.5`, and a vowel sign belongs to the
+letter before it. In three cases terms need other rules:
+
+- Scripts without spaces: a term in such a script is found anywhere, because finding words there needs a dictionary, and
+  a letter of such a script never belongs to a word in another script.
+- Apostrophes: `eau` is found in `l'eau`, and `Yahoo` in `Yahoo's`, which are single words for Unicode.
+- Punctuation at the edge of a term: for Unicode, words end before and after most punctuation. `C++` is not found in
+  `C++11`, nor `#1` in `A#1`.
+"""
+
+from functools import lru_cache
+
+import regex
+
+UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Word_Break=Katakana}\p{Line_Break=Complex_Context}]"
+"""Letters of scripts without spaces: those of Chinese and Japanese, and those with `Complex_Context` (Thai, Lao, Khmer,
+Burmese and others)."""
+MARK = r"(?:(?!\p{Variation_Selector})[\p{Mark}\p{Grapheme_Extend}])"
+"""A character that changes the letter before it, such as a vowel sign; variation selectors only change its shape."""
+APOSTROPHE = "['’]"
+ELIDING = r"[\p{Latin}\p{Greek}]"
+"""Letters of scripts in which an apostrophe separates words, as in French, Italian, English and Turkish. In Ukrainian
+and Hebrew it belongs to the word."""
+SPACED = rf"(?:(?!{UNSPACED}|\p{{Tibetan}})[\p{{Alphabetic}}\p{{Nd}}])"
+"""A letter or digit of a script with spaces."""
+
+AFTER_UNSPACED = rf"(?<={UNSPACED}[\p{{Mark}}\p{{Grapheme_Extend}}]*)"
+AFTER_APOSTROPHE = rf"(?<={ELIDING}{APOSTROPHE})(?={ELIDING})(?<!n{APOSTROPHE}(?=t\b))"
+BEFORE_APOSTROPHE = rf"(?<={ELIDING})(?={APOSTROPHE}{ELIDING})(?!(?<=n){APOSTROPHE}t\b)"
+"""`n't` belongs to the word: `can` is not found in `can't`."""
+
+NEXT_TO_TIBETAN = r"(?<=\p{Tibetan})(?!\p{Tibetan})|(?<!\p{Tibetan})(?=\p{Tibetan})"
+"""In Tibetan, which has no spaces either, a mark ends each syllable, so terms are not found inside of syllables."""
+
+BETWEEN_WORDS = rf"\b|(?={UNSPACED})|{AFTER_UNSPACED}|{NEXT_TO_TIBETAN}"
+BEFORE_LETTER = rf"(?:{BETWEEN_WORDS}|{AFTER_APOSTROPHE})"
+AFTER_LETTER = rf"(?:{BETWEEN_WORDS}|{BEFORE_APOSTROPHE})(?!{MARK})"
+"""Borders of a term that begins or ends with a letter or digit."""
+BEFORE_PUNCTUATION = rf"\b(?<!{SPACED}{MARK}*)"
+AFTER_PUNCTUATION = rf"(?!{SPACED})"
+"""Borders of a term that begins or ends with another character."""
+IS_LETTER = regex.compile(rf"[\p{{Alphabetic}}\p{{Mark}}\p{{N}}_]|{UNSPACED}")
+
+
+@lru_cache(maxsize=10_000)
+def whole_words(term: str, *, ignore_case: bool = False) -> regex.Pattern[str]:
+    """Return a pattern that finds a term as whole words."""
+    start = BEFORE_LETTER if IS_LETTER.match(term[:1]) else BEFORE_PUNCTUATION
+    end = AFTER_LETTER if IS_LETTER.match(term[-1:]) else AFTER_PUNCTUATION
+    escaped = regex.escape(term, special_only=True, literal_spaces=True)
+    flags = regex.WORD | regex.IGNORECASE if ignore_case else regex.WORD
+    return regex.compile(start + escaped + end, flags)
