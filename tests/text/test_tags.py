@@ -31,7 +31,9 @@ TEXTS = [
 
 
 def settings(**changes: object) -> TokenizerConfig:
-    return TokenizerConfig.model_validate({"vocab_size": 200, "user_symbols": SYMBOLS, **changes})
+    """Return settings with a normalization that makes tags from full-width forms."""
+    values = {"vocab_size": 200, "normalization": "nmt_nfkc", "user_symbols": SYMBOLS, **changes}
+    return TokenizerConfig.model_validate(values)
 
 
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
