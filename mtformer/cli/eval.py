@@ -20,7 +20,7 @@ from mtformer.cli.output import echo, for_terminal, printable, require_no_input,
 from mtformer.config.data import TextFiles
 from mtformer.config.loading import load_config
 from mtformer.errors import ConfigError, DataError, explain_write_errors, log
-from mtformer.files import FORMAT, file_sha256, write_json, write_text
+from mtformer.files import FORMAT, write_json, write_text
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def exam(
                 log.warning("%s: the limit %s.%s is not checked, because the cell is blank", name, row, column)
         for one in broken[name]:
             echo("{}: {row}.{column} is {value:g}, but its limit is {limit:g}".format(name, **one), err=True)
-    hashes = [[file_sha256(path) for path in one.weights] for one in translators]
+    hashes = [one.weight_hashes for one in translators]
     of_runs = zip(cards.items(), hashes, strict=True)
     exams = [{"run": name, "weights": its, "rows": rows, "broken": broken[name]} for (name, rows), its in of_runs]
     values = {"format": FORMAT, "test_set": test.name, "exams": exams}

@@ -22,7 +22,7 @@ from mtformer.cli.options import EnsembleArgument, OnOption, ToOption, optional
 from mtformer.cli.output import for_terminal, require_no_input
 from mtformer.data.corpus.readers import create_bytes, read_lines
 from mtformer.errors import ConfigError, DataError, log, require_extra
-from mtformer.files import file_sha256, naming_file
+from mtformer.files import naming_file
 from mtformer.text.tags import Target
 from mtformer.workers import Workers, use_ray
 
@@ -170,7 +170,10 @@ class TranslateBlock:
             require_extra("--html", "html", "bs4")
         one = self.translator
         made_by = {
-            "weights": [f"{path.parent.name}/{path.name} {file_sha256(path)[:12]}" for path in one.weights],
+            "weights": [
+                f"{path.parent.name}/{path.name} {sha256[:12]}"
+                for path, sha256 in zip(one.weights, one.weight_hashes, strict=True)
+            ],
             "device": one.engine.device,
             "precision": one.engine.dtype,
             **({} if one.models else {"backend": "ctranslate2"}),

@@ -89,11 +89,15 @@ def write_card(
     evaluation: EvaluationConfig,
     translator: Translator,
     seconds: float,
+    weight_hashes: Sequence[str] | None = None,
 ) -> ScoreCard:
     """Write the sources, hypotheses and references, and then the score card, to `folder`.
 
     `hypotheses` are what `translator` produced in `seconds`, and `evaluation` has the settings of the metrics.
+    `weight_hashes` has the SHA-256 of its weight files when they were loaded; None: it is computed now.
     """
+    if weight_hashes is None:
+        weight_hashes = [file_sha256(path) for path in translator.weights]
     texts = {SOURCES: test.sources, HYPOTHESES: hypotheses}
     texts |= {references_name(number): lines for number, lines in enumerate(test.references)}
     hashes = []
@@ -111,7 +115,10 @@ def write_card(
         scores=list(scores),
         evaluation=evaluation,
         decoding=translator.decoding.model_dump(exclude={"validation_beam_size"}),
-        checkpoints=[HashedFile(file=str(path), sha256=file_sha256(path)) for path in translator.weights],
+        checkpoints=[
+            HashedFile(file=str(path), sha256=sha256)
+            for path, sha256 in zip(translator.weights, weight_hashes, strict=True)
+        ],
         tokenizers=[HashedFile(file=file, sha256=sha256) for file, sha256 in tokenizers.items()],
         text=TextHashes(sources=sources, references=references, hypotheses=hypotheses_hash),
         seconds=round(seconds, 2),

@@ -12,7 +12,7 @@ import torch
 from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff, load_config, resolve_paths
 from mtformer.config.schema import Config
-from mtformer.decoding.weights import find_weights
+from mtformer.decoding.weights import find_weights, verified_weights
 from mtformer.device import be_deterministic, pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, DeviceError, log
 from mtformer.evaluation.scores import for_language, score
@@ -145,12 +145,17 @@ def _average(trainer: Trainer) -> None:
         if ranks.is_main:
             run.confidence.unlink(missing_ok=True)  # fitted to other weights
             weights = find_weights(run, f"last:{len(steps)}", trainer.config.best_metric)
-            save_averaged(run, steps, average_weights(weights), {})
+            with verified_weights(run, weights):
+                averaged = average_weights(weights)
+            save_averaged(run, steps, averaged, {})
     metrics = trainer.validate_average() if trainer.dev_batches is not None else {}
     if not ranks.is_main:
         return
     if metrics:
-        save_averaged(run, steps, read_weights(run.averaged / WEIGHTS), metrics)
+        paths = [run.averaged / WEIGHTS]
+        with verified_weights(run, paths):
+            averaged = read_weights(paths[0])
+        save_averaged(run, steps, averaged, metrics)
     figures = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     shown = f": dev {figures}" if figures else ""
     log.info("averaged the checkpoints of steps %s%s", ", ".join(map(str, steps)), shown)

@@ -19,7 +19,7 @@ from mtformer.data.corpus.sources import files_of
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.ctranslate2_model import write_model
 from mtformer.decoding.translator import from_data_report
-from mtformer.decoding.weights import find_weights, is_default
+from mtformer.decoding.weights import find_weights, is_default, verified_weights
 from mtformer.errors import CheckpointError, ConfigError, DataError, explain_write_errors, log
 from mtformer.evaluation.card import read_card
 from mtformer.export.huggingface import write_huggingface
@@ -69,7 +69,11 @@ def export(
     card = model_card(run, config, weights, format=form, name=target.name, **options)
     package = f"translate-{config.data.src_lang}_{config.data.tgt_lang}"
     opening = _atomic_archive(target, package) if form == "argos" else atomic_folder(target)
-    with explain_write_errors(f"{target}:", "choose another name with --output"), opening as folder:
+    with (
+        explain_write_errors(f"{target}:", "choose another name with --output"),
+        opening as folder,
+        verified_weights(run, weights),
+    ):
         if form == "argos":
             _write_argos(folder, config, tokenizers, weights, quantization)
         elif form == "huggingface":
