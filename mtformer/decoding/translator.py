@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,8 @@ from mtformer.decoding.sentences import split_sentences
 from mtformer.decoding.translation import REPETITION, Scored, Translation, flag_phrases, in_case, join_n_best
 from mtformer.decoding.weights import find_weights, is_default, verified_weights
 from mtformer.device import pick_device, pick_search_precision, set_up_memory
-from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
-from mtformer.files import CHECKSUMS, file_sha256, read_json, read_meta
+from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError, log
+from mtformer.files import CHECKSUMS, file_sha256, read_json, read_meta, unsealed
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.case import case_of
@@ -44,6 +45,7 @@ from mtformer.weights import load_weights
 BACKENDS = ("mtformer", "ctranslate2")
 Member = tuple[RunDir, Config, str | None]
 """A run, its config and a checkpoint; several form an ensemble."""
+_warn_once = cache(log.warning)
 KNOWN_SHARE = 0.1
 """Minimum share of training lines with several sentences for a model to translate such lines without splitting them."""
 
@@ -372,9 +374,22 @@ def _load_ctranslate2(
 
 
 def from_data_report(run: RunDir, key: str) -> float | None:
-    """Return a number in data_report.json, or None if unknown."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return float(read_json(run.data_report)[key])
+    """Return a number in data_report.json, or None if it is unknown, with a warning if the file is damaged."""
+    path = run.data_report
+    try:
+        return float(unsealed(read_json(path))[key])
+    except KeyError:
+        return None
+    except FileNotFoundError:
+        if not run.checkpoints.is_dir():  # a bundle or export may have none
+            return None
+        reason = "missing"
+    except (OSError, ValueError, TypeError) as error:
+        reason = f"damaged ({' '.join(str(error).split()):.80})"
+    effect = (
+        "lines with several sentences are split" if key == MULTI_SENTENCE_SHARE else f"the number '{key}' is unknown"
+    )
+    _warn_once("%s: %s, so %s; restore it from a copy, or resume the run, which writes it again", path, reason, effect)
     return None
 
 

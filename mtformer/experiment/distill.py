@@ -22,11 +22,11 @@ from mtformer.config.schema import Config
 from mtformer.data.corpus.readers import read_lines
 from mtformer.data.corpus.sources import (
     CHANGED,
-    describe,
     files_of,
     is_without_checksums,
     path_states,
     read_pairs,
+    require_same_contents,
     require_same_states,
     require_sources,
     source_fingerprint,
@@ -162,12 +162,10 @@ def _require_same_text(data: DataConfig, monolingual: Sequence[Path], inputs: di
 
     The shards are kept. They name the lines that they translate, so they are never used for other text.
     """
-    hashes = _text_hashes(data, monolingual)
-    for source, before, now in zip(data.sources, inputs["corpora"], hashes["corpora"], strict=True):
-        if now != before:
-            raise DataError(CHANGED.format(describe(source)))
-    for path, before, now in zip(monolingual, inputs["monolingual"], hashes["monolingual"], strict=True):
-        if now != before:
+    for source, fingerprint in zip(data.sources, inputs["corpora"], strict=True):
+        require_same_contents(source, data, fingerprint)
+    for path, sha256 in zip(monolingual, inputs["monolingual"], strict=True):
+        if file_sha256(path) != sha256:
             raise DataError(CHANGED.format(path))
 
 

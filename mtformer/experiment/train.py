@@ -20,7 +20,7 @@ from mtformer.experiment.open_run import Resume, compare_environments, describe_
 from mtformer.experiment.preflight import MemoryCheck, check_memory, choose_batches, make_step
 from mtformer.experiment.prepare import Prepared, load_pretrained, prepare_experiment
 from mtformer.experiment.run_state import lock_run, record_state
-from mtformer.files import read_meta, verify, write_json
+from mtformer.files import read_meta, sealed, verify, write_json
 from mtformer.model.transformer import count_parameters
 from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.training.budget import Plans
@@ -116,7 +116,7 @@ def _prepare(
         if any(key == "training.best_metric" for key, *_ in changes):
             run.confidence.unlink(missing_ok=True)  # it may be fitted to other weights than those that are used now
     if ranks.is_main:
-        write_json(run.data_report, prepared.report(), indent=2)
+        write_json(run.data_report, sealed(prepared.report()), indent=2)
     checked = None
     if not trainer.is_done():
         checked = check_memory(resolved, prepared, step, run, earlier.get("compiled"), trainer.position.step)

@@ -179,5 +179,11 @@ def require_unchanged(sources: Iterable[Source], states: dict[str, FileState]) -
 
 def require_same_version(source: Source, data: DataConfig, fingerprint: str) -> None:
     """Raise DataError if a Hugging Face dataset has changed since its fingerprint was computed."""
-    if isinstance(source, HubDataset) and source_fingerprint(source, data) != fingerprint:
+    if isinstance(source, HubDataset):
+        require_same_contents(source, data, fingerprint)
+
+
+def require_same_contents(source: Source, data: DataConfig, fingerprint: str) -> None:
+    """Raise DataError if the contents of a source have changed since its fingerprint was computed."""
+    if source_fingerprint(source, data) != fingerprint:
         raise DataError(CHANGED.format(describe(source)))
