@@ -11,11 +11,14 @@ from safetensors.torch import load_file, save_file
 
 from mtformer import weights as reading
 from mtformer.config.loading import load_config
+from mtformer.decoding import translator as translating
 from mtformer.decoding.ctranslate2_model import cached_model
 from mtformer.decoding.translator import Translator
-from mtformer.errors import CheckpointError
+from mtformer.errors import CheckpointError, MtformerError
 from mtformer.evaluation.card import EvalSet
 from mtformer.evaluation.evaluate import evaluate
+from mtformer.experiment import train as training
+from mtformer.experiment.prepare import prepare_experiment
 from mtformer.files import cache_folder, file_sha256
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.text.tokenizer import TokenizerPair
@@ -113,3 +116,48 @@ def test_scores_are_recorded_for_the_weights_that_were_loaded(run: Path, tmp_pat
     )
     assert [one.sha256 for one in card.checkpoints] == [sha256]
     assert file_sha256(path) != sha256
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-50] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoints/step-00000012/model.safetensors", "checkpoints/step-00000012/trainer.pt", "tokenizer/joint.model"],
+)
+def test_files_that_are_damaged_while_the_data_are_prepared_are_refused(
+    name: str, run: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were verified before, hours ago if the corpora are large; a tokenizer does not get a new checksum."""
+
+    def prepare(*arguments: Any) -> Any:
+        prepared = prepare_experiment(*arguments)
+        flip(run / name)
+        return prepared
+
+    words = ("train", corpus / "small.yaml", "training.max_steps=13", "--run-dir", run, "--resume")
+    expected = f"error: {run / name}: truncated or changed since it was saved"
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "prepare_experiment", prepare)
+        result = invoke(*words)
+        assert (result.exit_code, expected in result.stderr) == (2, True), result.stderr
+    if name.startswith("tokenizer"):
+        result = invoke(*words)
+        assert (result.exit_code, expected in result.stderr) == (2, True), result.stderr
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "tokenizer/joint.model", "data_report.json"])
+def test_files_of_a_run_that_change_while_it_is_loaded_are_refused(
+    name: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*arguments: Any) -> Any:
+        flip(run / name)
+        return load_config(*arguments)
+
+    monkeypatch.setattr(translating, "load_config", load)
+    with pytest.raises(MtformerError) as error:
+        Translator.load(run, device="cpu")
+    assert str(run / name) in str(error.value)
