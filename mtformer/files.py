@@ -29,6 +29,10 @@ FORMAT: Final = 1
 """Format of configs, checkpoints, prepared corpora, score cards and exports; a file without a format has format 1."""
 META = "meta.json"
 CHECKSUMS = "checksums.json"
+TEACHER = "teacher.json"
+"""Record of `distill` in NEW/corpus, with the checksum of the translations."""
+MADE_FROM = "made_from.json"
+"""Record of `adapt` in NEW/corpus, with the checksums of the text."""
 LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)\w*", re.DOTALL)
 FOREIGN_SECONDS = 24 * 3600
 """Age at which temporary files from another machine, whose processes cannot be checked, are deleted."""
@@ -36,20 +40,25 @@ MOST_BYTES = 100_000_000  # maximum size of a config, JSON file or tokenizer in 
 
 
 class DamagedError(CheckpointError):
-    """Raised for a missing or changed file; its checksum is in `META` in a checkpoint, otherwise in `CHECKSUMS`."""
+    """Raised for a missing or changed file; `listing` is the file with its checksum, `META` in a checkpoint."""
 
     def __init__(self, path: Path, what: str, listing: str = META) -> None:
         remedies = {
             CHECKSUMS: "restore it from a copy, export again, or train again with --overwrite",
             "config.yaml": "restore it from a copy or export again; pass other settings on the command line",
         }
-        remedy = remedies.get(path.name, "restore it from a copy, or export again")
+        of_listings = {
+            TEACHER: "restore it from a copy, or delete distilled.tsv and repeat `mtformer distill` to translate again",
+            MADE_FROM: "restore it from a copy, or repeat `mtformer adapt` with another --run-dir",
+        }
+        remedy = remedies.get(path.name, of_listings.get(listing, "restore it from a copy, or export again"))
         if listing == META:
             remedy = f"use another checkpoint, or move {path.parent} away"
         super().__init__(f"{path}: {what}; {remedy}")
         self.what = f"{path.name} is {what}"
 
 
+_SHA256 = re.compile("[0-9a-f]{64}")
 _STRICT = ConfigDict(strict=True, extra="allow")
 _LOG = create_model("LogChecksum", bytes=(int, ...), sha256=(str, ...))
 _LISTING = create_model(CHECKSUMS, __config__=_STRICT, sha256=(dict[str, str], ...))
@@ -70,13 +79,19 @@ def write_checksums(folder: Path, hashes: dict[str, str] | None = None) -> None:
     """Write checksums.json with these hashes (default: the SHA-256 of each file) and a checksum of the file itself."""
     if hashes is None:
         hashes = file_hashes(folder, (path for path in folder.rglob("*") if path.name != CHECKSUMS))
-    write_text(folder / CHECKSUMS, _with_checksum({"format": FORMAT, "sha256": hashes}))
+    write_listing(folder / CHECKSUMS, hashes)
+
+
+def write_listing(path: Path, hashes: dict[str, str], **values: Any) -> None:
+    """Write a JSON file with the SHA-256 of files of its folder, other values, and a checksum of the file itself."""
+    write_text(path, _with_checksum({"format": FORMAT, **values, "sha256": hashes}))
 
 
 def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
     """Return the contents of meta.json: step, metrics, sha256 and more; raise DamagedError if it is damaged.
 
-    If `listing` is `CHECKSUMS`, read checksums.json of a run or export, which has only `sha256`.
+    If `listing` is `CHECKSUMS`, read checksums.json of a run or export, which has only `sha256`; other names are those
+    of files that `write_listing` wrote.
     """
     path = folder / listing
     with _wrap_errors(path, listing):
@@ -106,6 +121,42 @@ def verify(folder: Path, *names: str, listing: str = META) -> dict[str, Any]:
     return meta
 
 
+def verify_all(folder: Path, listing: str, *, without: Iterable[str] = ()) -> dict[str, Any]:
+    """Like `verify`, for all files that `listing` names, except some."""
+    meta = read_meta(folder, listing)
+    return verify(folder, *meta["sha256"].keys() - set(without), listing=listing)
+
+
+FileState = tuple[int, int, int]
+"""Size, modification time and inode number of a file."""
+
+
+def file_state(path: str | Path) -> FileState:
+    """Return the state of a file, which differs after it is written to or replaced."""
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+@contextmanager
+def unchanged(*paths: Path) -> Iterator[None]:
+    """Raise CheckpointError at the end of the context if a file was written to, replaced or deleted inside it.
+
+    Use it around the verification of a file and the call that opens it again by its path, such as that of a library.
+    """
+    before = [_state_or_none(path) for path in paths]
+    yield
+    for path, state in zip(paths, before, strict=True):
+        if _state_or_none(path) != state:
+            raise CheckpointError(f"{path}: changed while it was being read; run the command again")
+
+
+def _state_or_none(path: Path) -> FileState | None:
+    try:
+        return file_state(path)
+    except OSError:  # reported by the call that reads the file
+        return None
+
+
 def require_format(path: object, value: object, error: type[MtformerError] = CheckpointError) -> None:
     """Raise `error` if the format of a file differs from the format of this version."""
     if value != FORMAT:
@@ -131,7 +182,30 @@ def _wrap_errors(path: Path, listing: str) -> Iterator[None]:
 
 
 def _with_checksum(meta: dict[str, Any]) -> str:
-    return json.dumps({**meta, "checksum": json_sha256(meta)}, indent=1)
+    return json.dumps(sealed(meta), indent=1)
+
+
+def sealed(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a small JSON file with their checksum, which `unsealed` verifies."""
+    return {**values, "checksum": json_sha256(values)}
+
+
+def unsealed(value: Any) -> dict[str, Any]:
+    """Return the contents of a JSON file without its checksum; raise ValueError if they have changed.
+
+    Files of version 0.3 have no checksum, and are returned as they are.
+    """
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    values = dict(value)
+    checksum = values.pop("checksum", None)
+    # If only the name of the checksum is damaged, the file must not look like one of version 0.3.
+    has_nameless_checksum = any(isinstance(one, str) and _SHA256.fullmatch(one) for one in values.values())
+    if checksum is None and not has_nameless_checksum:
+        return values
+    if checksum != json_sha256(values):
+        raise ValueError("changed since it was saved")
+    return values
 
 
 def json_sha256(value: Any) -> str:

@@ -9,12 +9,21 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mtformer.errors import CheckpointError
-from mtformer.files import CHECKSUMS, file_hashes, read_meta, require_text, verify, write_checksums, write_text
+from mtformer.files import (
+    CHECKSUMS,
+    file_hashes,
+    read_meta,
+    require_text,
+    unchanged,
+    verify,
+    write_checksums,
+    write_text,
+)
 
 WEIGHTS = "model.safetensors"
 TRAINER_STATE = "trainer.pt"
@@ -73,6 +82,18 @@ class RunDir:
             left = ["confidence.json", *(name for name in (WEIGHTS, CT2_WEIGHTS) if (run.path / name).exists())]
             verify(run.path, *(name for name in listed if name not in left), listing=CHECKSUMS)
         return run
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, path: str | Path) -> Iterator["RunDir"]:
+        """Yield the result of `open`; raise CheckpointError if a file that is read inside the context changes there.
+
+        The config and the tokenizer that are loaded are then those that were verified.
+        """
+        require_text(path)
+        run = cls(path)
+        with unchanged(run.config, *run.tokenizer.glob("*.model"), run.data_report):
+            yield cls.open(path)
 
     @property
     def lock(self) -> Path:

@@ -20,7 +20,7 @@ from mtformer.cli.output import echo, for_terminal, printable, require_no_input,
 from mtformer.config.data import TextFiles
 from mtformer.config.loading import load_config
 from mtformer.errors import ConfigError, DataError, explain_write_errors, log
-from mtformer.files import FORMAT, file_sha256, write_json, write_text
+from mtformer.files import FORMAT, write_json
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def evaluate(
 
 def calibrate_run(run: RunDir, translator: "Translator", sets: "list[EvalSet]") -> None:
     """Fit the confidence of the translations of a run to dev sets, and save it in the run."""
-    from mtformer.decoding.confidence import GOOD_CHRF, MIN_PAIRS, fit
+    from mtformer.decoding.confidence import GOOD_CHRF, MIN_PAIRS, fit, write_calibration
     from mtformer.evaluation.scores import sentence_chrf
 
     if (num_pairs := sum(len(one.sources) for one in sets)) < MIN_PAIRS:
@@ -75,7 +75,7 @@ def calibrate_run(run: RunDir, translator: "Translator", sets: "list[EvalSet]") 
             found = translator.into(one.tgt_lang).translate(one.sources, token_scores=True, progress=bar.update)
             sources, translations = [*sources, *one.sources], [*translations, *found]
             chrf += sentence_chrf([best.text for best in found], one.references[0])
-    write_text(run.confidence, fit(sources, translations, chrf).model_dump_json(indent=2) + "\n")
+    write_calibration(run.confidence, fit(sources, translations, chrf))
     share = sum(score >= GOOD_CHRF for score in chrf) / len(chrf)
     log.info("confidence fitted to %d pairs; %.0f%% have a chrF2++ of at least %g", len(chrf), 100 * share, GOOD_CHRF)
 
@@ -238,7 +238,7 @@ def exam(
                 log.warning("%s: the limit %s.%s is not checked, because the cell is blank", name, row, column)
         for one in broken[name]:
             echo("{}: {row}.{column} is {value:g}, but its limit is {limit:g}".format(name, **one), err=True)
-    hashes = [[file_sha256(path) for path in one.weights] for one in translators]
+    hashes = [one.weight_hashes for one in translators]
     of_runs = zip(cards.items(), hashes, strict=True)
     exams = [{"run": name, "weights": its, "rows": rows, "broken": broken[name]} for (name, rows), its in of_runs]
     values = {"format": FORMAT, "test_set": test.name, "exams": exams}

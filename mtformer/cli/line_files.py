@@ -160,6 +160,9 @@ class ResumableOutput:
         self.partial = self.path.with_name(f"{self.path.name}.partial")
         self.record = self.path.with_name(f".{self.path.name}.mtformer.json")
         self.lock = self.path.with_name(f".{self.path.name}.lock")
+        self._digest = hashlib.sha256()
+        """Checksum of the first `_num_hashed` bytes of the partial file."""
+        self._num_hashed = 0
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -181,6 +184,11 @@ class ResumableOutput:
         self.settings = json.loads(json.dumps(settings))  # so that they equal settings read from the record
         done = self._read_record() if continues else None
         is_partial = done is not None and self.partial.is_file() and self.partial.stat().st_size >= done["bytes"]
+        if done is not None and is_partial and "partial_sha256" in done:  # not of version 0.3
+            self._hash_up_to(done["bytes"])
+            if self._digest.hexdigest() != done["partial_sha256"]:
+                what = f"{self.partial}: damaged"
+                raise DataError(f"{what}; remove --continue to start over, or restore the file from a copy")
         if not is_partial and not (continues and self.path.exists()):
             if continues:
                 log.info("%s: nothing to continue; starting at the first line", self.name)
@@ -200,6 +208,7 @@ class ResumableOutput:
             with open_bytes(self.name) as whole, self.partial.open("wb") as copy:
                 shutil.copyfileobj(whole, copy)
         log.info("continuing after line %d", done["lines"])
+        self._hash_up_to(done["bytes"])
         out = self.partial.open("r+b")
         out.truncate(done["bytes"])
         out.seek(done["bytes"])
@@ -209,7 +218,16 @@ class ResumableOutput:
         """Record that the output for all lines up to `end` is written."""
         out.flush()
         os.fsync(out.fileno())
-        self._write_record(end, out.tell())
+        self._hash_up_to(out.tell())
+        self._write_record(end, out.tell(), partial_sha256=self._digest.hexdigest())
+
+    def _hash_up_to(self, num_bytes: int) -> None:
+        """Add the bytes of the partial file up to this number to its checksum."""
+        with self.partial.open("rb") as file:
+            file.seek(self._num_hashed)
+            while block := file.read(min(1 << 20, num_bytes - self._num_hashed)):
+                self._digest.update(block)
+                self._num_hashed += len(block)
 
     def finish(self, end: Position) -> None:
         """Move the complete and closed output to its final path."""

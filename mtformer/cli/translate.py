@@ -22,7 +22,8 @@ from mtformer.cli.options import EnsembleArgument, OnOption, ToOption, optional
 from mtformer.cli.output import for_terminal, require_no_input
 from mtformer.data.corpus.readers import create_bytes, read_lines
 from mtformer.errors import ConfigError, DataError, log, require_extra
-from mtformer.files import file_sha256, naming_file
+from mtformer.files import naming_file
+from mtformer.run_dir import RunDir
 from mtformer.text.tags import Target
 from mtformer.workers import Workers, use_ray
 
@@ -88,6 +89,10 @@ def translate(
         from mtformer.report.attention import AttentionFile
 
         attention_file = AttentionFile(attention)
+    if only_above is not None and len(run) == 1 and not load.checkpoint:
+        from mtformer.decoding.confidence import require_calibration
+
+        require_calibration(RunDir(run[0]).confidence)
     stdout = sys.stdout.buffer  # inside `use_ray`, stdout is replaced
     # Missing files, and an output that another process is writing, are reported before a model is loaded.
     with parallel_lines([source, *beside.values()]) as lines, output.locked() if output else nullcontext(), use_ray(on):
@@ -170,7 +175,10 @@ class TranslateBlock:
             require_extra("--html", "html", "bs4")
         one = self.translator
         made_by = {
-            "weights": [f"{path.parent.name}/{path.name} {file_sha256(path)[:12]}" for path in one.weights],
+            "weights": [
+                f"{path.parent.name}/{path.name} {sha256[:12]}"
+                for path, sha256 in zip(one.weights, one.weight_hashes, strict=True)
+            ],
             "device": one.engine.device,
             "precision": one.engine.dtype,
             **({} if one.models else {"backend": "ctranslate2"}),

@@ -3,6 +3,7 @@
 N translations, F features.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,16 +11,17 @@ from pathlib import Path
 from statistics import pstdev
 
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from mtformer.decoding.translation import LOW_CONFIDENCE, Translation
-from mtformer.errors import DataError, log
-from mtformer.files import read_bytes
+from mtformer.errors import CheckpointError, DataError, log
+from mtformer.files import read_json, sealed, unsealed, write_json
 
 GOOD_CHRF = 50.0  # a translation is good if its sentence chrF2++ is at least this
 MIN_PAIRS = 500
 LOW = 0.2  # confidence below which a translation has the flag `low confidence`
 RIDGE = 1.0
+REMEDY = "write it again with `mtformer eval RUN --calibrate`"
 LOGITS_PER_FLAG = -2.0  # expected before fitting, because a dev set may have hardly any flags
 
 
@@ -119,13 +121,41 @@ def _fit(rows: Sequence[Mapping[str, float]], is_good_N: torch.Tensor) -> Logist
     return Logistic(bias=weights[-1].item(), terms=dict(zip(rows[0], terms, strict=True)))
 
 
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Write confidence.json, with a checksum: a single changed digit could make all translations look bad."""
+    write_json(path, sealed(calibration.model_dump()), indent=2)
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Return the calibration in a file; raise CheckpointError if it is damaged, FileNotFoundError if it is missing.
+
+    A file that version 0.3 wrote has no checksum, and is accepted as it is.
+    """
+    try:
+        return Calibration.model_validate_json(json.dumps(unsealed(read_json(path))))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:  # a ValidationError is a ValueError
+        raise CheckpointError(f"{path}: damaged, or of another version; {REMEDY}") from error
+
+
+def require_calibration(path: Path) -> None:
+    """Raise CheckpointError if a calibration is damaged; log a warning if it has no checksum. It may be missing."""
+    try:
+        read_calibration(path)
+    except FileNotFoundError:
+        return
+    if "checksum" not in read_json(path):
+        log.warning("%s: has no checksum, because version 0.3 wrote it, so it is not verified; %s", path, REMEDY)
+
+
 def load_calibration(path: Path) -> Calibration | None:
     """Return the calibration, or None if the model has none, or, with a warning, if the file cannot be used."""
     try:
-        return Calibration.model_validate_json(read_bytes(path))
+        return read_calibration(path)
     except FileNotFoundError:
         pass  # the model has none
-    except (OSError, ValidationError):
+    except CheckpointError:
         what = "damaged, or of another version, so translations have no confidence"
-        log.warning("%s: %s; delete it, or write it again with `mtformer eval RUN --calibrate`", path, what)
+        log.warning("%s: %s; delete it, or %s", path, what, REMEDY)
     return None

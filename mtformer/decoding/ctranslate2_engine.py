@@ -5,8 +5,10 @@ B sentences, S source length, T target length.
 
 import importlib
 import itertools
+import re
 from collections import defaultdict, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +23,7 @@ from mtformer.decoding.inputs import Segment
 from mtformer.decoding.rules import LengthBounds
 from mtformer.decoding.search import Hypothesis, to_hypothesis
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
-from mtformer.files import CHECKSUMS, verify
+from mtformer.files import CHECKSUMS, read_meta, unchanged, verify
 from mtformer.run_dir import CT2_VOCABULARY_MAP, CT2_WEIGHTS
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
@@ -31,6 +33,10 @@ BATCHES_AHEAD = 2 * MAX_WORKERS  # maximum number of batches queued for the work
 BATCH_TOKENS = 512
 """Batch size of a worker: source tokens, including padding, times the number of beams; 1024 takes 10 % longer."""
 SCORED_TOKENS = 2048  # source tokens, including padding, in a batch of `score`
+READ_BY_LIBRARY = re.compile(
+    rf"{re.escape(CT2_WEIGHTS)}|config\.json|\w*vocabulary\.\w+|{re.escape(CT2_VOCABULARY_MAP)}"
+)
+"""Names of the files of a converted model that the library opens itself."""
 OPTIONS = {"batch_type": "tokens", "max_input_length": 0}
 """Options of all calls: batch sizes are in tokens, and the library does not cut sources."""
 PATIENCE = {"auto": 2, "ended": 1}
@@ -58,7 +64,6 @@ def open_model(
     Raise CheckpointError if the model is missing or damaged, DeviceError for a wrong device or precision.
     """
     library = import_ctranslate2()
-    verify(folder, CT2_WEIGHTS, listing=CHECKSUMS)
     devices = ["cuda", "cpu"] if library.get_cuda_device_count() > 0 else ["cpu"]
     if device not in ("auto", *devices):
         raise DeviceError(f"device '{device}': CTranslate2 finds no such device; use {', '.join(['auto', *devices])}")
@@ -72,11 +77,21 @@ def open_model(
     workers = min(threads, MAX_WORKERS) if device == "cpu" else 1
     options = {"device": device, "compute_type": usable[precision], "max_queued_batches": -1}
     try:
-        model = library.Translator(str(folder), inter_threads=workers, intra_threads=threads // workers, **options)
+        with _verified(folder):
+            model = library.Translator(str(folder), inter_threads=workers, intra_threads=threads // workers, **options)
     except RuntimeError as error:
         raise CheckpointError(f"{folder}: cannot be loaded ({str(error).splitlines()[0]}); export it again") from error
     torch.set_num_threads(threads)  # the library changes the OpenMP setting
     return CTranslate2Engine(model, tokenizers, max_positions, (folder / CT2_VOCABULARY_MAP).is_file())
+
+
+@contextmanager
+def _verified(folder: Path) -> Iterator[None]:
+    """Verify the files that the library reads; raise CheckpointError if one changes until the end of the context."""
+    names = [name for name in read_meta(folder, CHECKSUMS)["sha256"] if READ_BY_LIBRARY.fullmatch(name)]
+    with unchanged(*(folder / name for name in names)):
+        verify(folder, CT2_WEIGHTS, *names, listing=CHECKSUMS)
+        yield
 
 
 class CTranslate2Engine(Engine):

@@ -5,7 +5,8 @@ D model width, H heads, G key/value heads, K head width, V vocabulary.
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,20 @@ from mtformer.data.store.cache import CTRANSLATE2, delete_unused, entries, make_
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.inference import alignment_layer
 from mtformer.errors import CheckpointError, ConfigError, log
-from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, file_sha256, json_sha256, verify, write_checksums
+from mtformer.files import (
+    CHECKSUMS,
+    atomic_folder,
+    cache_folder,
+    file_sha256,
+    json_sha256,
+    unchanged,
+    verify_all,
+    write_checksums,
+)
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.ops import NORM_EPS, LayerNorm, Linear
 from mtformer.model.positions import SINUSOID_BASE
 from mtformer.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
-from mtformer.run_dir import CT2_WEIGHTS
 from mtformer.text.tokenizer import BOS, EOS, UNK, TokenizerPair
 from mtformer.weights import load_weights
 
@@ -40,26 +49,40 @@ def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: Token
     Converting a model also deletes those not used for a month. For arguments and errors see `write_model`.
     """
     library = import_ctranslate2()
+    weight_hashes = [file_sha256(path) for path in weights]
     sources = {
         "versions": [__version__, library.__version__],
-        "weights": [file_sha256(path) for path in weights],
+        "weights": weight_hashes,
         "model": config.model_dump(),
         "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
     }
     folder = cache_folder() / CTRANSLATE2 / json_sha256(sources)[:32]
     with make_lock(folder):
         try:
-            verify(folder, CT2_WEIGHTS, listing=CHECKSUMS)
+            verify_all(folder, CHECKSUMS)  # the vocabulary, too: it decides which piece an id is
         except CheckpointError:  # missing or damaged
             for other in entries(folder.parent):
                 if time.time() - other.stat().st_mtime > UNUSED_SECONDS:
                     delete_unused(other)
             log.info("converting the model to CTranslate2 format in %s (once for these weights)", folder)
-            with atomic_folder(folder) as temporary:
+            with atomic_folder(folder) as temporary, _require_same(weights, weight_hashes):
                 write_model(temporary, weights, config, tokenizers)
                 write_checksums(temporary)
         os.utime(folder)
     return folder
+
+
+@contextmanager
+def _require_same(weights: Sequence[Path], hashes: Sequence[str]) -> Iterator[None]:
+    """Raise CheckpointError unless weight files have these SHA-256 and do not change inside the context.
+
+    Otherwise the conversion of other weights would be saved, and used again, under the name of these.
+    """
+    with unchanged(*weights):
+        for path, sha256 in zip(weights, hashes, strict=True):
+            if file_sha256(path) != sha256:
+                raise CheckpointError(f"{path}: changed while it was being read; run the command again")
+        yield
 
 
 def write_model(

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,10 @@ from mtformer.decoding.placement import has_unlikely_token, is_appended
 from mtformer.decoding.postprocessing import END, Postprocessor
 from mtformer.decoding.sentences import split_sentences, with_capitals
 from mtformer.decoding.translation import REPETITION, Scored, Translation, flag_phrases, in_case, join_n_best
-from mtformer.decoding.weights import find_weights, is_default
+from mtformer.decoding.weights import find_weights, is_default, verified_weights
 from mtformer.device import pick_device, pick_search_precision, set_up_memory
-from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
-from mtformer.files import read_json
+from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError, log
+from mtformer.files import CHECKSUMS, file_sha256, read_json, read_meta, unsealed
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.case import case_of
@@ -45,6 +46,7 @@ from mtformer.weights import load_weights
 BACKENDS = ("mtformer", "ctranslate2")
 Member = tuple[RunDir, Config, str | None]
 """A run, its config and a checkpoint; several form an ensemble."""
+_warn_once = cache(log.warning)
 WORD = "Word"
 """Any word with a capital letter."""
 KNOWN_SHARE = 0.1
@@ -62,6 +64,7 @@ class Translator:
         trained_tokens: length of the longest training source; None: the maximum that the models support.
         multi_sentence_share: share of training lines with several sentences.
         weights: weight files of the models, for reports.
+        weight_hashes: SHA-256 of these files when they were loaded; None: it is computed now.
         calibration: fitted confidence of the model; None: translations have no confidence.
         data: `data` section of the config, which names the languages; None: the models have one direction.
     """
@@ -76,6 +79,7 @@ class Translator:
         weights: Sequence[Path] = (),
         data: DataConfig | None = None,
         calibration: Calibration | None = None,
+        weight_hashes: Sequence[str] | None = None,
     ) -> None:
         if isinstance(models, Sequence):
             models = Engine([InferenceModel(model) for model in models])
@@ -87,6 +91,7 @@ class Translator:
         self.preferred_tokens = min(trained_tokens or self.max_tokens, self.max_tokens)
         self.knows_several_sentences = multi_sentence_share >= KNOWN_SHARE
         self.weights = weights
+        self.weight_hashes = [file_sha256(path) for path in weights] if weight_hashes is None else list(weight_hashes)
         self.data = data
         self.calibration = calibration
         self.in_digits = data is None or writes_digits((data.src_lang, *data.target_languages))
@@ -116,7 +121,19 @@ class Translator:
 
         Raise CheckpointError, ConfigError or DeviceError if a run, its weights, the backend or the device is unusable.
         """
-        runs = [RunDir.open(path) for path in ([run_path] if isinstance(run_path, (str, Path)) else run_path)]
+        paths = [run_path] if isinstance(run_path, (str, Path)) else run_path
+        with contextlib.ExitStack() as stack:
+            runs = [stack.enter_context(RunDir.opened(path)) for path in paths]
+            return Translator._load(runs, checkpoint, device, precision, backend)
+
+    @staticmethod
+    def _load(
+        runs: Sequence[RunDir],
+        checkpoint: str | Sequence[str] | None,
+        device: str,
+        precision: str | None,
+        backend: str | None,
+    ) -> "Translator":
         checkpoints = [checkpoint] if checkpoint is None or isinstance(checkpoint, str) else checkpoint
         if not runs or not checkpoints:
             raise ConfigError("no run or no checkpoint given; name at least one")
@@ -129,7 +146,7 @@ class Translator:
         tokenizers = with_tags(TokenizerPair.load(runs[0].tokenizer), configs[0].data)
         members = [(run, config, one) for run, config in zip(runs, configs, strict=True) for one in checkpoints]
         load = _load_ctranslate2 if backend == "ctranslate2" else _load_own
-        engine, weights = load(members, tokenizers, device, precision)
+        engine, weights, weight_hashes = load(members, tokenizers, device, precision)
         is_fitted = len(members) == 1 and is_default(runs[0], weights, configs[0].training.best_metric)
         return Translator(
             engine,
@@ -138,6 +155,7 @@ class Translator:
             trained_tokens=min(config.data.filters.max_tokens for config in configs),
             multi_sentence_share=min(from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0 for run in runs),
             weights=weights,
+            weight_hashes=weight_hashes,
             data=configs[0].data,
             calibration=load_calibration(runs[0].confidence) if is_fitted else None,
         )
@@ -370,12 +388,15 @@ class Translator:
 
 def _load_own(
     members: Sequence[Member], tokenizers: TokenizerPair, device_name: str, precision: str | None
-) -> tuple[Engine, list[Path]]:
+) -> tuple[Engine, list[Path], list[str]]:
+    """Return the engine, the weight files and their SHA-256."""
     device = pick_device(device_name)
     if device.type == "cpu":
         set_up_memory()
     precision = pick_search_precision(precision, device)
-    models, weights = [], []
+    models = list[InferenceModel]()
+    weights = list[Path]()
+    weight_hashes = list[str]()
     for run, config, checkpoint in members:
         theirs = with_tags(TokenizerPair.load(run.tokenizer), config.data)
         if not theirs.equals(tokenizers):
@@ -386,15 +407,17 @@ def _load_own(
             raise ConfigError(f"{run.path}: translates other languages, or has other tags, than {members[0][0].path}")
         paths = find_weights(run, checkpoint, config.training.best_metric)
         model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
-        load_weights(model, *paths)
+        with verified_weights(run, paths) as hashes:
+            load_weights(model, *paths)
         models.append(InferenceModel.prepare(model, device, precision))
         weights += paths
-    return Engine(models, precision), weights
+        weight_hashes += hashes
+    return Engine(models, precision), weights, weight_hashes
 
 
 def _load_ctranslate2(
     members: Sequence[Member], tokenizers: TokenizerPair, device: str, precision: str | None
-) -> tuple[Engine, list[Path]]:
+) -> tuple[Engine, list[Path], list[str]]:
     """Load an export, or a run or bundle, which is converted on first use."""
     if len(members) > 1:
         raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")
@@ -404,11 +427,12 @@ def _load_ctranslate2(
     if (run.path / CT2_WEIGHTS).is_file():  # an export
         if checkpoint is not None:
             raise ConfigError(f"{run.path}: a CTranslate2 export has one set of weights; leave --checkpoint out")
-        folder, weights = run.path, [run.path / CT2_WEIGHTS]
-    else:
-        weights = find_weights(run, checkpoint, config.training.best_metric)
+        engine = open_model(run.path, tokenizers, config.model.max_positions, device, precision)
+        return engine, [run.path / CT2_WEIGHTS], [read_meta(run.path, CHECKSUMS)["sha256"][CT2_WEIGHTS]]
+    weights = find_weights(run, checkpoint, config.training.best_metric)
+    with verified_weights(run, weights) as weight_hashes:
         folder = cached_model(weights, config.model, tokenizers)
-    return open_model(folder, tokenizers, config.model.max_positions, device, precision), weights
+    return open_model(folder, tokenizers, config.model.max_positions, device, precision), weights, weight_hashes
 
 
 def _num_phrases_and_score(trial: tuple[Segment, list[Translation]]) -> tuple[int, float]:
@@ -422,9 +446,22 @@ def _num_sentences(text: str) -> int:
 
 
 def from_data_report(run: RunDir, key: str) -> float | None:
-    """Return a number in data_report.json, or None if unknown."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return float(read_json(run.data_report)[key])
+    """Return a number in data_report.json, or None if it is unknown, with a warning if the file is damaged."""
+    path = run.data_report
+    try:
+        return float(unsealed(read_json(path))[key])
+    except KeyError:
+        return None
+    except FileNotFoundError:
+        if not run.checkpoints.is_dir():  # a bundle or export may have none
+            return None
+        reason = "missing"
+    except (OSError, ValueError, TypeError) as error:
+        reason = f"damaged ({' '.join(str(error).split()):.80})"
+    effect = (
+        "lines with several sentences are split" if key == MULTI_SENTENCE_SHARE else f"the number '{key}' is unknown"
+    )
+    _warn_once("%s: %s, so %s; restore it from a copy, or resume the run, which writes it again", path, reason, effect)
     return None
 
 

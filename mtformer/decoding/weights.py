@@ -2,12 +2,12 @@
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from mtformer.errors import CheckpointError, log
-from mtformer.files import CHECKSUMS, META, read_meta, verify
+from mtformer.files import CHECKSUMS, META, file_sha256, read_meta, unchanged, verify
 from mtformer.run_dir import CT2_WEIGHTS, WEIGHTS, RunDir, lower_is_better
 
 MIN_LEAD = 0.01
@@ -28,11 +28,30 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[
         if int(folder.name[5:]) not in steps:
             log.warning("%s is damaged, so this checkpoint is not used", folder / META)
     for path in paths:
-        if path.parent.parent == run.checkpoints or (path.name == WEIGHTS and (path.parent / META).exists()):
-            verify(path.parent, path.name)
-        elif path == run.bundle_weights or (path.name == WEIGHTS and (path.parent / CHECKSUMS).exists()):
-            verify(path.parent, path.name, listing=CHECKSUMS)
+        _verified_sha256(run, path)
     return paths
+
+
+@contextlib.contextmanager
+def verified_weights(run: RunDir, paths: Sequence[Path]) -> Iterator[list[str]]:
+    """Verify weight files again, and yield the SHA-256 of each; load them inside the context.
+
+    Raise CheckpointError if a file is damaged, or is written to or replaced inside the context: the weights that are
+    loaded are then those that were verified.
+    """
+    with unchanged(*paths):
+        yield [_verified_sha256(run, path) for path in paths]
+
+
+def _verified_sha256(run: RunDir, path: Path) -> str:
+    """Return the SHA-256 of a weight file; raise CheckpointError if meta.json or checksums.json has another one."""
+    if path.parent.parent == run.checkpoints or (path.name == WEIGHTS and (path.parent / META).exists()):
+        listing = META
+    elif path == run.bundle_weights or (path.name == WEIGHTS and (path.parent / CHECKSUMS).exists()):
+        listing = CHECKSUMS
+    else:
+        return file_sha256(path)  # a file that the user names has no checksum
+    return str(verify(path.parent, path.name, listing=listing)["sha256"][path.name])
 
 
 class DefaultWeights(NamedTuple):

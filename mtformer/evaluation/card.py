@@ -9,6 +9,7 @@ It is saved with the scored texts, so that both can be used without the corpus:
 """
 
 import hashlib
+import json
 import platform
 import re
 from collections.abc import Sequence
@@ -24,9 +25,20 @@ from mtformer import __version__
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
 from mtformer.config.section import key_of
 from mtformer.decoding.translator import Translator
-from mtformer.errors import DataError
+from mtformer.errors import DataError, log
 from mtformer.evaluation.scores import Score
-from mtformer.files import FORMAT, file_sha256, read_bytes, require_format, utc_now, write_json, write_text
+from mtformer.files import (
+    FORMAT,
+    file_sha256,
+    parse_json,
+    read_bytes,
+    require_format,
+    sealed,
+    unsealed,
+    utc_now,
+    write_json,
+    write_text,
+)
 from mtformer.run_dir import HYPOTHESES, SCORES, SOURCES, RunDir, references_name
 
 
@@ -89,11 +101,15 @@ def write_card(
     evaluation: EvaluationConfig,
     translator: Translator,
     seconds: float,
+    weight_hashes: Sequence[str] | None = None,
 ) -> ScoreCard:
     """Write the sources, hypotheses and references, and then the score card, to `folder`.
 
     `hypotheses` are what `translator` produced in `seconds`, and `evaluation` has the settings of the metrics.
+    `weight_hashes` has the SHA-256 of its weight files when they were loaded; None: it is computed now.
     """
+    if weight_hashes is None:
+        weight_hashes = [file_sha256(path) for path in translator.weights]
     texts = {SOURCES: test.sources, HYPOTHESES: hypotheses}
     texts |= {references_name(number): lines for number, lines in enumerate(test.references)}
     hashes = []
@@ -111,7 +127,10 @@ def write_card(
         scores=list(scores),
         evaluation=evaluation,
         decoding=translator.decoding.model_dump(exclude={"validation_beam_size"}),
-        checkpoints=[HashedFile(file=str(path), sha256=file_sha256(path)) for path in translator.weights],
+        checkpoints=[
+            HashedFile(file=str(path), sha256=sha256)
+            for path, sha256 in zip(translator.weights, weight_hashes, strict=True)
+        ],
         tokenizers=[HashedFile(file=file, sha256=sha256) for file, sha256 in tokenizers.items()],
         text=TextHashes(sources=sources, references=references, hypotheses=hypotheses_hash),
         seconds=round(seconds, 2),
@@ -121,15 +140,20 @@ def write_card(
         date=utc_now(),
         versions={"mtformer": __version__, "python": platform.python_version(), **packages},
     )
-    write_json(folder / SCORES, card.model_dump(), indent=2)
+    write_json(folder / SCORES, sealed(card.model_dump()), indent=2)
     return card
 
 
 def read_card(folder: Path) -> ScoreCard:
-    """Return the score card of an evaluation; raise DataError if it is missing or damaged."""
+    """Return the score card of an evaluation; raise DataError if it is missing or damaged.
+
+    If only its checksum is wrong, as after a single changed digit, a warning is logged.
+    """
     path = folder / SCORES
     try:
-        return ScoreCard.model_validate_json(read_bytes(path))
+        value = parse_json(read_bytes(path))
+        values = {key: one for key, one in value.items() if key != "checksum"}
+        card = ScoreCard.model_validate_json(json.dumps(values))
     except FileNotFoundError as error:
         raise DataError(f"{path}: missing; `mtformer eval` writes it") from error
     except OSError as error:
@@ -140,18 +164,28 @@ def read_card(folder: Path) -> ScoreCard:
             require_format(path, first["input"], DataError)
         reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
         raise DataError(f"{path}: damaged ({reason}); {_rewrite_hint(folder)}") from error
+    except (ValueError, AttributeError) as error:  # not JSON, or not an object
+        raise DataError(f"{path}: damaged ({' '.join(str(error).split()):.200}); {_rewrite_hint(folder)}") from error
+    try:
+        unsealed(value)
+    except ValueError as error:
+        log.warning("%s: %s, so its scores may be wrong; %s", path, error, _rewrite_hint(folder))
+    return card
 
 
 def read_texts(folder: Path, card: ScoreCard) -> tuple[EvalSet, list[str]]:
     """Return the test set and the hypotheses; raise DataError if a file is missing or was changed after scoring."""
     hashes = {SOURCES: card.text.sources, HYPOTHESES: card.text.hypotheses}
     hashes |= {references_name(number): sha256 for number, sha256 in enumerate(card.text.references)}
+    texts = list[list[str]]()
     for name, sha256 in hashes.items():
         if not (folder / name).is_file():
             raise DataError(f"{folder / name}: missing; {_rewrite_hint(folder)}")
-        if file_sha256(folder / name) != sha256:
+        data = (folder / name).read_bytes()
+        if hashlib.sha256(data).hexdigest() != sha256:
             raise DataError(f"{folder / name}: changed since it was scored; {_rewrite_hint(folder)}")
-    sources, hypotheses, *references = ((folder / name).read_bytes().decode().split("\n")[:-1] for name in hashes)
+        texts.append(data.decode().split("\n")[:-1])
+    sources, hypotheses, *references = texts
     return EvalSet(card.name, sources, references, card.tgt_lang, card.src_lang), hypotheses
 
 

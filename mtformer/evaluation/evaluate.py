@@ -80,7 +80,7 @@ def evaluate(
     seconds = time.perf_counter() - start
     config = for_language(config, test.tgt_lang)
     scores = score(hypotheses, test.references[0], config, more_references=test.references[1:])
-    return write_card(folder, test, hypotheses, scores, config, translator, seconds)
+    return write_card(folder, test, hypotheses, scores, config, translator, seconds, translator.weight_hashes)
 
 
 def _warn_of_normalization(test: EvalSet, translator: Translator) -> None:

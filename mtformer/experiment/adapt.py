@@ -2,7 +2,7 @@
 
 NEW/corpus/train.tsv, dev.tsv   the new pairs
 NEW/corpus/replay.tsv           translations of new sources by the old model, if its own corpora cannot be read
-NEW/corpus/made_from.json       names and checksums of the given files, checksum of the old weights
+NEW/corpus/made_from.json       names and checksums of the given files, checksums of the old weights and of this text
 NEW                             a run, whose averaged weights are the chosen point between old and new weights
 """
 
@@ -27,19 +27,40 @@ from mtformer.config.languages import base_code, is_language
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, TrainingConfig
 from mtformer.data.corpus.readers import read_lines, suffixes, tsv_cell
-from mtformer.data.corpus.sources import describe, open_reader, read_pairs, source_fingerprint
+from mtformer.data.corpus.sources import (
+    describe,
+    file_states,
+    is_without_checksums,
+    open_reader,
+    read_pairs,
+    require_same_contents,
+    require_unchanged,
+    source_fingerprint,
+)
 from mtformer.data.corpus.tmx import read_tmx
 from mtformer.data.data_report import Pair
 from mtformer.decoding.translator import Translator, from_data_report
-from mtformer.decoding.weights import find_weights
+from mtformer.decoding.weights import find_weights, verified_weights
 from mtformer.device import pick_device
 from mtformer.errors import ConfigError, DataError, log
 from mtformer.evaluation.evaluate import named_sets
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.run_state import lock_run
-from mtformer.files import atomic_folder, file_sha256, read_json, write_text
+from mtformer.files import (
+    MADE_FROM,
+    DamagedError,
+    atomic_folder,
+    file_hashes,
+    file_sha256,
+    read_json,
+    read_meta,
+    unsealed,
+    verify_all,
+    write_listing,
+    write_text,
+)
 from mtformer.model.transformer import Transformer
-from mtformer.run_dir import MULTI_SENTENCE_SHARE, WEIGHTS, RunDir
+from mtformer.run_dir import MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.training.checkpoint import save_averaged
 from mtformer.training.optimizer import learning_rate
@@ -111,13 +132,12 @@ def adaptation_config(
         log.warning("no old dev set: it is not measured how much the model forgets; name one with --old-dev")
     dev_sets = {f"old{n or ''}": one.model_dump(exclude_defaults=True) for n, one in enumerate(old_sources)}
     train_tsv, dev_tsv, replay_tsv = (run.corpus.resolve() / f"{name}.tsv" for name in ("train", "dev", "replay"))
-    fingerprints = [source_fingerprint(_source(name), data) for name in (*train, dev) if name is not None]
-    values = [*train, dev, file_sha256(weights), *fingerprints]
-    record, made_from = run.corpus / "made_from.json", json.dumps(values) + "\n"
-    is_other = record.exists() and record.read_text(errors="replace") != made_from
-    if is_other and run.steps():
-        raise ConfigError(f"{run.path}: made from other files or weights; repeat them, or choose another --run-dir")
-    is_first = is_other or not run.corpus.is_dir()
+    given_files = [_source(name) for name in (*train, dev) if name is not None]
+    states = file_states(given_files)
+    fingerprints = [source_fingerprint(source, data) for source in given_files]
+    old_sha256 = file_sha256(weights)
+    made_from = [*train, dev, old_sha256, *fingerprints]
+    is_first = not _is_made_from(run, made_from)
     has_old = len(_readable(data.sources, data)) >= max(1, len(data.sources)) if is_first else not replay_tsv.exists()
 
     def adapted(num_new: int, new_tokens: int) -> Config:
@@ -146,14 +166,45 @@ def adaptation_config(
             try:
                 with atomic_folder(run.corpus) as folder:
                     _write_new(folder, train, dev, data)
-                    write_text(folder / record.name, made_from)
+                    # The text is recorded under the checksums of these files.
+                    require_unchanged(given_files, states)
+                    for source, fingerprint in zip(given_files, fingerprints, strict=True):
+                        require_same_contents(source, data, fingerprint)
                     if not has_old:
                         _write_replay(folder, base, config.training.device)
+                    hashes = file_hashes(folder, folder.iterdir())
+                    write_listing(folder / MADE_FROM, hashes, made_from=made_from, weights=old_sha256)
             finally:
                 with contextlib.suppress(OSError):
                     run.path.rmdir()  # if it is empty, because the corpora could not be written
     targets = [line.split("\t")[1] for line in read_lines(train_tsv)]
     return adapted(len(targets), sum(map(len, TokenizerPair.load(opened.tokenizer).tgt.encode(targets))))
+
+
+def _is_made_from(run: RunDir, made_from: list[str | None]) -> bool:
+    """Return True if the run directory has the undamaged text of these files; False if its text is to be written.
+
+    If the run has checkpoints, raise ConfigError for other files or weights, and DamagedError for damaged text.
+    """
+    record = run.corpus / MADE_FROM
+    if not run.corpus.is_dir():
+        return False
+    has_checkpoints = bool(run.steps())
+    if is_without_checksums(record):
+        is_same = read_json(record) == made_from
+    else:
+        try:
+            is_same = read_meta(run.corpus, MADE_FROM).get("made_from") == made_from
+            if is_same:
+                verify_all(run.corpus, MADE_FROM)
+        except DamagedError as error:
+            if has_checkpoints:
+                raise
+            log.warning("%s; the text is written again", str(error).partition(";")[0])
+            return False
+    if not is_same and has_checkpoints:
+        raise ConfigError(f"{run.path}: made from other files or weights; repeat them, or choose another --run-dir")
+    return is_same
 
 
 def _settings(config: Config, is_adapted: bool, is_consistent: bool, steps: int) -> dict[str, Any]:
@@ -186,8 +237,15 @@ def choose_weights(
     assert config.training.init_from is not None
     base = RunDir.open(config.training.init_from)
     [old_path] = find_weights(base, None, load_config(base.config).config.training.best_metric)
-    old = read_weights(old_path)
-    new = read_weights(run.checkpoint(run.steps()[-1]) / WEIGHTS)
+    with verified_weights(base, [old_path]) as [old_sha256]:
+        old = read_weights(old_path)
+    if old_sha256 != _old_weights_sha256(run, old_sha256):
+        raise ConfigError(
+            f"{old_path}: changed since the adaptation began; restore it, or adapt again to a new --run-dir"
+        )
+    [new_path] = find_weights(run, "last", config.training.best_metric)
+    with verified_weights(run, [new_path]):
+        new = read_weights(new_path)
     tokenizers, device = TokenizerPair.load(run.tokenizer), pick_device(config.training.device)
     model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size).to(device)
     # Greedy scores can hide a loss: 0.2 BLEU instead of 0.6 on old text (docs/benchmarks.md).
@@ -218,6 +276,14 @@ def choose_weights(
     run.confidence.unlink(missing_ok=True)  # fitted to other weights
     save_averaged(run, run.steps()[-1:], weights, metrics, is_chosen=True)
     return points, chosen
+
+
+def _old_weights_sha256(run: RunDir, default: str) -> str:
+    """Return the SHA-256 of the weights from which the adaptation started; `default` if version 0.3 started it."""
+    record = run.corpus / MADE_FROM
+    if not record.exists() or is_without_checksums(record):
+        return default
+    return str(read_meta(run.corpus, MADE_FROM).get("weights", default))
 
 
 def _mix(old: Tensor, new: Tensor, share: float) -> Tensor:
@@ -313,9 +379,11 @@ def _replayed(base: RunDir, data: DataConfig, num_tokens: float) -> dict[str, An
     corpora = {**({"train": CorpusConfig(sources=data.train)} if data.train else {}), **data.corpora}
     names = {"new": next(name for name in map("old{}".format, ["", *range(2, 100)]) if name not in corpora)}
     try:
-        report = read_json(base.data_report)
+        report = unsealed(read_json(base.data_report))
         tokens = {name: one["tokens"]["tgt"] for name, one in report.get("corpora", {"": report}).items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # a bundle has no counts
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # a bundle has no counts
+        if not base.is_bundle:
+            log.warning("%s: damaged (%s); the tokens of its corpora are counted again", base.data_report, error)
         encode = TokenizerPair.load(base.tokenizer).tgt.encode
         pairs = {name: chain.from_iterable(read_pairs(x, data) for x in one.sources) for name, one in corpora.items()}
         tokens = {name: sum(len(encode([tgt])[0]) for _, tgt in some) for name, some in pairs.items()}

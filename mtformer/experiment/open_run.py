@@ -55,6 +55,7 @@ def open_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -> It
         RunDir.open(run.path)
         compare_configs(run, load_config(run.config).config, config)
         yield True
+        RunDir.open(run.path)  # a file that was damaged in the meantime must not get a new checksum
         write_config(run, dump_config(config))
         return
     if not is_free and not overwrite:

@@ -28,11 +28,11 @@ from mtformer.data.store.pairs import text_of
 from mtformer.data.store.prepare import Advance, log_progress, prepare
 from mtformer.decoding.sentences import split_sentences
 from mtformer.decoding.translator import Translator
-from mtformer.decoding.weights import find_weights
+from mtformer.decoding.weights import find_weights, verified_weights
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log, require_extra
 from mtformer.evaluation.evaluate import source_set
 from mtformer.evaluation.scores import for_language, make_metric
-from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, json_sha256, verify, write_checksums
+from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, json_sha256, unchanged, verify, write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.normalization import rules_of
@@ -246,8 +246,11 @@ def _tokenizer(config: Config, existing: str | None, sides: tuple[int, ...]) -> 
         settings["tags"] = tags
     folder = cache_folder(data.cache_dir) / f"tokenizer-{json_sha256(settings)[:32]}"
     try:
-        verify(folder, JOINT, listing=CHECKSUMS)
+        with unchanged(folder / JOINT):
+            verify(folder, JOINT, listing=CHECKSUMS)
+            tokenizer = Tokenizer.load(folder / JOINT)
         log.info("tokenizer: already trained, loaded from %s", folder)
+        return tokenizer
     except CheckpointError:  # missing or damaged
         what = f"{folder.parent}: the tokenizer"
         with explain_write_errors(what, "set data.cache_dir to another folder"), atomic_folder(folder) as temporary:
@@ -295,7 +298,8 @@ def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingSte
     if [one.sha256 for one in theirs] != [one.sha256 for one in tokenizers]:
         raise ConfigError(f"training.init_from: {base.path} has another tokenizer; start over with --overwrite")
     [path] = find_weights(base, None, its.training.best_metric)
-    step.load_weights(path)
+    with verified_weights(base, [path]):
+        step.load_weights(path)
     log.info("initializing the weights from %s", path)
 
 

@@ -19,9 +19,9 @@ from mtformer.decoding.weights import are_others, default_weights
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
 from mtformer.experiment.run_state import RunState, read_state
 from mtformer.experiment.sweep import short_keys
-from mtformer.files import read_json, read_meta
+from mtformer.files import read_json, read_meta, unsealed
 from mtformer.run_dir import CT2_WEIGHTS, SCORES, SWEEP, RunDir, lower_is_better
-from mtformer.training.history import read_records
+from mtformer.training.history import has_changed, read_records
 
 if TYPE_CHECKING:  # it imports torch
     from mtformer.evaluation.card import ScoreCard
@@ -89,6 +89,7 @@ class RunContents:
     @cached_property
     def records(self) -> list[Record]:
         """Records of metrics.jsonl."""
+        self.unread += changed_logs(self.run, self.run.metrics)
         return read_records(self.run.metrics)
 
     @property
@@ -100,6 +101,7 @@ class RunContents:
     @cached_property
     def samples(self) -> list[Record]:
         """Dev translations from each validation: `step`, and `samples` as a list of [source, reference, hypothesis]."""
+        self.unread += changed_logs(self.run, self.run.samples)
         return [one for one in read_records(self.run.samples) if _is_sample(one)]
 
     @cached_property
@@ -109,7 +111,7 @@ class RunContents:
         if not path.exists():
             return None
         try:
-            return dict(read_json(path))
+            return unsealed(read_json(path))
         except (OSError, ValueError, TypeError) as error:
             self.unread.append(f"{path}: cannot be read ({error})")
             return None
@@ -152,6 +154,16 @@ class RunContents:
         steps = [step for step, changes in last.items() if isinstance(changes, dict) and "dev data" in changes]
         latest = [point for point in points if point[0] > max(steps, default=-1)] or points
         return min(latest, key=lambda point: (sign * point[1], point[0]), default=None)
+
+
+def changed_logs(run: RunDir, *paths: Path) -> list[str]:
+    """Return a message for each file that has changed since the latest checkpoint was saved."""
+    steps = run.steps()
+    if not steps:
+        return []
+    logs = read_meta(run.checkpoint(steps[-1]))["logs"]
+    what = f"changed or truncated since the checkpoint of step {steps[-1]} was saved, so its figures may be wrong"
+    return [f"{path}: {what}; restore it from a copy" for path in paths if has_changed(path, logs.get(path.name))]
 
 
 def is_number(value: object) -> bool:
@@ -275,6 +287,8 @@ def _fill(row: RunRow, contents: RunContents) -> None:
         row.seconds = contents.training_seconds
     if row.metric is not None:
         row.best_step, row.best = contents.best(row.metric) or (None, None)
+    row.problem = row.problem or next(iter(contents.unread), None)
+    if row.metric is not None:
         row.weights = _weights(contents.run, row.metric)
     _fill_test(row, contents)
 

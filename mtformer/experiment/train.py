@@ -12,7 +12,7 @@ import torch
 from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff, load_config, resolve_paths
 from mtformer.config.schema import Config
-from mtformer.decoding.weights import find_weights
+from mtformer.decoding.weights import find_weights, verified_weights
 from mtformer.device import be_deterministic, pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, DeviceError, log
 from mtformer.evaluation.scores import for_language, score
@@ -20,7 +20,7 @@ from mtformer.experiment.open_run import Resume, compare_environments, describe_
 from mtformer.experiment.preflight import MemoryCheck, check_memory, choose_batches, make_step
 from mtformer.experiment.prepare import Prepared, load_pretrained, prepare_experiment
 from mtformer.experiment.run_state import lock_run, record_state
-from mtformer.files import read_meta, verify, write_json
+from mtformer.files import read_meta, sealed, verify, write_json
 from mtformer.model.transformer import count_parameters
 from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.training.budget import Plans
@@ -116,7 +116,7 @@ def _prepare(
         if any(key == "training.best_metric" for key, *_ in changes):
             run.confidence.unlink(missing_ok=True)  # it may be fitted to other weights than those that are used now
     if ranks.is_main:
-        write_json(run.data_report, prepared.report(), indent=2)
+        write_json(run.data_report, sealed(prepared.report()), indent=2)
     checked = None
     if not trainer.is_done():
         checked = check_memory(resolved, prepared, step, run, earlier.get("compiled"), trainer.position.step)
@@ -145,12 +145,17 @@ def _average(trainer: Trainer) -> None:
         if ranks.is_main:
             run.confidence.unlink(missing_ok=True)  # fitted to other weights
             weights = find_weights(run, f"last:{len(steps)}", trainer.config.best_metric)
-            save_averaged(run, steps, average_weights(weights), {})
+            with verified_weights(run, weights):
+                averaged = average_weights(weights)
+            save_averaged(run, steps, averaged, {})
     metrics = trainer.validate_average() if trainer.dev_batches is not None else {}
     if not ranks.is_main:
         return
     if metrics:
-        save_averaged(run, steps, read_weights(run.averaged / WEIGHTS), metrics)
+        paths = [run.averaged / WEIGHTS]
+        with verified_weights(run, paths):
+            averaged = read_weights(paths[0])
+        save_averaged(run, steps, averaged, metrics)
     figures = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     shown = f": dev {figures}" if figures else ""
     log.info("averaged the checkpoints of steps %s%s", ", ".join(map(str, steps)), shown)

@@ -20,6 +20,7 @@ from mtformer.config.schema import Config
 from mtformer.config.yaml_text import dotted
 from mtformer.device import pick_device, pick_precision, use_threads
 from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError, log
+from mtformer.experiment.runs import changed_logs
 from mtformer.experiment.train import train_experiment
 from mtformer.files import read_meta, write_text
 from mtformer.run_dir import WEIGHTS, RunDir
@@ -123,6 +124,8 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     threads, and the precision that `auto` selected, are those of its oldest checkpoint, before such changes.
     """
     _refuse_torchrun("`mtformer reproduce` trains in one process")
+    for message in changed_logs(run, run.metrics):
+        log.warning(message)
     before, made_with = _before(run, num_steps), _made_with(run)
     made_with |= {key: value for key, value in before.items() if key in made_with}
     if (count := made_with.get("processes", 1)) != 1:

@@ -16,10 +16,11 @@ from mtformer.config import loading
 from mtformer.config.languages import language_name
 from mtformer.config.schema import Config
 from mtformer.data.corpus.sources import files_of
+from mtformer.decoding.confidence import load_calibration
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.ctranslate2_model import write_model
 from mtformer.decoding.translator import from_data_report
-from mtformer.decoding.weights import find_weights, is_default
+from mtformer.decoding.weights import find_weights, is_default, verified_weights
 from mtformer.errors import CheckpointError, ConfigError, DataError, explain_write_errors, log
 from mtformer.evaluation.card import read_card
 from mtformer.export.huggingface import write_huggingface
@@ -70,7 +71,11 @@ def export(
     card = model_card(run, config, weights, format=form, name=target.name, **options)
     package = f"translate-{config.data.src_lang}_{config.data.tgt_lang}"
     opening = _atomic_archive(target, package) if form == "argos" else atomic_folder(target)
-    with explain_write_errors(f"{target}:", "choose another name with --output"), opening as folder:
+    with (
+        explain_write_errors(f"{target}:", "choose another name with --output"),
+        opening as folder,
+        verified_weights(run, weights),
+    ):
         if form == "argos":
             _write_argos(folder, config, tokenizers, weights, quantization)
         elif form == "huggingface":
@@ -122,7 +127,8 @@ def write_companions(
     data = data.model_copy(update={"language_pairs": pairs, "both_directions": False})
     tokenizers.save(inside.tokenizer)
     is_fitted = is_default(run, weights, config.training.best_metric)  # a vocabulary map increases all probabilities
-    if run.confidence.exists() and is_fitted and not (inside.path / CT2_VOCABULARY_MAP).exists():
+    has_map = (inside.path / CT2_VOCABULARY_MAP).exists()
+    if is_fitted and not has_map and load_calibration(run.confidence) is not None:  # a damaged one is not copied
         shutil.copyfile(run.confidence, inside.confidence)
     text = loading.dump_config(loading.without_files(config).model_copy(update={"data": data}))
     inside.config.write_text(text, encoding="utf-8")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtformer.config.data import DataConfig, Source
-from mtformer.data.corpus.sources import read_pairs
+from mtformer.data.corpus.sources import read_pairs, source_fingerprint
 from mtformer.decoding.translator import from_data_report
 from mtformer.errors import ConfigError, log
 from mtformer.run_dir import CT2_VOCABULARY_MAP, RunDir
@@ -36,6 +36,8 @@ def write_vocabulary_map(run: RunDir, data: DataConfig, tokenizers: TokenizerPai
     """
     if not data.sources:
         raise ConfigError(f"{run.path}: its config lists no training data, which --vocabulary-map needs; export a run")
+    for source in data.sources:
+        source_fingerprint(source, data)  # refuses text of `distill` or `adapt` that has changed
     sources, targets = ([piece.translate(SEPARATORS) for piece in one.vocabulary()] for one in tokenizers)
     stride = int(from_data_report(run, "read") or 0) // MAX_PAIRS + 1
     frequency_V, candidates = _candidates(_read(data.sources, data, tokenizers, stride), len(targets))

@@ -53,6 +53,14 @@ def log_checksum(path: Path) -> dict[str, Any]:
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
+def has_changed(path: Path, saved: dict[str, Any] | None) -> bool:
+    """Return True if the part of a file that `saved`, an earlier result of `log_checksum`, describes has changed."""
+    if saved is None:
+        return False
+    data = path.read_bytes() if path.is_file() else b""
+    return hashlib.sha256(data[: saved["bytes"]]).hexdigest() != saved["sha256"]
+
+
 def cut_after(path: Path, step: int, with_dev: bool, saved: dict[str, Any] | None = None) -> None:
     """Remove the lines after a step from a file, if it exists; unless `with_dev`, also the dev line of that step.
 
@@ -60,7 +68,7 @@ def cut_after(path: Path, step: int, with_dev: bool, saved: dict[str, Any] | Non
     that `saved`, the result of `log_checksum` at that step, describes has changed, a warning is logged.
     """
     data = path.read_bytes() if path.is_file() else b""
-    if saved is not None and hashlib.sha256(data[: saved["bytes"]]).hexdigest() != saved["sha256"]:
+    if has_changed(path, saved):
         log.warning(
             "%s: changed or truncated since the checkpoint of step %d was saved; training is not affected, but reports "
             "on the steps up to %d may be wrong or incomplete; restore the file from a copy",

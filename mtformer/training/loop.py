@@ -16,7 +16,7 @@ from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.data.batching.mixture import START, SamplerState
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError, log
-from mtformer.files import read_meta, utc_now
+from mtformer.files import unchanged, utc_now, verify
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir, lower_is_better
 from mtformer.training.budget import FIRST_STEPS, Budget, Plans, relative_cost, with_steps
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
@@ -97,8 +97,11 @@ class Trainer:
         """
         meta: dict[str, Any] = {"made_with": self.made_with, "is_temporary": True, "logs": {}}
         if checkpoint is not None:
-            meta, state = read_meta(checkpoint), load_trainer_state(checkpoint)
-            self.step.load_weights(checkpoint / WEIGHTS)
+            with unchanged(checkpoint / WEIGHTS, checkpoint / TRAINER_STATE):
+                # They were verified before the data were prepared, which may have taken hours.
+                meta = verify(checkpoint, WEIGHTS, TRAINER_STATE)
+                state = load_trainer_state(checkpoint)
+                self.step.load_weights(checkpoint / WEIGHTS)
             try:
                 self._restore(state, meta["made_with"])
             except Exception as error:  # any of these calls may fail on values of wrong types

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import platform
 import re
 import shutil
@@ -19,7 +20,7 @@ from mtformer.config.schema import Config, DecodingConfig
 from mtformer.data.corpus.tmx import read_tmx
 from mtformer.data.demo import write_demo
 from mtformer.decoding.translator import Translator
-from mtformer.errors import DataError
+from mtformer.errors import CheckpointError, ConfigError, DataError
 from mtformer.evaluation.scores import Score
 from mtformer.experiment import adapt
 from mtformer.experiment.adapt import Point, choose
@@ -298,6 +299,94 @@ def test_each_dev_set_of_the_old_run_is_an_old_one(run: Path, new_text: Path, tm
     dev = {"news": data.dev_sources[0], "talks": data.dev_sources[0]}
     changed = adapt_config(run, new_text, tmp_path / "new", data=data.model_copy(update={"dev": dev}))
     assert list(changed.data.dev) == ["new", "old", "old1"]
+
+
+DAMAGES = {
+    "emptied": lambda data: b"",
+    "cut": lambda data: data[: len(data) // 2],
+    "one line less": lambda data: b"".join(data.splitlines(keepends=True)[:-1]),
+    "bit": lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["train.tsv", "dev.tsv", "made_from.json"])
+def test_damaged_text_of_an_adaptation_is_refused(
+    name: str, damage: str, adapted: tuple[Path, Result], trained: tuple[Path, Result], new_text: Path, tmp_path: Path
+) -> None:
+    run = RunDir(shutil.copytree(adapted[0], tmp_path / "run"))
+    text = run.config.read_text().replace(str(adapted[0]), str(run.path))
+    run.config.write_text(text)
+    write_checksums(run.path, {**read_meta(run.path, CHECKSUMS)["sha256"], "config.yaml": file_sha256(run.config)})
+    file = run.corpus / name
+    file.write_bytes(DAMAGES[damage](file.read_bytes()))
+    for words in (
+        ("adapt", trained[0], "--train", new_text, "--run-dir", run.path, "--max-loss", 100, *FAST),
+        ("train", run.config, "--run-dir", run.path, "--resume"),
+    ):
+        result = invoke(*words)
+        errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+        assert (result.exit_code, len(errors)) == (2, 1), result.stderr
+        assert errors[0].startswith(f"error: {file}: ")
+        assert "repeat `mtformer adapt` with another --run-dir" in errors[0]
+
+
+def test_damaged_text_without_a_checkpoint_is_written_again(
+    trained: tuple[Path, Result], new_text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDir(tmp_path / "run")
+    adapt.adaptation_config(trained[0], [str(new_text)], None, None, run, [])
+    whole = {path.name: path.read_bytes() for path in run.corpus.iterdir()}
+    for name in whole:
+        (run.corpus / name).write_bytes(whole[name][:-40])
+        adapt.adaptation_config(trained[0], [str(new_text)], None, None, run, [])
+        assert {path.name: path.read_bytes() for path in run.corpus.iterdir()} == whole
+        assert f"{run.corpus / name}: " in caplog.messages[-1]
+        assert "the text is written again" in caplog.messages[-1]
+
+
+@pytest.mark.parametrize("is_same_time", [False, True])
+def test_text_that_is_replaced_while_it_is_read_is_an_error(
+    is_same_time: bool, trained: tuple[Path, Result], new_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, run = tmp_path / "new.tsv", RunDir(tmp_path / "run")
+    text = new_text.read_bytes()
+    file.write_bytes(text)
+    times, write = (file.stat().st_atime_ns, file.stat().st_mtime_ns), adapt._write_new
+
+    def write_after_a_change(*arguments: Any) -> None:
+        file.write_bytes(text.swapcase())
+        if is_same_time:
+            os.utime(file, ns=times)
+        write(*arguments)
+
+    monkeypatch.setattr(adapt, "_write_new", write_after_a_change)
+    with pytest.raises(DataError, match=f"{file} changed while it was being read; run the command again"):
+        adapt.adaptation_config(trained[0], [str(file)], None, None, run, [])
+    assert not run.path.exists()
+
+
+def test_old_weights_that_changed_since_the_start_are_not_used(
+    adapted: tuple[Path, Result], trained: tuple[Path, Result], tmp_path: Path
+) -> None:
+    run = RunDir(shutil.copytree(adapted[0], tmp_path / "run"))
+    base = RunDir(shutil.copytree(trained[0], tmp_path / "base"))
+    shutil.rmtree(base.averaged)
+    config = load_config(run.config).config
+    training = config.training.model_copy(update={"init_from": str(base.path)})
+    with pytest.raises(ConfigError, match="changed since the adaptation began"):
+        adapt.choose_weights(run, config.model_copy(update={"training": training}), 0.3, lambda: None)
+
+
+def test_a_damaged_last_checkpoint_is_not_averaged(adapted: tuple[Path, Result], tmp_path: Path) -> None:
+    """The average would get a correct checksum."""
+    run = RunDir(shutil.copytree(adapted[0], tmp_path / "run"))
+    path = run.checkpoint(6) / WEIGHTS
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="truncated or changed since it was saved"):
+        adapt.choose_weights(run, load_config(run.config).config, 0.3, lambda: None)
 
 
 def test_text_of_earlier_adaptations_is_old_text_too(

@@ -1,6 +1,10 @@
 """`distill`: translations of a teacher as training data of a student."""
 
+import copy
+import json
+import os
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +15,11 @@ from typer.testing import Result
 
 from mtformer.config.data import DataConfig
 from mtformer.config.loading import load_config
+from mtformer.data.corpus import sources
 from mtformer.decoding.confidence import Calibration
 from mtformer.decoding.translation import REPETITION, Translation
 from mtformer.decoding.translator import Translator
-from mtformer.errors import ConfigError
+from mtformer.errors import ConfigError, DataError
 from mtformer.evaluation.scores import sentence_chrf
 from mtformer.experiment import distill
 from mtformer.experiment.distill import best_text
@@ -24,7 +29,11 @@ from mtformer.run_dir import RunDir
 
 @pytest.fixture
 def student(corpus: Path, tmp_path: Path) -> Path:
-    """The config of a student of half the width, on 60 lines."""
+    return write_student(corpus, tmp_path)
+
+
+def write_student(corpus: Path, tmp_path: Path) -> Path:
+    """Write and return the config of a student of half the width, on 60 lines."""
     for side in ("en", "de"):
         lines = (corpus / f"train.{side}").read_text().splitlines(keepends=True)[:60]
         (tmp_path / f"few.{side}").write_text("".join(lines))
@@ -117,6 +126,218 @@ def test_an_interrupted_translation_resumes_with_equal_text(
     assert text == (whole.corpus / distill.DISTILLED).read_bytes()
     sources = [line.split("\t")[0] for line in text.decode().splitlines()]
     assert set(sources) <= set((tmp_path / "few.en").read_text().splitlines())
+
+
+def flip(path: Path, place: int) -> None:
+    """Change one bit of a file; a negative place counts from the end."""
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def exchange(first: Path, second: Path) -> None:
+    text = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(text)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "emptied": lambda folder: (folder / "00000.tsv").write_bytes(b""),
+    "cut": lambda folder: (folder / "00001.tsv").write_bytes((folder / "00001.tsv").read_bytes()[:-30]),
+    "without its last line": lambda folder: (folder / "00000.tsv").write_bytes(
+        b"".join((folder / "00000.tsv").read_bytes().splitlines(keepends=True)[:-1])
+    ),
+    "without its first line": lambda folder: (folder / "00000.tsv").write_bytes(
+        b"".join((folder / "00000.tsv").read_bytes().splitlines(keepends=True)[1:])
+    ),
+    "bit of the text": lambda folder: flip(folder / "00000.tsv", -9),
+    "bit of the key": lambda folder: flip(folder / "00000.tsv", 12),
+    "bit of the checksum": lambda folder: flip(folder / "00000.tsv", 95),
+    "exchanged": lambda folder: exchange(folder / "00000.tsv", folder / "00001.tsv"),
+    "deleted": lambda folder: (folder / "00000.tsv").unlink(),
+    "extra": lambda folder: (folder / "99999.tsv").write_text("A dog.\tEine Katze.\n"),
+    "extra copy": lambda folder: (folder / "00003.tsv").write_bytes((folder / "00000.tsv").read_bytes()),
+    "of version 0.3": lambda folder: (folder / "00000.tsv").write_text("A dog.\tEine Katze.\n"),
+    "record": lambda folder: flip(folder / "teacher.json", 40),
+}
+
+
+@pytest.fixture
+def teacher(trained: tuple[Path, Result], student: Path) -> Translator:
+    return distill.load_teachers([trained[0]], load_config(student).config)
+
+
+def distilled(teacher: Translator, student: Path, run: RunDir, monolingual: Sequence[Path] = ()) -> bytes:
+    """Return the text of the translations."""
+    config = load_config(student).config
+    distill.distilled_config(lambda: teacher, config, monolingual, run, lambda num_lines: None)
+    assert [path.name for path in sorted(run.corpus.iterdir())] == ["distilled.tsv", "teacher.json"]
+    return (run.corpus / distill.DISTILLED).read_bytes()
+
+
+def interrupt(teacher: Translator, student: Path, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Translate two of three shards."""
+    with monkeypatch.context() as patch:
+        real = distill._write_shard
+
+        def write(file: Any, kept: Any) -> None:
+            if file.path.name == "00002.tsv":
+                raise KeyboardInterrupt
+            real(file, kept)
+
+        patch.setattr(distill, "_write_shard", write)
+        with pytest.raises(KeyboardInterrupt):
+            distilled(teacher, student, run)
+    assert len(list(run.corpus.glob("*.tsv"))) == 2
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_shard_is_never_used(
+    damage: str,
+    teacher: Translator,
+    student: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    whole = distilled(teacher, student, RunDir(tmp_path / "whole"))
+    stopped = RunDir(tmp_path / "stopped")
+    interrupt(teacher, student, stopped, monkeypatch)
+    DAMAGES[damage](stopped.corpus)
+    assert distilled(teacher, student, stopped) == whole
+    warnings = [message for message in caplog.messages if str(stopped.corpus) in message]
+    assert bool(warnings) == (damage != "deleted")
+
+
+def test_a_shard_of_another_teacher_is_not_used_if_the_record_is_lost(
+    teacher: Translator, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = distilled(teacher, student, RunDir(tmp_path / "whole"))
+    run = RunDir(tmp_path / "stopped")
+    other = copy.copy(teacher)
+    other.weight_hashes = ["0" * 64]
+    interrupt(other, student, run, monkeypatch)
+    (run.corpus / "00000.tsv").write_text((run.corpus / "00000.tsv").read_text() + "A dog.\tEine Katze.\n")
+    (run.corpus / "teacher.json").unlink()
+    CALLS.clear()
+    assert distilled(teacher, student, run) == whole
+    assert len(CALLS) == 60
+
+
+@pytest.mark.parametrize("is_same_time", [False, True])
+@pytest.mark.parametrize("name", ["few.en", "few.de", "extra.en"])
+def test_text_that_is_replaced_while_it_is_translated_is_an_error(
+    name: str, is_same_time: bool, teacher: Translator, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the size and the time of the file stay the same."""
+    extra = tmp_path / "extra.en"
+    extra.write_text("The man sleeps.\nThe dog eats.\n")
+    whole = distilled(teacher, student, RunDir(tmp_path / "whole"), [extra])
+    file, run = tmp_path / name, RunDir(tmp_path / "new")
+    text, times = file.read_bytes(), (file.stat().st_atime_ns, file.stat().st_mtime_ns)
+    real, calls = type(teacher).translate, []
+
+    def translate(self: Any, lines: list[str], **settings: Any) -> list[Translation]:
+        if not calls:
+            file.write_bytes(text.swapcase())
+            if is_same_time:
+                os.utime(file, ns=times)
+        calls.append(len(lines))
+        return real(self, lines, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(teacher), "translate", translate)
+        with pytest.raises(DataError, match="changed while it was being read; run the command again"):
+            distilled(teacher, student, run, [extra])
+    assert not (run.corpus / distill.DISTILLED).exists()
+    with pytest.raises(ConfigError, match="made with other teachers or corpora"):
+        distilled(teacher, student, run, [extra])
+    file.write_bytes(text)
+    assert distilled(teacher, student, run, [extra]) == whole
+
+
+@pytest.fixture(scope="module")
+def distilled_run(trained: tuple[Path, Result], corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A student that has trained on the translations of a teacher, which tests must not change."""
+    folder = tmp_path_factory.mktemp("distilled")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.setattr(distill, "best_text", lambda src, n_best, reference: n_best.text or "leer")
+        config = write_student(corpus, folder)
+        result = invoke("distill", trained[0], "--config", config, "--run-dir", folder / "run")
+        assert result.exit_code == 0, result.stderr
+    return folder
+
+
+@pytest.fixture
+def finished(distilled_run: Path, tmp_path: Path) -> Path:
+    """A copy of a finished student, whose config names the copy."""
+    run = Path(shutil.copytree(distilled_run / "run", tmp_path / "finished"))
+    config = RunDir(run).config
+    config.write_text(config.read_text().replace(str(distilled_run / "run"), str(run)))
+    write_checksums(run, {**read_meta(run, CHECKSUMS)["sha256"], config.name: file_sha256(config)})
+    return run
+
+
+FINISHED_DAMAGES: dict[str, Callable[[Path], object]] = {
+    "emptied": lambda folder: (folder / "distilled.tsv").write_bytes(b""),
+    "cut": lambda folder: (folder / "distilled.tsv").write_bytes((folder / "distilled.tsv").read_bytes()[:-100]),
+    "one line less": lambda folder: (folder / "distilled.tsv").write_bytes(
+        b"".join((folder / "distilled.tsv").read_bytes().splitlines(keepends=True)[:-1])
+    ),
+    "bit": lambda folder: flip(folder / "distilled.tsv", 500),
+    "recorded checksum": lambda folder: flip(folder / "teacher.json", -90),
+    "cut record": lambda folder: (folder / "teacher.json").write_bytes((folder / "teacher.json").read_bytes()[:-9]),
+    "emptied record": lambda folder: (folder / "teacher.json").write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("damage", FINISHED_DAMAGES)
+def test_a_damaged_distilled_text_is_refused(damage: str, finished: Path, distilled_run: Path, trained: Any) -> None:
+    FINISHED_DAMAGES[damage](RunDir(finished).corpus)
+    config = RunDir(finished).config
+    student = distilled_run / "student.yaml"
+    for words in (
+        ("distill", trained[0], "--config", student, "--run-dir", finished),
+        ("train", config, "--run-dir", finished, "--resume"),
+        ("train", config, "training.max_steps=6", "--run-dir", finished, "--resume"),
+        ("train", config, "--run-dir", finished.with_name("other")),
+        ("export", finished, "--format", "ctranslate2", "--vocabulary-map", "--output", finished.with_name("map")),
+    ):
+        result = invoke(*words)
+        errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+        assert (result.exit_code, len(errors)) == (2, 1), result.stderr
+        assert str(RunDir(finished).corpus) in errors[0]
+        assert "restore it from a copy, or delete distilled.tsv and repeat `mtformer distill`" in errors[0]
+
+
+def test_deleted_translations_are_made_again(finished: Path, distilled_run: Path, trained: Any) -> None:
+    """The remedy that the message names."""
+    folder = RunDir(finished).corpus
+    text = (folder / "distilled.tsv").read_bytes()
+    flip(folder / "teacher.json", 100)
+    (folder / "distilled.tsv").unlink()
+    words = ("distill", trained[0], "--config", distilled_run / "student.yaml", "--run-dir", finished)
+    result = invoke(*words)
+    assert result.exit_code == 0, result.stderr
+    assert (folder / "distilled.tsv").read_bytes() == text
+    (folder / "teacher.json").unlink()
+    result = invoke(*words)
+    assert (result.exit_code, "teacher.json: missing; restore it" in result.stderr) == (2, True), result.stderr
+
+
+def test_translations_of_version_0_3_are_used_with_a_warning(finished: Path, distilled_run: Path, trained: Any) -> None:
+    record = RunDir(finished).corpus / "teacher.json"
+    values = json.loads(record.read_text())
+    record.write_text(json.dumps({name: values[name] for name in ("teachers", "corpora", "monolingual")}, indent=2))
+    for words in (
+        ("train", RunDir(finished).config, "--run-dir", finished, "--resume"),
+        ("distill", trained[0], "--config", distilled_run / "student.yaml", "--run-dir", finished),
+    ):
+        sources._warn_once.cache_clear()
+        result = invoke(*words)
+        assert result.exit_code == 0, result.stderr
+        assert f"{record}: has no checksums, because version 0.3 wrote it" in result.stderr
 
 
 def hypothesis(text: str, *flags: str, alternatives: tuple[Translation, ...] = ()) -> Translation:

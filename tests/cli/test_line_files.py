@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import io
+import json
 import logging
 import lzma
 import os
@@ -193,6 +194,23 @@ def test_a_file_appears_only_when_it_is_complete(suffix: str, tmp_path: Path) ->
     write(path.with_name(f"other{suffix}"), continues=False)
     assert path.with_name(f"other{suffix}").read_bytes() == path.read_bytes()
     assert (path.read_bytes() == TEXT.upper()) == (suffix == "")
+
+
+@pytest.mark.parametrize("place", [0, 30, -1])
+def test_a_damaged_partial_file_is_refused(place: int, tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    crash(path)
+    partial = tmp_path / "out.partial"
+    num_finished = json.loads((tmp_path / ".out.mtformer.json").read_text())["bytes"]
+    whole = partial.read_bytes()
+    damaged = bytearray(whole[:num_finished])
+    damaged[place] ^= 1
+    partial.write_bytes(damaged + whole[num_finished:])
+    with pytest.raises(DataError, match=r"out.partial: damaged; remove --continue to start over"):
+        write(path, continues=True)
+    partial.write_bytes(whole)
+    write(path, continues=True)
+    assert path.read_bytes() == TEXT.upper()
 
 
 def test_any_number_of_crashes_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -363,6 +363,77 @@ def test_interrupted_preparations_are_resumed(
     assert "resuming an interrupted preparation" in caplog.text
 
 
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def damaged(path: Path, how: str) -> None:
+    """Damage a file of a shard of 500 pairs."""
+    data = path.read_bytes()
+    place = len(data) - 20
+    by_kind = {
+        "emptied": b"",
+        "cut": data[:-8],
+        "bit": data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :],
+        "digit": data.replace(b'"read": 500', b'"read": 501'),
+        "of version 0.3": b'{"read": 500, "kept": 500}',
+    }
+    assert by_kind[how] != data
+    path.write_bytes(by_kind[how])
+
+
+@pytest.mark.parametrize(
+    ("suffix", "how"),
+    [(suffix, how) for suffix in (".npy", ".arrow", ".json") for how in ("emptied", "cut", "bit")]
+    + [(".json", "digit"), (".json", "of version 0.3")],
+)
+def test_damaged_shards_of_an_interrupted_preparation_are_made_again(
+    suffix: str,
+    how: str,
+    corpus: Corpus,
+    pairs: Pairs,
+    tokenizers: TokenizerPair,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 500)
+    pairs = [*pairs, *pairs[5:40]]
+    expected = made(corpus(pairs), tokenizers)
+    files = {path.name: path.read_bytes() for path in expected.folder.iterdir()}
+    data = corpus(pairs, cache_dir=str(tmp_path / "other"))
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "_finish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            made(data, tokenizers)
+    [building] = [path for path in (tmp_path / "other").iterdir() if path.name != ".locks"]
+    damaged(building / f"shard-00000{suffix}", how)
+    for extra in (".json", ".npy", ".arrow"):  # a shard that this corpus does not have
+        shutil.copyfile(building / f"shard-00001{extra}", building / f"shard-00009{extra}")
+    store = made(data, tokenizers)
+    found = {path.name: path.read_bytes() for path in store.folder.iterdir() if path.name != "shard-00009.arrow"}
+    assert found == files
+    assert f"shard-00000{suffix}: damaged or changed; its pairs are tokenized again" in caplog.text
+    assert "shard-00001" not in caplog.text
+
+
+def test_damage_after_the_last_shard_is_an_error(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next command makes the damaged shard again."""
+    data, finish = corpus(pairs), preparing._finish
+
+    def finish_after_damage(job: _Job, num_shards: int) -> None:
+        damaged(job.path(3, ".npy"), "bit")
+        finish(job, num_shards)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "_finish", finish_after_damage)
+        with pytest.raises(DataError, match=r"shard-00003.npy: damaged or changed; run the command again"):
+            made(data, tokenizers)
+    check_content(made(data, tokenizers), pairs, tokenizers)
+
+
 def interrupt_if_exhausted(left: Iterator[int], real: Callable[[Path, Path], None], source: Path, target: Path) -> None:
     if next(left, None) is None:
         raise KeyboardInterrupt

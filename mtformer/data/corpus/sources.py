@@ -7,17 +7,32 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.data.corpus import hub, readers
 from mtformer.data.data_report import Pair
-from mtformer.errors import DataError
-from mtformer.files import file_sha256, json_sha256, require_file
+from mtformer.errors import DataError, log
+from mtformer.files import (
+    MADE_FROM,
+    TEACHER,
+    DamagedError,
+    FileState,
+    file_sha256,
+    file_state,
+    json_sha256,
+    read_json,
+    read_meta,
+    require_file,
+)
 
 CHANGED = "{} changed while it was being read; run the command again"
+RECORDS = {"distilled.tsv": TEACHER, "train.tsv": MADE_FROM, "dev.tsv": MADE_FROM, "replay.tsv": MADE_FROM}
+"""Files in NEW/corpus that `distill` and `adapt` write for the training, and the records with their checksums."""
+OLD_TEACHER_KEYS = {"teachers", "corpora", "monolingual"}
+_warn_once = cache(log.warning)
 
 
 def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
@@ -92,11 +107,16 @@ def require_sources(data: DataConfig) -> None:
 
 
 def source_fingerprint(source: Source, data: DataConfig) -> str:
-    """Return a hash of the contents and settings of a source; raise DataError if it is missing or cannot be loaded."""
+    """Return a hash of the contents and settings of a source; raise DataError if it is missing or cannot be loaded.
+
+    Raise DamagedError for text of `distill` or `adapt` that has changed.
+    """
     content: list[Any] = []
     for path in files_of(source):
         with readers.reading(path):
-            content.append(file_sha256(path))
+            sha256 = file_sha256(path)
+        require_recorded(Path(path), sha256)
+        content.append(sha256)
     if isinstance(source, TsvFile):
         content += [source.src_column, source.tgt_column]
     elif isinstance(source, HubDataset):
@@ -106,25 +126,64 @@ def source_fingerprint(source: Source, data: DataConfig) -> str:
     return json_sha256([type(source).__name__, *content])
 
 
-def file_states(sources: Iterable[Source]) -> dict[str, tuple[int, int, int]]:
-    """Return the size, modification time and inode number of each file; raise DataError if it is missing or a pipe."""
+def require_recorded(path: Path, sha256: str) -> None:
+    """Raise DamagedError if `distill` or `adapt` wrote a file with another SHA-256 than this, or its record is damaged.
+
+    Any other file, and one that version 0.3 wrote, has no recorded checksum and is not checked.
+    """
+    record = RECORDS.get(path.name)
+    if record is None or not (path.parent / record).exists() or is_without_checksums(path.parent / record):
+        return
+    if read_meta(path.parent, record)["sha256"].get(path.name) != sha256:
+        raise DamagedError(path, "truncated or changed since it was saved", record)
+
+
+def is_without_checksums(record: Path) -> bool:
+    """Return True for a record of `distill` or `adapt` that version 0.3 wrote; log a warning for it."""
+    try:
+        value = read_json(record)
+    except (OSError, ValueError):
+        return False  # damaged
+    is_old = isinstance(value, list) or (isinstance(value, dict) and value.keys() == OLD_TEACHER_KEYS)
+    if is_old:
+        _warn_once("%s: has no checksums, because version 0.3 wrote it; its text is not verified", record)
+    return is_old
+
+
+def path_states(paths: Iterable[str]) -> dict[str, FileState]:
+    """Return the state of each file; raise DataError if it is missing, or is a pipe."""
     states = {}
-    for path in (path for source in sources for path in files_of(source)):
+    for path in paths:
         with readers.reading(path):
             require_file(path)
-            status = os.stat(path)
-        states[path] = (status.st_size, status.st_mtime_ns, status.st_ino)
+            states[path] = file_state(path)
     return states
 
 
-def require_unchanged(sources: Iterable[Source], states: dict[str, tuple[int, int, int]]) -> None:
-    """Raise DataError if a file was changed or replaced since `file_states` returned `states`."""
-    for path, state in file_states(sources).items():
+def require_same_states(states: dict[str, FileState]) -> None:
+    """Raise DataError if a file was changed or replaced since `path_states` returned `states`."""
+    for path, state in path_states(states).items():
         if state != states[path]:
             raise DataError(CHANGED.format(path))
 
 
+def file_states(sources: Iterable[Source]) -> dict[str, FileState]:
+    """Return the state of each file of the sources; see `path_states`."""
+    return path_states(path for source in sources for path in files_of(source))
+
+
+def require_unchanged(sources: Iterable[Source], states: dict[str, FileState]) -> None:
+    """Raise DataError if a file was changed or replaced since `file_states` returned `states`."""
+    require_same_states({path: states[path] for source in sources for path in files_of(source)})
+
+
 def require_same_version(source: Source, data: DataConfig, fingerprint: str) -> None:
     """Raise DataError if a Hugging Face dataset has changed since its fingerprint was computed."""
-    if isinstance(source, HubDataset) and source_fingerprint(source, data) != fingerprint:
+    if isinstance(source, HubDataset):
+        require_same_contents(source, data, fingerprint)
+
+
+def require_same_contents(source: Source, data: DataConfig, fingerprint: str) -> None:
+    """Raise DataError if the contents of a source have changed since its fingerprint was computed."""
+    if source_fingerprint(source, data) != fingerprint:
         raise DataError(CHANGED.format(describe(source)))

@@ -7,6 +7,8 @@ file changes after its hash is computed, that is an error, and no shard that may
 """
 
 import gc
+import hashlib
+import io
 import json
 import os
 import shutil
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +36,21 @@ from mtformer.data.store.pairs import Pairs, join, make_pairs
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, take
 from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, Shard, Store, write_shard
 from mtformer.errors import DataError, explain_write_errors, log
-from mtformer.files import FORMAT, atomic_file, cache_folder, json_sha256, read_json, sync, write_json, write_text
+from mtformer.files import (
+    FORMAT,
+    atomic_file,
+    cache_folder,
+    file_hashes,
+    file_sha256,
+    json_sha256,
+    read_bytes,
+    read_json,
+    sealed,
+    sync,
+    unsealed,
+    write_json,
+    write_text,
+)
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.workers import WorkerEndedError, Workers
 
@@ -160,8 +177,54 @@ class _Job:
     keep_text: bool
 
     def path(self, number: int, suffix: str) -> Path:
-        """Return a file of a shard: .arrow (ids, text), .npy (a `ROW` per pair) or .json (report; written last)."""
+        """Return a file of a shard: .arrow (ids, text), .npy (a `ROW` per pair) or .json (see `_write_record`)."""
         return self.folder / f"shard-{number:05d}{suffix}"
+
+    def _write_record(self, number: int, report: DataReport) -> None:
+        """Write the report on a shard, with the SHA-256 of its files, which are complete."""
+        files = (self.path(number, suffix) for suffix in (".npy", ".arrow"))
+        values = {"report": report.to_dict(), "sha256": file_hashes(self.folder, files)}
+        write_text(self.path(number, ".json"), json.dumps(sealed(values)))
+
+    def read_report(self, number: int) -> DataReport:
+        """Return the report on a finished shard; raise DataError if it is damaged."""
+        return DataReport.from_dict(self._read_record(number)["report"])
+
+    def read_rows(self, number: int) -> np.ndarray:
+        """Return the `ROW` of each pair of a finished shard; raise DataError if the file is damaged."""
+        path = self.path(number, ".npy")
+        try:
+            data = read_bytes(path)
+        except OSError as error:
+            raise _damaged(path) from error
+        if hashlib.sha256(data).hexdigest() != self._read_record(number)["sha256"].get(path.name):
+            raise _damaged(path)
+        return np.asarray(np.load(io.BytesIO(data)))
+
+    def _read_record(self, number: int) -> dict[str, Any]:
+        path = self.path(number, ".json")
+        try:
+            record = unsealed(read_json(path))
+        except (OSError, ValueError) as error:
+            raise _damaged(path) from error
+        if record.keys() != {"report", "sha256"}:  # of version 0.3
+            raise _damaged(path)
+        return record
+
+    def is_finished(self, number: int) -> bool:
+        """Return True if all files of a shard are complete; log a warning if one is damaged."""
+        if not self.path(number, ".json").is_file():
+            return False
+        try:
+            hashes = self._read_record(number)["sha256"]
+            for name, sha256 in hashes.items():
+                path = self.folder / name
+                if not path.is_file() or file_sha256(path) != sha256:
+                    raise _damaged(path)
+        except DataError as error:
+            log.warning("%s; its pairs are tokenized again", str(error).partition(";")[0])
+            return False
+        return True
 
     def make_shard(self, shard: _RawShard, num_threads: int) -> None:
         """Filter, tokenize and write the records of a shard."""
@@ -177,7 +240,7 @@ class _Job:
             if len(pairs):
                 with atomic_file(self.path(shard.number, ".arrow")) as file:
                     write_shard(file, pairs)
-            write_text(self.path(shard.number, ".json"), json.dumps(report.to_dict()))
+            self._write_record(shard.number, report)
         finally:
             gc.enable()
 
@@ -202,6 +265,10 @@ class _Job:
         return make_pairs(*filtered.tokens, *columns), rows
 
 
+def _damaged(path: Path) -> DataError:
+    return DataError(f"{path}: damaged or changed; run the command again, which makes the file again")
+
+
 def _make(
     folder: Path, where: str, shards: Iterator[_RawShard], job: _Job, num_workers: int | None, advance: Advance
 ) -> None:
@@ -209,12 +276,19 @@ def _make(
         resumes = job.folder.is_dir()
         job.folder.mkdir(parents=True, exist_ok=True)
         log.info("%s: tokenizing into %s%s", where, folder, ", resuming an interrupted preparation" if resumes else "")
-        missing = (shard for shard in shards if not job.path(shard.number, ".json").is_file())
+        num_shards = 0
+
+        def missing_shards() -> Iterator[_RawShard]:
+            nonlocal num_shards
+            for shard in shards:
+                num_shards += 1
+                if not job.is_finished(shard.number):
+                    yield shard
+
         try:
             with Workers(job.make_shard, num_workers) as workers:
-                for shard, _ in workers.map(missing):
+                for shard, _ in workers.map(missing_shards()):
                     advance(shard.end, shard.share)
-            num_shards = len(list(job.folder.glob("*.json")))
             if not num_shards:
                 raise DataError(f"{where}: the corpus is empty: no lines were read")
         except WorkerEndedError as error:
@@ -267,8 +341,9 @@ def _finish(job: _Job, num_shards: int) -> None:
     first_row = crc32 = 0
     with atomic_file(job.folder / DUPLICATES) as file, open(file, "wb") as opened:
         for number, is_duplicate in enumerate(_duplicates(job, num_shards)):
-            rows, duplicates = np.load(job.path(number, ".npy")), np.flatnonzero(is_duplicate)
-            report += DataReport.from_dict(read_json(job.path(number, ".json")))
+            rows = job.read_rows(number)
+            duplicates = np.flatnonzero(is_duplicate)
+            report += job.read_report(number)
             report.leave_out({DUPLICATE: len(duplicates)})
             counts = rows["counts"][~is_duplicate]
             report.count_kept(counts)
@@ -284,13 +359,12 @@ def _finish(job: _Job, num_shards: int) -> None:
     report.left_out = in_order(report.left_out)
     values = {"shards": [vars(shard) for shard in shards], "longest": longest.tolist(), "report": report.to_dict()}
     values |= {"duplicates_crc32": crc32}
-    write_json(job.folder / STORE, {"format": FORMAT, **values}, indent=1)
+    write_json(job.folder / STORE, sealed({"format": FORMAT, **values}), indent=1)
 
 
 def _duplicates(job: _Job, num_shards: int) -> Iterator[Mask]:
     """Yield a mask of the duplicate rows of each shard."""
-    paths = [job.path(number, ".npy") for number in range(num_shards)]
-    sizes = [len(np.load(path, mmap_mode="r")) for path in paths]
+    sizes = [len(job.read_rows(number)) for number in range(num_shards)]
     if job.pipeline.filters is None or not job.pipeline.filters.drop_duplicates:
         return (np.zeros(size, np.bool_) for size in sizes)
-    return repeated((np.load(path)["key"] for path in paths), sum(sizes), job.folder)
+    return repeated((job.read_rows(number)["key"] for number in range(num_shards)), sum(sizes), job.folder)

@@ -2,7 +2,7 @@
 
     CACHE/FINGERPRINT/shard-00000.arrow   record batches of `BLOCK_PAIRS` rows; the last one may be shorter
     CACHE/FINGERPRINT/duplicates.bin      row numbers of duplicates (int64, ascending), if any
-    CACHE/FINGERPRINT/store.json          rows, pairs and bytes of each shard, the longest pair, and the data report
+    CACHE/FINGERPRINT/store.json          rows, pairs and bytes of each shard, longest pair, data report, checksum
 
 A record batch has the columns src and tgt (lists of ids without bos and eos), optionally src_text and tgt_text, and a
 checksum. Rows are numbered across all shards. A block has the pairs of one record batch without duplicates. Shards are
@@ -24,7 +24,7 @@ from mtformer.data.data_report import DataReport
 from mtformer.data.store.cache import STORE
 from mtformer.data.store.pairs import Ints, Pairs, flat, join
 from mtformer.errors import DataError
-from mtformer.files import FORMAT, read_json, require_format
+from mtformer.files import FORMAT, read_json, require_format, unsealed
 
 BLOCK_PAIRS = 256  # number of pairs that are read together; an epoch shuffles blocks, and then the pairs of many blocks
 OPEN_FILES = 64
@@ -55,8 +55,9 @@ class Store:
                 import fcntl
 
                 fcntl.flock(self._lock, fcntl.LOCK_SH)  # see `cache.delete_unused`
-            contents = read_json(folder / STORE)
-            require_format(folder / STORE, contents.get("format", FORMAT), DataError)
+            value = read_json(folder / STORE)
+            require_format(folder / STORE, value.get("format", FORMAT), DataError)
+            contents = unsealed(value)
             self.report = DataReport.from_dict(contents["report"])
             self.longest: tuple[int, int] = tuple(contents["longest"])
             """Number of tokens of the longest source and of the longest target, excluding eos."""
