@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from mtformer.decoding.translation import LOW_CONFIDENCE, Translation
 from mtformer.errors import CheckpointError, DataError, log
 from mtformer.files import read_json, sealed, unsealed, write_json
+from mtformer.text.words import is_blank
 
 GOOD_CHRF = 50.0  # a translation is good if its sentence chrF2++ is at least this
 MIN_PAIRS = 500
@@ -50,7 +51,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", strict=True):
         """Return a translation with its confidence, and with a flag if it is low; a blank line has confidence 1."""
         found = features(source, one)
         fitting = next(each for each in self.regressions if each.terms.keys() <= found.keys())
-        confidence = fitting.probability(found) if source.strip() else 1.0
+        confidence = 1.0 if is_blank(source) else fitting.probability(found)
         flags = (*one.flags, *[LOW_CONFIDENCE] * (confidence < LOW))
         return replace(one, confidence=round(confidence, 4), flags=flags)
 

@@ -12,7 +12,7 @@ from mtformer.decoding.sentences import split_line, split_sentences
 from mtformer.errors import DataError
 from mtformer.text.case import case_of
 from mtformer.text.tokenizer import EOS, UNK, Tokenizer, TokenizerPair
-from mtformer.text.words import UNSPACED, whole_words
+from mtformer.text.words import UNSPACED, is_blank, whole_words
 
 # Every character that some program treats as a line break, and NUL. Inside a line, each run of them becomes a space.
 LINE_BREAKS = re.compile("[\x00\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
@@ -122,7 +122,9 @@ def _phrase_ids(phrases: Sequence[str], tokenizer: Tokenizer, has_spaces: bool =
     """
     found = []
     for phrase in phrases:
-        if has_spaces and not BEGINS_UNSPACED.match(phrase):
+        if is_blank(phrase):
+            ids = []
+        elif has_spaces and not BEGINS_UNSPACED.match(phrase):
             ids = tokenizer.encode([phrase])[0]
         else:
             ids = tokenizer.encode_within(phrase)
@@ -197,7 +199,7 @@ def make_segments(
         required, whole_terms = line.required_ids if len(texts) == 1 else [], required_terms(glossary, line.text)
         before = " "
         for text, source in zip(texts, sources, strict=True):
-            if source:
+            if source and not is_blank(text):
                 own = [term for term in required_terms(glossary, text) if term in whole_terms]
                 terms = [ids for ids in _phrase_ids(own, tokenizers.tgt, has_spaces) if UNK not in ids]
                 phrases, continues_word = [*required, *terms], not (before[-1].isspace() or text[0].isspace())

@@ -69,14 +69,15 @@ class LengthBounds:
         self.longest_min, self.shortest_max = int(self.min_B.max()), int(self.max_B.min())
         self.max_steps = int(self.max_B.max()) + 1
         """Maximum length in the batch, including eos."""
-        self.excluded_X = torch.tensor(excluded, dtype=torch.int64, device=max_B.device)
+        # None without excluded tokens, because a copy to the device takes time.
+        self.excluded_X = torch.tensor(excluded, device=max_B.device) if excluded else None
 
     def __call__(self, step: Step) -> None:
         """Exclude tokens that violate the bounds."""
         position, log_prob_URV = step.history_URt.size(2), step.log_prob_URV
         log_prob_URV[..., PAD].fill_(-math.inf)
         log_prob_URV[..., BOS].fill_(-math.inf)
-        if len(self.excluded_X):
+        if self.excluded_X is not None:
             log_prob_URV.index_fill_(2, self.excluded_X, -math.inf)
         eos_UR = log_prob_URV[..., EOS]
         if position < self.longest_min:

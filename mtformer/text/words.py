@@ -44,6 +44,14 @@ AFTER_PUNCTUATION = rf"(?!{SPACED})"
 IS_LETTER = regex.compile(rf"[\p{{Alphabetic}}\p{{Mark}}\p{{N}}_]|{UNSPACED}")
 
 
+INVISIBLE = regex.compile(r"[\p{Z}\p{Cc}\p{Cf}]*")
+
+
+def is_blank(text: str) -> bool:
+    """Return True if a text has only white space, control characters and characters without width, such as U+200B."""
+    return INVISIBLE.fullmatch(text) is not None
+
+
 @lru_cache(maxsize=10_000)
 def whole_words(term: str, *, ignore_case: bool = False) -> regex.Pattern[str]:
     """Return a pattern that finds a term as whole words."""

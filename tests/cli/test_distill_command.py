@@ -393,7 +393,7 @@ def test_settings_that_the_engine_of_the_teacher_lacks_are_refused_before_transl
     values = {**yaml.safe_load(student.read_text()), "decoding": {"early_stopping": "estimate"}}
     student.write_text(yaml.safe_dump(values))
     result = invoke("distill", teacher, "--config", student, "--run-dir", tmp_path / "new")
-    assert (result.exit_code, "CTranslate2 supports only ended" in result.stderr) == (2, True), result.stderr
+    assert (result.exit_code, "CTranslate2 supports only auto and ended" in result.stderr) == (2, True), result.stderr
     assert not (tmp_path / "new").exists()
 
 
@@ -403,7 +403,7 @@ def test_the_teacher_runs_without_ctranslate2_if_it_does_not_support_its_setting
     """An imported OPUS-MT model has `early_stopping: estimate`."""
     config = load_config(student).config
     path = RunDir(run).config
-    changes = {"early_stopping: ended": "early_stopping: estimate", "mbr_samples: 0": "mbr_samples: 8"}
+    changes = {"early_stopping: auto": "early_stopping: estimate", "mbr_samples: 0": "mbr_samples: 8"}
     text = path.read_text()
     for before, after in changes.items():
         assert before in text

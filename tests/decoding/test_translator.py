@@ -57,10 +57,11 @@ def test_scores_equal_those_of_the_model_without_a_cache(run: RunDir, translator
 
 
 def test_blank_lines_remain_blank(translator: Translator) -> None:
-    lines = ["", "der hund", "   ", "\t", "die katze", ""]
+    lines = ["", "der hund", "   ", "\t", "die katze", "", "\u3000", "\u00a0 \u200b", "\ufeff"]
     found = translator.translate(lines)
-    assert [bool(translation.tokens) for translation in found] == [False, True, False, False, True, False]
-    assert [t.text for t in found if not t.tokens] == [""] * 4
+    has_text = [False, True, False, False, True, False, False, False, False]
+    assert [bool(translation.tokens) for translation in found] == has_text
+    assert [t.text for t in found if not t.tokens] == [""] * 7
     assert (found[0].score, found[0].tokens) == (0.0, [])
     assert translator.translate([]) == []
 

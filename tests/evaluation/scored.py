@@ -6,13 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from mtformer.config.schema import DecodingConfig, EvaluationConfig
+from mtformer.config.schema import DecodingConfig, EvaluationConfig, TokenizerConfig
 from mtformer.evaluation.card import EvalSet, write_card
 from mtformer.evaluation.scores import score
 from mtformer.run_dir import RunDir
+from mtformer.text.normalization import Normalizer
 
 CONFIG = "data: {{src_lang: en, tgt_lang: de, train: [{{src: a.en, tgt: a.de}}]}}\n{rest}\n"
-TOKENIZER = SimpleNamespace(name="tokenizer/joint.model", sha256="7" * 64)
+NORMALIZER = Normalizer.of_config(TokenizerConfig())
+TOKENIZER = SimpleNamespace(name="tokenizer/joint.model", sha256="7" * 64, normalizer=NORMALIZER)
 WORDS = [*"abcdefgh", "der", "die", "Hund", "Katze", "läuft", "schläft", "Haus", "und", "Ball", "spielt"]
 
 

@@ -29,6 +29,7 @@ class FakeTranslator:
     tokenizers = SimpleNamespace(src=TOKENIZER, tgt=TOKENIZER)
 
     weights: tuple[Path, ...] = ()
+    weight_hashes: tuple[str, ...] = ()
 
     def __init__(self, answers: list[str]) -> None:
         self.answers = dict(zip(SOURCES, answers, strict=True))

@@ -16,7 +16,7 @@ from toy_training import toy_batch, toy_config
 
 from mtformer.data.batching.batches import Batch
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
-from mtformer.files import META, read_meta
+from mtformer.files import META, read_meta, write_meta
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training import loop
 from mtformer.training.checkpoint import newest_good, save_checkpoint
@@ -395,7 +395,10 @@ def test_an_unreadable_checkpoint_is_not_treated_as_damaged(tmp_path: Path, monk
 
 def test_the_error_for_an_invalid_trainer_state_is_clear(tmp_path: Path) -> None:
     run = finished(tmp_path, max_steps=4)
-    (run.checkpoint(4) / TRAINER_STATE).write_bytes(b"no zip file")
+    folder = run.checkpoint(4)
+    meta = read_meta(folder)
+    (folder / TRAINER_STATE).write_bytes(b"no zip file")
+    write_meta(folder, **{key: meta[key] for key in ("step", "metrics", "made_with")})
     with pytest.raises(CheckpointError, match=r"trainer\.pt: cannot be loaded"):
         trainer(toy_config(), run.path).resume(run.checkpoint(4))
 
