@@ -76,6 +76,7 @@ def train(
     On SIGTERM or Ctrl-C, training saves a checkpoint and exits with 143 or 130; --resume auto starts or resumes a run.
     """
     from mtformer.config.loading import load_config
+    from mtformer.experiment.open_run import with_saved_defaults
 
     set_ranks()
     trials = {"--verify-resume": verify_resume, "--dry-run": dry_run}
@@ -97,9 +98,10 @@ def train(
         command = ["mtformer", "train", str(config), *(overrides or [])]
         command += ["--run-dir", str(run_dir), "--resume", *(["auto"] if resume == "auto" else [])]
         is_resume: Resume = "auto" if resume == "auto" else resume is not None
-        outcome = run_training(loaded.config, run_dir, command, is_resume, overwrite)
+        settings = with_saved_defaults(loaded, RunDir(run_dir)) if is_resume else loaded.config
+        outcome = run_training(settings, run_dir, command, is_resume, overwrite)
         if outcome is not None:
-            _finish(loaded.config, run_dir)
+            _finish(settings, run_dir)
 
 
 def set_ranks() -> None:

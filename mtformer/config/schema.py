@@ -25,6 +25,9 @@ def _check_normalization(normalization: str) -> str:
     return normalization
 
 
+NormalizationName = Annotated[str, AfterValidator(_check_normalization)]
+
+
 class TokenizerConfig(Section):
     """SentencePiece tokenizer. Special ids are always pad 0, unk 1, bos 2, eos 3."""
 
@@ -45,7 +48,9 @@ class TokenizerConfig(Section):
     """Share of the characters in the training text that the vocabulary covers; use 0.9995 for Japanese or Chinese."""
     byte_fallback: bool = False
     """Encode unknown characters as bytes, so that there are no unknown tokens (uses 256 pieces)."""
-    normalization: Annotated[str, AfterValidator(_check_normalization), Key(path="name or file")] = COMPOSE
+    normalization: Annotated[str, AfterValidator(_check_normalization), Key(path="name or file", keeps_saved=True)] = (
+        COMPOSE
+    )
     """Changes to text, which the model learns and writes: compose joins decomposed characters and runs of spaces, and
     removes control characters; SentencePiece's nmt_nfkc, nfkc, nmt_nfkc_cf, nfkc_cf and identity; or a rule file
     (.tsv). See docs/data.md."""
@@ -260,7 +265,7 @@ class DecodingConfig(Section):
     """Number of translations per source sentence."""
     length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
     """Exponent alpha in score = log-probability / length^alpha."""
-    early_stopping: Annotated[Stopping, Key(in_validation=False)] = "auto"
+    early_stopping: Annotated[Stopping, Key(in_validation=False, keeps_saved=True)] = "auto"
     """Stop when `beam_size` hypotheses are finished (`ended`), no unfinished hypothesis scores higher (`estimate`),
     or none can still win (`certain`). auto: `estimate`, or with CTranslate2, which does not support it, when twice
     `beam_size` hypotheses are finished."""

@@ -48,6 +48,8 @@ class Key:
     path: Literal["file", "folder or name", "name or file"] | None = None
     """Set if the value is a path; `folder or name`: a path if the folder exists, otherwise a name; `name or file`: a
     path if it has a suffix, otherwise a name."""
+    keeps_saved: bool = False
+    """True if a resumed run keeps its own value unless the config sets one, because the default has changed."""
     has_effect: bool = True
     """True if the value affects the result of a run."""
     is_option: bool = True

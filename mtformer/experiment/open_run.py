@@ -20,8 +20,10 @@ import torch
 
 from mtformer import __version__
 from mtformer.config.fields import key_metadata
-from mtformer.config.loading import config_diff, dump_config, load_config
+from mtformer.config.loading import LoadedConfig, config_diff, dump_config, load_config
 from mtformer.config.schema import Config
+from mtformer.config.section import key_of
+from mtformer.config.yaml_text import DEFAULT
 from mtformer.errors import CheckpointError, log
 from mtformer.evaluation.scores import for_language
 from mtformer.experiment.prepare import Prepared
@@ -143,6 +145,25 @@ def _restore_replaced(path: Path) -> None:
             log.warning("%s: restored, because --overwrite was killed before the new run began", path)
         else:
             log.warning("%s: old run left by a killed --overwrite; delete it if you do not need it", old)
+
+
+def with_saved_defaults(loaded: LoadedConfig, run: RunDir) -> Config:
+    """Return the config with which a run is resumed: keys with a new default keep the value of the run.
+
+    This applies to keys with `Key.keeps_saved` that the config does not set.
+    """
+    config = loaded.config
+    if not run.config.is_file():
+        return config
+    saved = dict(load_config(run.config).config)
+    for section_name, section in config:
+        kept = {
+            name: getattr(saved[section_name], name)
+            for name in type(section).model_fields
+            if key_of(type(section), name).keeps_saved and loaded.origins[f"{section_name}.{name}"] == DEFAULT
+        }
+        config = config.model_copy(update={section_name: section.model_copy(update=kept)})
+    return config
 
 
 def compare_configs(run: RunDir, old: Config, new: Config) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from program import invoke
 
+from mtformer.config.loading import load_config
 from mtformer.text.normalization import RULES
 from mtformer.text.tokenizer import TokenizerPair
 
@@ -80,6 +81,24 @@ def test_a_rule_file_goes_into_the_run_and_its_exports(corpus: Path, tmp_path: P
     )
     assert tuned.exit_code == 0, tuned.stderr
     assert (tmp_path / "tuned" / "tokenizer" / RULES).is_file()
+
+
+def test_a_resumed_run_keeps_its_normalization_and_search(corpus: Path, tmp_path: Path) -> None:
+    """The config of a run of version 0.3 sets neither, and its defaults were others."""
+    words = ("train", corpus / "small.yaml", "--run-dir", tmp_path / "run")
+    old = ["tokenizer.normalization=nmt_nfkc", "decoding.early_stopping=ended"]
+    assert invoke(*words, *old).exit_code == 0
+    resumed = invoke(*words, "--resume", "training.max_steps=16")
+    assert resumed.exit_code == 0, resumed.stderr
+    config = load_config(tmp_path / "run" / "config.yaml").config
+    assert (config.tokenizer.normalization, config.decoding.early_stopping) == ("nmt_nfkc", "ended")
+
+    changed = invoke(*words, "--resume", "decoding.early_stopping=auto", "training.max_steps=16")
+    assert changed.exit_code == 0, changed.stderr
+    assert load_config(tmp_path / "run" / "config.yaml").config.decoding.early_stopping == "auto"
+    refused = invoke(*words, "--resume", "tokenizer.normalization=compose")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "cannot resume with tokenizer.normalization 'nmt_nfkc' -> 'compose'" in refused.stderr
 
 
 def test_an_unknown_normalization_is_a_user_error(corpus: Path, tmp_path: Path) -> None:
