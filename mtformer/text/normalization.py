@@ -26,7 +26,7 @@ COMPOSE_RULES = Path(__file__).with_name("compose.tsv")
 RULES = "normalization.tsv"
 """Name of the copy of a rule file in a folder of tokenizers."""
 CHANGED_SHARE = 1 / 1000
-"""Share of changed target lines above which users are told."""
+"""Share of changed target lines above which there is a warning."""
 NUM_EXAMPLES = 2
 EXCERPT = 60
 """Maximum number of characters of an example."""
