@@ -155,7 +155,7 @@ def with_saved_defaults(loaded: LoadedConfig, run: RunDir) -> Config:
     config = loaded.config
     if not run.config.is_file():
         return config
-    saved = dict(load_config(run.config).config)
+    saved = dict(load_config(RunDir.open(run.path).config).config)
     for section_name, section in config:
         kept = {
             name: getattr(saved[section_name], name)
