@@ -10,13 +10,13 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mtformer"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 # The packages and modules of one layer do not import each other.
 LAYERS = [
-    {"", "errors"},
-    {"files", "ray_tasks"},
-    {"config", "device", "run_dir", "templating", "weights", "workers"},
+    {"", "errors", "formatting", "version"},
+    {"files"},
+    {"cluster", "config", "device", "run_dir", "templating", "weights"},
     {"text", "model"},
     {"data"},
     {"training", "decoding"},
-    {"evaluation"},
+    {"documents", "evaluation"},
     {"export"},
     {"experiment"},
     {"report", "serving"},
@@ -24,7 +24,12 @@ LAYERS = [
     {"__main__"},
 ]
 LAYER_OF = {part: number for number, parts in enumerate(LAYERS) for part in parts}
-PUBLIC = {"mtformer.decoding.translation", "mtformer.decoding.translator", "mtformer.errors"}
+PUBLIC = {
+    "mtformer.decoding.lines.translation",
+    "mtformer.decoding.translator",
+    "mtformer.errors",
+    "mtformer.version",
+}
 """Modules that define the public names, which the package imports."""
 ENDS = ("print", "input", "exit", "quit", "SystemExit")
 EXITS = {("sys", "exit"), ("os", "_exit"), ("sys", "stdout"), ("sys", "stderr")}
@@ -94,7 +99,7 @@ def test_modules_import_only_from_lower_layers(path: Path) -> None:
         ("model", "import mtformer.cli.app", True),
         ("training", "def f():\n    from mtformer.decoding import search", True),
         ("training", "from mtformer import cli", True),
-        ("export", "from mtformer import __version__", False),
+        ("export", "from mtformer.version import __version__", False),
         ("export", "import transformers", True),
     ],
 )
@@ -102,15 +107,26 @@ def test_forbidden_imports_are_detected(part: str, line: str, wrong: bool) -> No
     assert bool(forbidden_imports(part, ast.parse(line))) == wrong
 
 
-DATA_LAYERS = [{"data_report", "demo"}, {"corpus"}, {"filters"}, {"store"}, {"batching", "check"}]
-DATA_LAYER_OF = {folder: number for number, folders in enumerate(DATA_LAYERS) for folder in folders}
+INNER_LAYERS = {
+    "data": [{"data_report"}, {"corpus"}, {"filters"}, {"store"}, {"batching", "check", "demo"}],
+    "decoding": [{"search", "weights"}, {"lines", "ctranslate2"}, {"translator"}, {"attention_maps"}],
+}
+"""Folders and modules inside a package; those of one layer do not import each other."""
+INNER_MODULES = [path for package in INNER_LAYERS for path in sorted(PACKAGE.glob(f"{package}/**/*.py"))]
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("data/*/*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_data_folders_import_only_from_lower_layers(path: Path) -> None:
-    own = path.parent.name
-    used = {name.split(".")[2] for name in imports(parse(path)) if name.startswith("mtformer.data.")}
-    assert [name for name in used - {own} if DATA_LAYER_OF[name] >= DATA_LAYER_OF[own]] == []
+def inner_part(module: str) -> str:
+    """Return the folder or module inside a package: `corpus` for `mtformer.data.corpus.readers`."""
+    return module.split(".")[2]
+
+
+@pytest.mark.parametrize("path", INNER_MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_folders_of_a_package_import_only_from_lower_layers(path: Path) -> None:
+    package, *parts = path.relative_to(PACKAGE).with_suffix("").parts
+    layer_of = {part: number for number, layer in enumerate(INNER_LAYERS[package]) for part in layer}
+    own_part = parts[0]
+    used = {inner_part(name) for name in imports(parse(path)) if name.startswith(f"mtformer.{package}.")}
+    assert [part for part in used - {own_part} if layer_of[part] >= layer_of[own_part]] == []
 
 
 @pytest.mark.parametrize("line", ["print(1)", "import sys\nsys.exit(2)", "raise SystemExit", "sys.stderr.write('x')"])

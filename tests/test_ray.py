@@ -18,14 +18,14 @@ from forked import Program
 from program import invoke
 from typer.testing import Result
 
-from mtformer import ray_tasks
 from mtformer.cli import line_files
+from mtformer.cluster import ray_tasks
+from mtformer.cluster.workers import Workers, use_ray
 from mtformer.data.store import prepare
 from mtformer.errors import ConfigError, DataError, require_extra
 from mtformer.experiment import distill
 from mtformer.experiment.verify import compare_runs
 from mtformer.run_dir import RunDir
-from mtformer.workers import Workers, use_ray
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 from ray.cluster_utils import Cluster  # noqa: E402

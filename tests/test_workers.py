@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from mtformer import workers as workers_module
+from mtformer.cluster import workers as workers_module
+from mtformer.cluster.workers import ITEMS_ALONE, Workers, num_cores
 from mtformer.errors import DataError
-from mtformer.workers import ITEMS_ALONE, Workers, num_cores
 
 
 def _add(offset: int, number: int, num_threads: int) -> int:
@@ -199,7 +199,7 @@ def test_the_number_of_cores_is_that_of_the_process() -> None:
 INTERRUPTED = """
 import os, signal
 from pathlib import Path
-from mtformer.workers import Workers
+from mtformer.cluster.workers import Workers
 
 if __name__ == "__mp_main__" and not Path("sent").exists():  # a worker process that is starting
     Path("sent").touch()

@@ -16,10 +16,10 @@ from typing import Annotated, Any
 
 import typer
 
-from mtformer import __version__
 from mtformer.cli.help import DATA, Command, Group, complete_help
 from mtformer.cli.output import error_lines, flush_or_discard_stdout, printable, set_up_logging, use_utf8
 from mtformer.errors import LostProcessError, MtformerError
+from mtformer.version import __version__
 
 DEBUG = "MTFORMER_DEBUG"
 SECONDS_TO_WAIT = 3.0

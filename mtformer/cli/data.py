@@ -17,6 +17,7 @@ from mtformer.cli.help import Command, Group
 from mtformer.cli.options import ConfigArgument, OnOption, OverridesArgument, argument, optional
 from mtformer.cli.output import echo, error_lines, printable, require_no_input, table_lines
 from mtformer.cli.progress import ELAPSED, alive
+from mtformer.cluster.workers import use_ray
 from mtformer.config.data import JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.loading import load_config, resolve_paths
 from mtformer.config.schema import Config
@@ -34,7 +35,6 @@ from mtformer.run_dir import RunDir
 from mtformer.text.normalization import Normalizer
 from mtformer.text.tags import with_tags
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
-from mtformer.workers import use_ray
 
 app = typer.Typer(cls=Group, help="Check, clean, prepare and generate corpora; manage the cache.", no_args_is_help=True)
 

@@ -24,7 +24,7 @@ from mtformer.files import FORMAT, write_json
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from mtformer.decoding.translation import Scored, Translation
+    from mtformer.decoding.lines.translation import Scored, Translation
     from mtformer.decoding.translator import Translator
     from mtformer.evaluation.card import EvalSet
     from mtformer.evaluation.exam import Row
@@ -64,7 +64,7 @@ def evaluate(
 
 def calibrate_run(run: RunDir, translator: "Translator", sets: "list[EvalSet]") -> None:
     """Fit the confidence of the translations of a run to dev sets, and save it in the run."""
-    from mtformer.decoding.confidence import GOOD_CHRF, MIN_PAIRS, fit, write_calibration
+    from mtformer.decoding.lines.confidence import GOOD_CHRF, MIN_PAIRS, fit, write_calibration
     from mtformer.evaluation.scores import sentence_chrf
 
     if (num_pairs := sum(len(one.sources) for one in sets)) < MIN_PAIRS:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from mtformer.data.store.prepare import log_progress
 from mtformer.errors import log
-from mtformer.experiment.runs import format_duration
+from mtformer.formatting import format_duration
 from mtformer.training.figures import bar_texts
 
 SECONDS_PER_LINE = 30.0

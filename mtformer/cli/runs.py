@@ -13,8 +13,9 @@ import typer
 
 from mtformer.cli.options import argument, optional, require_at_most_one
 from mtformer.cli.output import echo, for_terminal, table_lines
-from mtformer.experiment.runs import COLUMNS, RunRow, differing_keys, format_value, list_runs, sort_runs, without_folder
+from mtformer.experiment.runs import COLUMNS, RunRow, differing_keys, list_runs, sort_runs, without_folder
 from mtformer.experiment.sweep import short_keys
+from mtformer.formatting import format_value
 from mtformer.run_dir import RunDir
 
 MOST_NAMED = 5

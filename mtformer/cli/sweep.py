@@ -11,9 +11,9 @@ from tqdm import tqdm
 from mtformer.cli.options import OnOption, OverridesArgument, argument, optional, require_at_most_one
 from mtformer.cli.output import echo, error_lines, table_lines
 from mtformer.errors import log
-from mtformer.experiment.runs import format_bytes, format_duration, format_value
 from mtformer.experiment.sweep import Sweep, plan_sweep, short_keys
 from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, run_sweep, threads_each
+from mtformer.formatting import format_bytes, format_duration, format_value
 
 
 def sweep(

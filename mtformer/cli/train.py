@@ -260,11 +260,11 @@ def distill(
     from tqdm import tqdm
 
     from mtformer.cli.eval import calibrate_on_dev
+    from mtformer.cluster.workers import use_ray
     from mtformer.config.loading import load_config
     from mtformer.decoding.translator import Translator
     from mtformer.evaluation.evaluate import evaluate, named_sets
     from mtformer.experiment.distill import distilled_config, load_teachers
-    from mtformer.workers import use_ray
 
     run = RunDir(run_dir or Path("runs") / config.stem)
     _require_new("distill", run)

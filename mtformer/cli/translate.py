@@ -20,16 +20,16 @@ from mtformer.cli.decoding_options import Load
 from mtformer.cli.line_files import ParallelLines, Position, ResumableOutput, parallel_lines
 from mtformer.cli.options import EnsembleArgument, OnOption, ToOption, optional
 from mtformer.cli.output import for_terminal, require_no_input
+from mtformer.cluster.workers import Workers, use_ray
 from mtformer.data.corpus.readers import create_bytes, read_lines
 from mtformer.errors import ConfigError, DataError, log, require_extra
 from mtformer.files import naming_file
 from mtformer.run_dir import RunDir
 from mtformer.text.tags import Target
-from mtformer.workers import Workers, use_ray
 
 if TYPE_CHECKING:
     from mtformer.config.schema import DecodingConfig
-    from mtformer.decoding.translation import Translation
+    from mtformer.decoding.lines.translation import Translation
     from mtformer.decoding.translator import Translator
     from mtformer.report.attention import AttentionFile
 
@@ -90,7 +90,7 @@ def translate(
 
         attention_file = AttentionFile(attention)
     if only_above is not None and len(run) == 1 and not load.checkpoint:
-        from mtformer.decoding.confidence import require_calibration
+        from mtformer.decoding.lines.confidence import require_calibration
 
         require_calibration(RunDir(run[0]).confidence)
     stdout = sys.stdout.buffer  # inside `use_ray`, stdout is replaced
@@ -160,7 +160,7 @@ class TranslateBlock:
         """Translate a block."""
         translate: Callable[..., list[Translation]] = self.translator.translate
         if self.html:
-            from mtformer.decoding.html import translate_html
+            from mtformer.documents.html import translate_html
 
             translate = partial(translate_html, self.translator)
         arguments = {**self.arguments, **block.options, "progress": self.progress}
@@ -264,7 +264,7 @@ class _Work:
 
     def warn_of_flags(self) -> None:
         """Log one warning that counts the flags of all translations."""
-        from mtformer.decoding.translation import MEANINGS
+        from mtformer.decoding.lines.translation import MEANINGS
 
         counts = [(self.flags[flag], meaning) for flag, meaning in MEANINGS.items() if self.flags[flag]]
         parts = [f"{n} of {self.num_lines} translations {does.format('s' * (n == 1))}" for n, does in counts]

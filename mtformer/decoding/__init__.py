@@ -1,1 +1,1 @@
-"""Inference: search, translation and decoding backends."""
+"""Inference: search, lines of text, decoding backends, and the translator on top of them."""

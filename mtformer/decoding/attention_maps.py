@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mtformer.decoding.inference import alignment_layer, pad
-from mtformer.decoding.inputs import check_length, check_lines, sentence_case
-from mtformer.decoding.postprocessing import END
-from mtformer.decoding.translation import Attention, Translation
+from mtformer.decoding.lines.inputs import check_length, check_lines, sentence_case
+from mtformer.decoding.lines.postprocessing import END
+from mtformer.decoding.lines.translation import Attention, Translation
+from mtformer.decoding.search.inference import alignment_layer, pad
 from mtformer.decoding.translator import Translator, evaluating
 from mtformer.errors import ConfigError
 from mtformer.model.attention import MultiHeadAttention, record_weights

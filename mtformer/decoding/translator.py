@@ -21,17 +21,18 @@ from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, DecodingConfig
 from mtformer.config.yaml_text import Origin
 from mtformer.data.filters.numbers import writes_digits
-from mtformer.decoding.confidence import Calibration, load_calibration
-from mtformer.decoding.constraints import missing
-from mtformer.decoding.ctranslate2_engine import open_model, unsupported
-from mtformer.decoding.ctranslate2_model import cached_model
-from mtformer.decoding.engine import Engine, plan_batches
-from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.inputs import Segment, check_inputs, check_lines, make_segments, without_case
-from mtformer.decoding.placement import has_unlikely_token, is_appended
-from mtformer.decoding.postprocessing import END, Postprocessor
-from mtformer.decoding.sentences import split_sentences, with_capitals
-from mtformer.decoding.translation import REPETITION, Scored, Translation, flag_phrases, in_case, join_n_best
+from mtformer.decoding.ctranslate2.conversion import cached_model
+from mtformer.decoding.ctranslate2.engine import open_model, unsupported
+from mtformer.decoding.lines.confidence import Calibration, load_calibration
+from mtformer.decoding.lines.inputs import check_inputs, check_lines, make_segments, without_case
+from mtformer.decoding.lines.placement import has_unlikely_token, is_appended
+from mtformer.decoding.lines.postprocessing import END, Postprocessor
+from mtformer.decoding.lines.sentences import split_sentences, with_capitals
+from mtformer.decoding.lines.translation import REPETITION, Scored, Translation, flag_phrases, in_case, join_n_best
+from mtformer.decoding.search.constraints import missing
+from mtformer.decoding.search.engine import Engine, plan_batches
+from mtformer.decoding.search.inference import InferenceModel
+from mtformer.decoding.search.segments import Segment
 from mtformer.decoding.weights import find_weights, is_default, verified_weights
 from mtformer.device import pick_device, pick_search_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError, log
@@ -204,7 +205,7 @@ class Translator:
             lines: source lines.
             prefixes: required beginning of each translation.
             required: phrases that each translation must contain; `Translation.flags` names missing ones.
-            glossary: source terms and their required translations; see `mtformer.decoding.inputs.required_terms`.
+            glossary: source terms and their required translations; see `mtformer.decoding.lines.inputs.required_terms`.
             attention: compute `Translation.attention`.
             token_scores: compute `Translation.token_log_probabilities` and `Translation.agreement`. CTranslate2 needs a
                 second pass for the former; our own search always returns them.

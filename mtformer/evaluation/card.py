@@ -21,7 +21,6 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ValidationError
 
-from mtformer import __version__
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
 from mtformer.config.section import key_of
 from mtformer.decoding.translator import Translator
@@ -40,6 +39,7 @@ from mtformer.files import (
     write_text,
 )
 from mtformer.run_dir import HYPOTHESES, SCORES, SOURCES, RunDir, references_name
+from mtformer.version import __version__
 
 
 class HashedFile(BaseModel, frozen=True, extra="forbid", strict=True):

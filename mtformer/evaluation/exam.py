@@ -21,9 +21,9 @@ from mtformer.config.schema import EvaluationConfig
 from mtformer.config.section import Section
 from mtformer.data.batching.augment import add_typos, change_case, drop_final_stop, texts_to_copy
 from mtformer.data.filters.numbers import values
-from mtformer.decoding.postprocessing import EMAIL, URL, addresses
-from mtformer.decoding.sentences import join_lines
-from mtformer.decoding.translation import REPETITION, Translation
+from mtformer.decoding.lines.postprocessing import EMAIL, URL, addresses
+from mtformer.decoding.lines.sentences import join_lines
+from mtformer.decoding.lines.translation import REPETITION, Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.evaluation.card import EvalSet

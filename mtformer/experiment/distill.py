@@ -17,6 +17,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mtformer.cluster.workers import Workers
 from mtformer.config.data import CorpusConfig, DataConfig, TsvFile
 from mtformer.config.schema import Config
 from mtformer.data.corpus.readers import read_lines, tsv_cell
@@ -31,7 +32,7 @@ from mtformer.data.corpus.sources import (
     require_sources,
     source_fingerprint,
 )
-from mtformer.decoding.translation import Translation
+from mtformer.decoding.lines.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.device import pick_device
 from mtformer.errors import CheckpointError, ConfigError, DataError, log
@@ -52,7 +53,6 @@ from mtformer.files import (
 )
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import Tokenizer
-from mtformer.workers import Workers
 
 SHARD_LINES = 2_000
 BEAM_SIZE = 5

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import torch
 
-from mtformer import __version__
 from mtformer.config.fields import key_metadata
 from mtformer.config.loading import LoadedConfig, config_diff, dump_config, load_config
 from mtformer.config.schema import Config
@@ -29,6 +28,7 @@ from mtformer.evaluation.scores import for_language
 from mtformer.experiment.prepare import Prepared
 from mtformer.files import LEFTOVER, clear_leftovers, delete_folder
 from mtformer.run_dir import RunDir, write_config
+from mtformer.version import __version__
 
 Resume = bool | Literal["auto"]
 """auto: resume if a run exists, else start a new one."""

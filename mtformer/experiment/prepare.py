@@ -26,7 +26,7 @@ from mtformer.data.corpus.sources import file_states, read_pairs, require_source
 from mtformer.data.data_report import DataReport
 from mtformer.data.store.pairs import text_of
 from mtformer.data.store.prepare import Advance, log_progress, prepare
-from mtformer.decoding.sentences import split_sentences
+from mtformer.decoding.lines.sentences import split_sentences
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights, verified_weights
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log, require_extra

@@ -20,6 +20,7 @@ from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerErr
 from mtformer.experiment.run_state import RunState, read_state
 from mtformer.experiment.sweep import short_keys
 from mtformer.files import read_json, read_meta, unsealed
+from mtformer.formatting import format_duration
 from mtformer.run_dir import CT2_WEIGHTS, SCORES, SWEEP, RunDir, lower_is_better
 from mtformer.training.history import has_changed, read_records
 
@@ -169,22 +170,6 @@ def changed_logs(run: RunDir, *paths: Path) -> list[str]:
 def is_number(value: object) -> bool:
     """Return True for a JSON number that fits in a float."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-
-
-def format_bytes(number: float) -> str:
-    """Return a number of bytes in GB, or in MB below 0.1 GB."""
-    return f"{number / 1e9:.2f} GB" if number >= 1e8 else f"{number / 1e6:.2f} MB"
-
-
-def format_duration(seconds: float) -> str:
-    """Return a duration as h:mm:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
-def format_value(value: Any) -> str:
-    """Return a string unchanged, and any other config value as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _is_sample(record: Record) -> bool:

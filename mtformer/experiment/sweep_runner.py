@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from mtformer.cluster.workers import Workers, num_cores, use_ray
 from mtformer.config.loading import config_diff, dump_config, load_config, resolve_paths
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError, log
 from mtformer.experiment.run_state import read_state
@@ -23,7 +24,6 @@ from mtformer.experiment.sweep import PlannedRun, Sweep
 from mtformer.files import locked, write_json, write_text
 from mtformer.run_dir import SCORES, SWEEP, SWEEP_LOCK, SWEEP_STOP
 from mtformer.training.signals import StopSignal
-from mtformer.workers import Workers, num_cores, use_ray
 
 if TYPE_CHECKING:
     from mtformer.experiment.preflight import MemoryCheck

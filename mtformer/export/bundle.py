@@ -16,9 +16,9 @@ from mtformer.config import loading
 from mtformer.config.languages import language_name
 from mtformer.config.schema import Config
 from mtformer.data.corpus.sources import files_of
-from mtformer.decoding.confidence import load_calibration
-from mtformer.decoding.ctranslate2_engine import import_ctranslate2
-from mtformer.decoding.ctranslate2_model import write_model
+from mtformer.decoding.ctranslate2.conversion import write_model
+from mtformer.decoding.ctranslate2.engine import import_ctranslate2
+from mtformer.decoding.lines.confidence import load_calibration
 from mtformer.decoding.translator import from_data_report
 from mtformer.decoding.weights import find_weights, is_default, verified_weights
 from mtformer.errors import CheckpointError, ConfigError, DataError, explain_write_errors, log

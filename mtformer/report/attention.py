@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mtformer.decoding.attention_maps import AttentionMaps, attention_maps
-from mtformer.decoding.inference import alignment_layer
-from mtformer.decoding.translation import Translation
+from mtformer.decoding.lines.translation import Translation
+from mtformer.decoding.search.inference import alignment_layer
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, log
 from mtformer.experiment.runs import RunContents

@@ -5,17 +5,18 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mtformer import __version__
 from mtformer.decoding.weights import default_weights
 from mtformer.errors import ConfigError, MtformerError
 from mtformer.evaluation.systems import Run, group_runs
-from mtformer.experiment.runs import RunContents, format_duration
+from mtformer.experiment.runs import RunContents
 from mtformer.files import write_text
+from mtformer.formatting import format_duration
 from mtformer.report import attention, tables
 from mtformer.report.curves import charts
 from mtformer.report.sentences import best_and_worst, compares_characters, judge, over_time
 from mtformer.run_dir import RunDir, run_names
 from mtformer.templating import render
+from mtformer.version import __version__
 
 STATES = {
     "new": "not started",

@@ -10,8 +10,9 @@ from mtformer.config.loading import leaves, load_defaults
 from mtformer.config.yaml_text import dotted
 from mtformer.data.data_report import DataReport
 from mtformer.evaluation.card import ScoreCard, differences
-from mtformer.experiment.runs import RunContents, differing_keys, format_duration, is_number, without_folder
+from mtformer.experiment.runs import RunContents, differing_keys, is_number, without_folder
 from mtformer.experiment.sweep import short_keys
+from mtformer.formatting import format_duration
 from mtformer.model.transformer import Transformer
 from mtformer.templating import Table
 from mtformer.text.tokenizer import TokenizerPair

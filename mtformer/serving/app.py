@@ -15,12 +15,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_fastapi_instrumentator import Instrumentator
 from starlette.exceptions import HTTPException
 
-from mtformer import __version__
 from mtformer.config.languages import language_name
-from mtformer.decoding.html import Fragment
-from mtformer.decoding.inputs import one_line
-from mtformer.decoding.translation import Translation
+from mtformer.decoding.lines.inputs import one_line
+from mtformer.decoding.lines.translation import Translation
 from mtformer.decoding.translator import Translator
+from mtformer.documents.html import Fragment
 from mtformer.errors import MtformerError, log
 from mtformer.serving import requests
 from mtformer.serving.batcher import Batcher, ClosedError, Job
@@ -28,6 +27,7 @@ from mtformer.serving.page import line_values, make_page, respond_with
 from mtformer.serving.requests import Settings, Text, TextRequest, TranslationRequest, describe_body, read_request
 from mtformer.serving.server import explain_loop_error
 from mtformer.templating import render
+from mtformer.version import __version__
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 ANSWER_SECONDS = 120  # maximum time to wait for a translation

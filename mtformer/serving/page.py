@@ -9,8 +9,8 @@ from typing import Any
 
 from fastapi.responses import HTMLResponse
 
-from mtformer.decoding.sentences import UNSPACED
-from mtformer.decoding.translation import Translation
+from mtformer.decoding.lines.sentences import UNSPACED
+from mtformer.decoding.lines.translation import Translation
 from mtformer.serving.requests import Settings
 from mtformer.templating import render
 from mtformer.text.tokenizer import BYTE_PIECE, SPACE

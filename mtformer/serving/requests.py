@@ -20,9 +20,9 @@ from starlette.types import Message, Scope
 
 from mtformer.config.languages import language_name
 from mtformer.data.filters.language import LETTERS, probabilities, words_of
-from mtformer.decoding.html import Fragment
-from mtformer.decoding.inputs import one_line
-from mtformer.decoding.translation import Translation
+from mtformer.decoding.lines.inputs import one_line
+from mtformer.decoding.lines.translation import Translation
+from mtformer.documents.html import Fragment
 from mtformer.files import parse_json
 
 BODY_SECONDS = 30

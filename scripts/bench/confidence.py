@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import fmean
 
 from mtformer.data.corpus.readers import read_lines
-from mtformer.decoding.confidence import GOOD_CHRF, fit
-from mtformer.decoding.translation import Translation
+from mtformer.decoding.lines.confidence import GOOD_CHRF, fit
+from mtformer.decoding.lines.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.evaluation.scores import sentence_chrf
 

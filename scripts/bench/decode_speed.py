@@ -36,14 +36,14 @@ from torch import Tensor
 
 from mtformer.config.loading import dump_config
 from mtformer.config.schema import Config, DecodingConfig
-from mtformer.decoding import engine as engines
-from mtformer.decoding.beam import beam_search
-from mtformer.decoding.ctranslate2_model import to_spec
-from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.inputs import Segment
-from mtformer.decoding.rules import LengthBounds
-from mtformer.decoding.sampling import generate
-from mtformer.decoding.search import Hypothesis
+from mtformer.decoding.ctranslate2.conversion import to_spec
+from mtformer.decoding.search import engine as engines
+from mtformer.decoding.search.beam import beam_search
+from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.inference import InferenceModel
+from mtformer.decoding.search.rules import LengthBounds
+from mtformer.decoding.search.sampling import generate
+from mtformer.decoding.search.segments import Segment
 from mtformer.decoding.translator import Translator
 from mtformer.device import DTYPES, set_up_memory
 from mtformer.export.bundle import export

@@ -13,7 +13,7 @@ import time
 
 from mtformer.config.schema import EvaluationConfig
 from mtformer.data.corpus.readers import read_lines
-from mtformer.decoding.translation import Translation
+from mtformer.decoding.lines.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.evaluation.scores import for_language, score
 

@@ -11,8 +11,8 @@ import pytest
 from program import invoke
 from typer.testing import Result
 
-from mtformer.decoding.confidence import GOOD_CHRF, Calibration, Logistic, features, fit, load_calibration
-from mtformer.decoding.translation import LOW_CONFIDENCE, NUMBERS, Translation, join
+from mtformer.decoding.lines.confidence import GOOD_CHRF, Calibration, Logistic, features, fit, load_calibration
+from mtformer.decoding.lines.translation import LOW_CONFIDENCE, NUMBERS, Translation, join
 from mtformer.errors import DataError
 from mtformer.run_dir import RunDir
 

@@ -16,8 +16,8 @@ from typer.testing import Result
 from mtformer.config.data import DataConfig
 from mtformer.config.loading import load_config
 from mtformer.data.corpus import sources
-from mtformer.decoding.confidence import Calibration
-from mtformer.decoding.translation import REPETITION, Translation
+from mtformer.decoding.lines.confidence import Calibration
+from mtformer.decoding.lines.translation import REPETITION, Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.evaluation.scores import sentence_chrf

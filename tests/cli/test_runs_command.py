@@ -12,7 +12,8 @@ import pytest
 from program import invoke
 
 from mtformer.cli.runs import table
-from mtformer.experiment.runs import RunRow, differing_keys, format_duration
+from mtformer.experiment.runs import RunRow, differing_keys
+from mtformer.formatting import format_duration
 
 
 @pytest.fixture

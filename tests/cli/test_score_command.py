@@ -9,7 +9,7 @@ import pytest
 from program import invoke
 from typer.testing import Result
 
-from mtformer.decoding.translation import Scored
+from mtformer.decoding.lines.translation import Scored
 from mtformer.decoding.translator import Translator
 
 

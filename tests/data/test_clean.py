@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtformer import workers
+from mtformer.cluster import workers
 from mtformer.config.data import FilterConfig
 from mtformer.data.check import clean as cleaning
 from mtformer.data.corpus.readers import Faults, RawRecords
@@ -153,7 +153,7 @@ def test_several_processes_write_the_same_files(
 def test_no_processes_are_started_for_a_small_corpus(
     mixed: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mtformer.workers.Workers._submit", None)
+    monkeypatch.setattr("mtformer.cluster.workers.Workers._submit", None)
     assert clean(mixed, tmp_path / "out", num_workers=2).read == len(mixed)
 
 

@@ -19,7 +19,7 @@ import pytest
 from filelock import FileLock
 from pydantic import create_model
 
-from mtformer import workers
+from mtformer.cluster import workers
 from mtformer.config.data import DataConfig, FilterConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.schema import TokenizerConfig
 from mtformer.config.section import Key

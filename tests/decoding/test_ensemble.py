@@ -5,8 +5,8 @@ import pytest
 import torch
 from toy import Limits, ToyModel, assert_same, batch, beam_search, greedy, random_ids, sentences, tiny_model
 
-from mtformer.decoding.engine import Engine
-from mtformer.decoding.inference import mean_log_probs
+from mtformer.decoding.search.engine import Engine
+from mtformer.decoding.search.inference import mean_log_probs
 from mtformer.text.tokenizer import EOS
 
 LIMITS = Limits(max_length_ratio=1.0)

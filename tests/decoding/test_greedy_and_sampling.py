@@ -10,8 +10,8 @@ import pytest
 import torch
 from toy import Limits, ToyModel, assert_same, batch, greedy, sample, sentences, up_to
 
-from mtformer.decoding.sampling import draw_tokens
-from mtformer.decoding.search import Hypothesis
+from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.sampling import draw_tokens
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import random_lines
 
-from mtformer.decoding.html import Fragment, translate_html
-from mtformer.decoding.translation import REPAIRED, Attention, Translation
+from mtformer.decoding.lines.translation import REPAIRED, Attention, Translation
 from mtformer.decoding.translator import Translator
+from mtformer.documents.html import Fragment, translate_html
 from mtformer.run_dir import RunDir
 
 VOID = ("br", "img", "wbr")

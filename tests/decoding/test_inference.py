@@ -6,8 +6,8 @@ import pytest
 import torch
 from toy import Limits, batch, beam_search, greedy, random_ids, tiny_transformer
 
-from mtformer.decoding.inference import InferenceModel, PackedLinear
-from mtformer.decoding.search import top_candidates
+from mtformer.decoding.search.candidates import top_candidates
+from mtformer.decoding.search.inference import InferenceModel, PackedLinear
 from mtformer.model.ops import Linear
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import BOS, EOS, PAD

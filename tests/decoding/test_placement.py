@@ -7,8 +7,8 @@ import pytest
 from toy import tiny_transformer
 
 from mtformer.config.schema import DecodingConfig, TokenizerConfig
-from mtformer.decoding.inputs import Segment
-from mtformer.decoding.translation import Translation
+from mtformer.decoding.lines.translation import Translation
+from mtformer.decoding.search.segments import Segment
 from mtformer.decoding.translator import Translator
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer

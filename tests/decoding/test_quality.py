@@ -8,10 +8,10 @@ import pytest
 from sacrebleu.metrics.chrf import CHRF
 from toy import random_lines
 
-from mtformer.decoding import translation as flag
-from mtformer.decoding.postprocessing import expected_utilities, is_looping, search_flags, text_flags
-from mtformer.decoding.search import Hypothesis
-from mtformer.decoding.translation import MEANINGS
+from mtformer.decoding.lines import translation as flag
+from mtformer.decoding.lines.postprocessing import expected_utilities, is_looping, search_flags, text_flags
+from mtformer.decoding.lines.translation import MEANINGS
+from mtformer.decoding.search.candidates import Hypothesis
 
 
 @pytest.mark.parametrize(

@@ -22,17 +22,13 @@ from toy import (
 
 from mtformer.config.data import DataConfig
 from mtformer.config.schema import DecodingConfig, TokenizerConfig
-from mtformer.decoding import postprocessing
-from mtformer.decoding.constraints import (
-    Phrase,
-    RequiredPhrases,
-    missing,
-    num_met,
-)
-from mtformer.decoding.inputs import Line, Segment, _phrase_ids, check_inputs, make_segments, required_terms
-from mtformer.decoding.rules import Rule, Step
-from mtformer.decoding.search import Hypothesis
-from mtformer.decoding.translation import LOST_ADDRESS, NUMBERS, REPETITION, Translation, flag_phrases
+from mtformer.decoding.lines import postprocessing
+from mtformer.decoding.lines.inputs import Line, _phrase_ids, check_inputs, make_segments, required_terms
+from mtformer.decoding.lines.translation import LOST_ADDRESS, NUMBERS, REPETITION, Translation, flag_phrases
+from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.constraints import RequiredPhrases, missing, num_met
+from mtformer.decoding.search.rules import Rule, Step
+from mtformer.decoding.search.segments import Phrase, Segment
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.run_dir import RunDir

@@ -22,8 +22,8 @@ from toy import (
     up_to,
 )
 
-from mtformer.decoding.rules import Rule, penalize_repetition
-from mtformer.decoding.search import Hypothesis
+from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.rules import Rule, penalize_repetition
 from mtformer.text.tokenizer import EOS, UNK
 
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]

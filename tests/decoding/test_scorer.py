@@ -4,8 +4,8 @@ import pytest
 import torch
 from toy import Limits, batch, beam_search, greedy, random_ids, tiny_model
 
-from mtformer.decoding import engine
-from mtformer.decoding.engine import Engine
+from mtformer.decoding.search import engine
+from mtformer.decoding.search.engine import Engine
 from mtformer.text.tokenizer import EOS
 
 LIMITS = Limits(max_length_ratio=1.0)

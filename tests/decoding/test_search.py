@@ -23,10 +23,10 @@ from toy import (
 )
 
 from mtformer.config.schema import DecodingConfig, ModelConfig, Stopping
-from mtformer.decoding.engine import Engine, plan_batches
-from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.rules import Rule, penalize_repetition
-from mtformer.decoding.search import top_candidates
+from mtformer.decoding.search.candidates import top_candidates
+from mtformer.decoding.search.engine import Engine, plan_batches
+from mtformer.decoding.search.inference import InferenceModel
+from mtformer.decoding.search.rules import Rule, penalize_repetition
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import EOS
 

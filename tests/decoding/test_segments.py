@@ -12,9 +12,9 @@ import pytest
 from toy import WORDS, random_lines
 
 from mtformer.config.schema import TokenizerConfig
-from mtformer.decoding.inputs import check_inputs, without_case
-from mtformer.decoding.sentences import join_lines, split_line
-from mtformer.decoding.translation import Translation, flag_phrases
+from mtformer.decoding.lines.inputs import check_inputs, without_case
+from mtformer.decoding.lines.sentences import join_lines, split_line
+from mtformer.decoding.lines.translation import Translation, flag_phrases
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.run_dir import RunDir

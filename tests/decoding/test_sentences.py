@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from mtformer.decoding.sentences import join_lines, split_line, split_sentences
+from mtformer.decoding.lines.sentences import join_lines, split_line, split_sentences
 
 
 def words(texts: Sequence[str]) -> list[int]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mtformer.decoding.translation import (
+from mtformer.decoding.lines.translation import (
     Attention,
     Translation,
     join,

@@ -10,8 +10,8 @@ import torch
 from toy import random_lines
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding import engine as module
-from mtformer.decoding.translation import Translation
+from mtformer.decoding.lines.translation import Translation
+from mtformer.decoding.search import engine as module
 from mtformer.decoding.translator import Translator, override
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.files import write_checksums

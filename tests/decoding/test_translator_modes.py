@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from toy import random_lines
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.engine import Batches, Engine, NBests
-from mtformer.decoding.postprocessing import agreement, expected_utilities
-from mtformer.decoding.search import Hypothesis
+from mtformer.decoding.lines.postprocessing import agreement, expected_utilities
+from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.engine import Batches, Engine, NBests
 from mtformer.decoding.translator import Translation, Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
 from mtformer.files import write_checksums

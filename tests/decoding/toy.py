@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig, ModelConfig
-from mtformer.decoding import beam
-from mtformer.decoding.beam import Chooser, best_candidates
-from mtformer.decoding.inference import InferenceModel, pad
-from mtformer.decoding.rules import LengthBounds, Rule, Step, exclude_repeated_ngrams, force_prefixes
-from mtformer.decoding.sampling import generate
-from mtformer.decoding.search import Hypothesis
+from mtformer.decoding.search import beam
+from mtformer.decoding.search.beam import Chooser, best_candidates
+from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.inference import InferenceModel, pad
+from mtformer.decoding.search.rules import LengthBounds, Rule, Step, exclude_repeated_ngrams, force_prefixes
+from mtformer.decoding.search.sampling import generate
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import BOS, EOS, PAD
 

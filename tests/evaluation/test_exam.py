@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mtformer.decoding.postprocessing import is_looping
-from mtformer.decoding.translation import REPETITION, Attention, Translation
+from mtformer.decoding.lines.postprocessing import is_looping
+from mtformer.decoding.lines.translation import REPETITION, Attention, Translation
 from mtformer.errors import ConfigError, DataError
 from mtformer.evaluation.card import EvalSet
 from mtformer.evaluation.exam import (

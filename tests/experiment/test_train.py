@@ -17,7 +17,7 @@ import torch
 from small_experiment import make_config, train, write_corpus
 
 from mtformer.config.schema import Config, EvaluationConfig
-from mtformer.decoding.postprocessing import Postprocessor
+from mtformer.decoding.lines.postprocessing import Postprocessor
 from mtformer.decoding.translator import Translator, from_data_report
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError

@@ -10,7 +10,7 @@ import torch
 from small import Make, config_of, random_lines, train_tokenizer, write_bundle
 from torch import nn
 
-from mtformer.decoding.inference import pad
+from mtformer.decoding.search.inference import pad
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair

@@ -21,12 +21,12 @@ from typer.testing import CliRunner, Result
 
 from mtformer.cli.app import app
 from mtformer.config.schema import DecodingConfig, ModelConfig
-from mtformer.decoding.ctranslate2_engine import CTranslate2Engine, _Search
-from mtformer.decoding.ctranslate2_model import to_spec
-from mtformer.decoding.engine import Engine
-from mtformer.decoding.inputs import Segment
-from mtformer.decoding.search import Hypothesis
-from mtformer.decoding.translation import Translation
+from mtformer.decoding.ctranslate2.conversion import to_spec
+from mtformer.decoding.ctranslate2.engine import CTranslate2Engine, _Search
+from mtformer.decoding.lines.translation import Translation
+from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.engine import Engine
+from mtformer.decoding.search.segments import Segment
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError, DeviceError
 from mtformer.export import bundle as module

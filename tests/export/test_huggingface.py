@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from mtformer.cli.app import app
 from mtformer.config.loading import dump_config, load_config
-from mtformer.decoding.inference import pad
+from mtformer.decoding.search.inference import pad
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError
 from mtformer.export import bundle, huggingface

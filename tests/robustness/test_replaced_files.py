@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from mtformer import weights as reading
 from mtformer.config.loading import load_config
 from mtformer.decoding import translator as translating
-from mtformer.decoding.ctranslate2_model import cached_model
+from mtformer.decoding.ctranslate2.conversion import cached_model
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, MtformerError
 from mtformer.evaluation.card import EvalSet

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from mtformer.config.loading import dump_config
 from mtformer.config.schema import Config
-from mtformer.decoding.translation import Translation
+from mtformer.decoding.lines.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer

@@ -7,7 +7,7 @@ from concurrent.futures import wait
 import pytest
 from served import alone, recorded, some_lines
 
-from mtformer.decoding.translation import Translation
+from mtformer.decoding.lines.translation import Translation
 from mtformer.decoding.translator import Translator, override
 from mtformer.serving.batcher import MAX_CHARACTERS, Batcher, ClosedError, Job
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mtformer.decoding.translation import Attention, Translation
+from mtformer.decoding.lines.translation import Attention, Translation
 from mtformer.decoding.translator import Translator
 from mtformer.serving.page import line_values
 

@@ -15,7 +15,7 @@ from contrast import check_contrast
 from playwright.sync_api import Browser, Page, expect
 from served import alone, serving
 
-from mtformer.decoding.translation import Attention, Translation
+from mtformer.decoding.lines.translation import Attention, Translation
 from mtformer.decoding.translator import Translator
 
 HOSTILE = "</script><img src=x onerror=alert(1)><b>bold</b>"

@@ -8,11 +8,11 @@ from torch import Tensor
 from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.beam import beam_search
-from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.rules import LengthBounds
-from mtformer.decoding.sampling import generate
-from mtformer.decoding.search import Hypothesis
+from mtformer.decoding.search.beam import beam_search
+from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.inference import InferenceModel
+from mtformer.decoding.search.rules import LengthBounds
+from mtformer.decoding.search.sampling import generate
 from mtformer.model.transformer import Transformer
 
 DEVICE = torch.device("cuda")

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig, ModelConfig, TrainingConfig
 from mtformer.data.batching.batches import Batch
-from mtformer.decoding.engine import Engine, Segment
-from mtformer.decoding.inference import InferenceModel
+from mtformer.decoding.search.engine import Engine
+from mtformer.decoding.search.inference import InferenceModel
+from mtformer.decoding.search.segments import Segment
 from mtformer.model import ops, transformer
 from mtformer.model.transformer import Transformer
 from mtformer.training.metrics import Window

@@ -16,6 +16,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
+from mtformer.cluster.workers import Workers
 from mtformer.config.data import DataConfig, FilterConfig, Source
 from mtformer.config.languages import WITHOUT_SPACES, base_code
 from mtformer.config.schema import TokenizerConfig
@@ -31,7 +32,6 @@ from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, TokenCounts
 from mtformer.errors import log
 from mtformer.text.normalization import Normalizer, excerpt, shown
 from mtformer.text.tokenizer import TokenizerPair
-from mtformer.workers import Workers
 
 NUM_SAMPLED = 20  # number of random pairs kept per reason for removal
 TEXT_LENGTH = 300  # maximum number of characters per line of an example

@@ -14,6 +14,7 @@ from typing import IO
 
 import numpy as np
 
+from mtformer.cluster.workers import Workers
 from mtformer.data.corpus.readers import Faults, RawRecords, create_bytes
 from mtformer.data.data_report import Columns, DataReport
 from mtformer.data.filters.duplicates import Keys, SeenKeys
@@ -21,7 +22,6 @@ from mtformer.data.filters.filters import DUPLICATE, INVALID, KEPT, REASONS, Cod
 from mtformer.data.store.pipeline import Pipeline, TokenCounts, take
 from mtformer.errors import DataError, explain_write_errors
 from mtformer.files import atomic_folder, write_json
-from mtformer.workers import Workers
 
 
 def clean(

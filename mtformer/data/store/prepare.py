@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from filelock import Timeout
 
+from mtformer.cluster.workers import WorkerEndedError, Workers
 from mtformer.config.data import DataConfig, FilterConfig, HubDataset, Source
 from mtformer.config.section import key_of
 from mtformer.data.corpus import sources as corpus
@@ -52,7 +53,6 @@ from mtformer.files import (
     write_text,
 )
 from mtformer.text.tokenizer import TokenizerPair
-from mtformer.workers import WorkerEndedError, Workers
 
 PREPARATION = 9  # part of the fingerprint; increased when a code change alters prepared corpora
 SHARD_PAIRS = 200 * BLOCK_PAIRS

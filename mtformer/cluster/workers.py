@@ -13,8 +13,8 @@ from itertools import islice
 from multiprocessing import get_context, parent_process
 from typing import Any, Generic, TypeVar
 
+from mtformer.cluster.ray_tasks import RayTasks, connect
 from mtformer.errors import DataError, log
-from mtformer.ray_tasks import RayTasks, connect
 
 ITEMS_ALONE = 4  # number of items that the main process computes before it starts worker processes, which takes seconds
 Item = TypeVar("Item")

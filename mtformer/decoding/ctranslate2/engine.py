@@ -1,4 +1,4 @@
-"""Decoding backend that runs models converted by `mtformer.decoding.ctranslate2_model` in CTranslate2.
+"""Decoding backend that runs models converted by `mtformer.decoding.ctranslate2.conversion` in CTranslate2.
 
 B sentences, S source length, T target length.
 """
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.engine import MAX_WORKERS, Batches, Engine, NBests
-from mtformer.decoding.inputs import Segment
-from mtformer.decoding.rules import LengthBounds
-from mtformer.decoding.search import Hypothesis, to_hypothesis
+from mtformer.decoding.search.candidates import Hypothesis, to_hypothesis
+from mtformer.decoding.search.engine import MAX_WORKERS, Batches, Engine, NBests
+from mtformer.decoding.search.rules import LengthBounds
+from mtformer.decoding.search.segments import Segment
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.files import CHECKSUMS, read_meta, unchanged, verify
 from mtformer.run_dir import CT2_VOCABULARY_MAP, CT2_WEIGHTS

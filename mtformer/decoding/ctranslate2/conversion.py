@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mtformer import __version__
 from mtformer.config.schema import ModelConfig
 from mtformer.data.store.cache import CTRANSLATE2, delete_unused, entries, make_lock
-from mtformer.decoding.ctranslate2_engine import import_ctranslate2
-from mtformer.decoding.inference import alignment_layer
+from mtformer.decoding.ctranslate2.engine import import_ctranslate2
+from mtformer.decoding.search.inference import alignment_layer
 from mtformer.errors import CheckpointError, ConfigError, log
 from mtformer.files import (
     CHECKSUMS,
@@ -34,6 +33,7 @@ from mtformer.model.ops import NORM_EPS, LayerNorm, Linear
 from mtformer.model.positions import SINUSOID_BASE
 from mtformer.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
 from mtformer.text.tokenizer import BOS, EOS, UNK, TokenizerPair
+from mtformer.version import __version__
 from mtformer.weights import load_weights
 
 # Names in `ctranslate2.specs.Activation`. Its GELU is exact (computed with erf), like ours.

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
 from mtformer.data.filters.numbers import numbers_differ
-from mtformer.decoding import translation as flag
-from mtformer.decoding.engine import Engine, NBests
-from mtformer.decoding.inputs import Segment, one_line
-from mtformer.decoding.search import Hypothesis
-from mtformer.decoding.sentences import UNSPACED, split_sentences
-from mtformer.decoding.translation import Attention, Translation
+from mtformer.decoding.lines import translation as flag
+from mtformer.decoding.lines.inputs import one_line
+from mtformer.decoding.lines.sentences import UNSPACED, split_sentences
+from mtformer.decoding.lines.translation import Attention, Translation
+from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.engine import Engine, NBests
+from mtformer.decoding.search.segments import Segment
 from mtformer.text.tokenizer import SPACE, UNK, TokenizerPair
 
 END = "</s>"

@@ -9,8 +9,8 @@ punctuation. A phrase that the model considers likely there, as in `Er schläft 
 import math
 from collections.abc import Sequence
 
-from mtformer.decoding.constraints import Phrase
-from mtformer.decoding.translation import Translation, has_phrase
+from mtformer.decoding.lines.translation import Translation, has_phrase
+from mtformer.decoding.search.segments import Phrase
 
 UNLIKELY = math.log(0.01)
 """Log-probability below which the model would not have continued in this way. In translations by the demo model with

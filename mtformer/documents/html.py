@@ -19,9 +19,9 @@ from bs4.element import Declaration, Doctype, NavigableString, PageElement, Pref
 from bs4.exceptions import ParserRejectedMarkup
 from bs4.formatter import HTMLFormatter
 
-from mtformer.decoding.inputs import check_lines
-from mtformer.decoding.sentences import UNSPACED
-from mtformer.decoding.translation import REPAIRED, Attention, Translation, join_n_best
+from mtformer.decoding.lines.inputs import check_lines
+from mtformer.decoding.lines.sentences import UNSPACED
+from mtformer.decoding.lines.translation import REPAIRED, Attention, Translation, join_n_best
 from mtformer.decoding.translator import Translator
 from mtformer.text.tokenizer import SPACE
 

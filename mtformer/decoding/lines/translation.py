@@ -16,7 +16,7 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
-from mtformer.decoding.sentences import join_lines, needs_space
+from mtformer.decoding.lines.sentences import join_lines, needs_space
 from mtformer.text.tokenizer import BYTE_PIECE, SPACE
 from mtformer.text.words import whole_words
 

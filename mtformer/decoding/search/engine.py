@@ -14,13 +14,19 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.beam import beam_search, best_candidates
-from mtformer.decoding.constraints import RequiredPhrases
-from mtformer.decoding.inference import InferenceModel, alignment_layer, mean_log_probs, pad
-from mtformer.decoding.inputs import Segment
-from mtformer.decoding.rules import LengthBounds, Rule, exclude_repeated_ngrams, force_prefixes, penalize_repetition
-from mtformer.decoding.sampling import generate
-from mtformer.decoding.search import Hypothesis
+from mtformer.decoding.search.beam import beam_search, best_candidates
+from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.constraints import RequiredPhrases
+from mtformer.decoding.search.inference import InferenceModel, alignment_layer, mean_log_probs, pad
+from mtformer.decoding.search.rules import (
+    LengthBounds,
+    Rule,
+    exclude_repeated_ngrams,
+    force_prefixes,
+    penalize_repetition,
+)
+from mtformer.decoding.search.sampling import generate
+from mtformer.decoding.search.segments import Segment
 from mtformer.device import is_out_of_memory
 from mtformer.errors import ConfigError, DeviceError, log
 from mtformer.model.attention import record_weights

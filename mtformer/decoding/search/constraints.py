@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from mtformer.decoding.beam import best_candidates
-from mtformer.decoding.rules import Step
-from mtformer.decoding.search import Candidates
+from mtformer.decoding.search.beam import best_candidates
+from mtformer.decoding.search.candidates import Candidates
+from mtformer.decoding.search.rules import Step
+from mtformer.decoding.search.segments import Phrase
 from mtformer.text.tokenizer import EOS, PAD
-
-Phrase = tuple[int, ...]
 
 
 class Continuation(NamedTuple):

@@ -13,7 +13,7 @@ from statistics import pstdev
 import torch
 from pydantic import BaseModel
 
-from mtformer.decoding.translation import LOW_CONFIDENCE, Translation
+from mtformer.decoding.lines.translation import LOW_CONFIDENCE, Translation
 from mtformer.errors import CheckpointError, DataError, log
 from mtformer.files import read_json, sealed, unsealed, write_json
 from mtformer.text.words import is_blank

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig, Stopping
-from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.rules import LengthBounds, Rule, Step, next_step
-from mtformer.decoding.search import Candidates, Hypothesis, sentences_to_keep, to_hypotheses, top_candidates
+from mtformer.decoding.search.candidates import Candidates, Hypothesis, sentences_to_keep, to_hypotheses, top_candidates
+from mtformer.decoding.search.inference import InferenceModel
+from mtformer.decoding.search.rules import LengthBounds, Rule, Step, next_step
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 Chooser = Callable[[Step, Tensor, int], Candidates]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mtformer.decoding.search import Correction
+from mtformer.decoding.search.candidates import Correction
 from mtformer.device import DTYPES, set_up_kernels
 from mtformer.model.cache import DecoderCache
 from mtformer.model.ops import Linear

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import regex
 
-from mtformer.decoding.constraints import Phrase
-from mtformer.decoding.sentences import split_line, split_sentences
+from mtformer.decoding.lines.sentences import split_line, split_sentences
+from mtformer.decoding.search.segments import Phrase, Segment
 from mtformer.errors import DataError
 from mtformer.text.case import case_of
 from mtformer.text.tokenizer import EOS, UNK, Tokenizer, TokenizerPair
@@ -39,24 +39,6 @@ class Line:
     """Phrases that its translation must contain, as normalized by the tokenizer."""
     required_ids: list[Phrase]
     """Ids of those phrases that have no unknown pieces; the search supports only these."""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Unit of search: a line, or a part of a line that was split."""
-
-    source: Sequence[int]
-    """Source ids, ending with eos."""
-    line: int = 0
-    """Number of its line in the user's input, which determines the seed of its samples."""
-    prefix: Sequence[int] = ()
-    """Ids of the required beginning of its translation."""
-    prefix_pieces: Sequence[str] = ()
-    required: Sequence[Phrase] = ()
-    """Ids of phrases that its translation must contain."""
-    text: str = ""
-    continues_word: bool = False
-    """True if no space separates it from the previous segment."""
 
 
 def required_terms(glossary: Sequence[tuple[str, str]], text: str) -> list[str]:

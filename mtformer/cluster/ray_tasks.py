@@ -16,8 +16,8 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from functools import lru_cache, partial
 from typing import Any
 
-from mtformer import __version__
 from mtformer.errors import ConfigError, DataError, MtformerError, log, require_extra
+from mtformer.version import __version__
 
 CONNECT_SECONDS = 10
 LOCAL = "ray"
@@ -120,7 +120,7 @@ def _make_task() -> Callable[[bytes, bytes, str, str], tuple[str, Any]]:
         node = f"node {socket.gethostname()}"
         try:
             import mtformer
-            from mtformer.ray_tasks import compute
+            from mtformer.cluster.ray_tasks import compute
         except ImportError:
             return f"{node}: mtformer {version} is not installed; install it on all nodes", None
         if mtformer.__version__ != version:

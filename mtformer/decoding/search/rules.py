@@ -1,7 +1,7 @@
 """Rules applied to the log-probabilities of each search step: lengths, repetition and prefixes.
 
 A rule depends only on the tokens so far, so it needs no update when beams are reordered or finished sentences removed.
-For required phrases see `mtformer.decoding.constraints`.
+For required phrases see `mtformer.decoding.search.constraints`.
 
 B sentences, U of them not finished, R beams each, V vocabulary, t tokens so far, N = U x R rows, X selected tokens.
 """
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.inference import InferenceModel, mean_log_probs
-from mtformer.decoding.search import Correction
+from mtformer.decoding.search.candidates import Correction
+from mtformer.decoding.search.inference import InferenceModel, mean_log_probs
 from mtformer.model.cache import DecoderCache
 from mtformer.text.tokenizer import BOS, EOS, PAD
 

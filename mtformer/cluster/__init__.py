@@ -1,0 +1,1 @@
+"""Tasks in processes of this machine, or on a cluster."""

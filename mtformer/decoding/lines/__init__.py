@@ -1,0 +1,1 @@
+"""Lines of text before and after the search: checking, splitting, choosing and joining translations."""

@@ -1,0 +1,1 @@
+"""Search for translations: beam search, greedy search, sampling, and the model that they run."""
