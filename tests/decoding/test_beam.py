@@ -103,7 +103,7 @@ def test_removing_finished_sentences_saves_work_and_keeps_results(monkeypatch: p
     leaving, staying = ToyModel(), ToyModel()
     expected = beam_search(leaving, *src, 3, 1.0, Limits()), greedy(leaving, *src, Limits())
     for module in ("beam", "sampling"):
-        monkeypatch.setattr(f"mtformer.decoding.{module}.sentences_to_keep", lambda done_B, position: None)
+        monkeypatch.setattr(f"mtformer.decoding.search.{module}.sentences_to_keep", lambda done_B, position: None)
     found = beam_search(staying, *src, 3, 1.0, Limits()), greedy(staying, *src, Limits())
     assert found == expected
     assert leaving.num_rows < staying.num_rows / 2
