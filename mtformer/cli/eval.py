@@ -96,7 +96,7 @@ def calibrate_on_dev(run: RunDir, translator: "Translator") -> None:
 def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", output: Path | None = None) -> None:
     """Translate and score each test set, save the results, and print a table of the scores to stdout."""
     from mtformer.decoding.weights import is_default
-    from mtformer.evaluation.card import differences, read_card
+    from mtformer.evaluation.card import read_card, score_differences
     from mtformer.evaluation.evaluate import evaluate as evaluate_one
 
     opened = RunDir.open(run)
@@ -115,7 +115,7 @@ def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", ou
             earlier = read_card(folder)
         with tqdm(total=len(one.sources), desc=printable(one.name), unit="line", disable=None, leave=False) as bar:
             cards[folder] = evaluate_one(translator, one, config.evaluation, folder, progress=bar.update)
-        if earlier is not None and (changed := differences(earlier, cards[folder])):
+        if earlier is not None and (changed := score_differences(earlier, cards[folder])):
             log.warning("%s: replaced scores with other settings (%s)", folder, "; ".join(changed))
     rows = [["test set", "lines", *(score.label for score in next(iter(cards.values())).scores)]]
     rows += [

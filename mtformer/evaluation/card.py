@@ -28,7 +28,6 @@ from mtformer.errors import DataError, log
 from mtformer.evaluation.scores import Score
 from mtformer.files import (
     FORMAT,
-    file_sha256,
     parse_json,
     read_bytes,
     require_format,
@@ -83,65 +82,93 @@ class ScoreCard(BaseModel, frozen=True, extra="forbid", strict=True):
 
 @dataclass(frozen=True)
 class EvalSet:
-    """A test set; `references` contains one list of lines per reference."""
+    """A test set."""
 
     name: str
     sources: list[str]
     references: list[list[str]]
+    """One list of lines per reference."""
     tgt_lang: str | None = None
     """None: the translator's target language; BLEU uses 13a unless the config sets a tokenizer."""
     src_lang: str | None = None
 
 
-def write_card(
-    folder: Path,
-    test: EvalSet,
-    hypotheses: Sequence[str],
-    scores: Sequence[Score],
-    evaluation: EvaluationConfig,
-    translator: Translator,
-    seconds: float,
-    weight_hashes: Sequence[str] | None = None,
-) -> ScoreCard:
-    """Write the sources, hypotheses and references, and then the score card, to `folder`.
+@dataclass(frozen=True)
+class ScoredTranslations:
+    """The translations of a test set and their scores."""
 
-    `hypotheses` are what `translator` produced in `seconds`, and `evaluation` has the settings of the metrics.
-    `weight_hashes` has the SHA-256 of its weight files when they were loaded; None: it is computed now.
+    hypotheses: Sequence[str]
+    scores: Sequence[Score]
+    evaluation: EvaluationConfig
+    """Settings of the metrics."""
+    seconds: float
+    """Translation time."""
+
+
+def write_card(folder: Path, test: EvalSet, result: ScoredTranslations, translator: Translator) -> ScoreCard:
+    """Write the sources, hypotheses and references, and then the score card.
+
+    Args:
+        folder: the folder of this test set in the run directory.
+        test: the test set.
+        result: what `translator` produced for it.
+        translator: its settings, weights and tokenizers are recorded in the card.
     """
-    if weight_hashes is None:
-        weight_hashes = [file_sha256(path) for path in translator.weights]
-    texts = {SOURCES: test.sources, HYPOTHESES: hypotheses}
-    texts |= {references_name(number): lines for number, lines in enumerate(test.references)}
-    hashes = []
-    for file, lines in texts.items():
-        write_text(folder / file, text := "".join(f"{line}\n" for line in lines))
-        hashes.append(hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest())
-    sources, hypotheses_hash, *references = hashes
-    tokenizers = {one.name: one.sha256 for one in (translator.tokenizers.src, translator.tokenizers.tgt)}
-    packages = {package: version(package) for package in ("torch", "sentencepiece", "sacrebleu")}
+    device = translator.engine.device
     card = ScoreCard(
         name=test.name,
         src_lang=test.src_lang,
         tgt_lang=test.tgt_lang,
-        num_sentences=len(hypotheses),
-        scores=list(scores),
-        evaluation=evaluation,
+        num_sentences=len(result.hypotheses),
+        scores=list(result.scores),
+        evaluation=result.evaluation,
         decoding=translator.decoding.model_dump(exclude={"validation_beam_size"}),
-        checkpoints=[
-            HashedFile(file=str(path), sha256=sha256)
-            for path, sha256 in zip(translator.weights, weight_hashes, strict=True)
-        ],
-        tokenizers=[HashedFile(file=file, sha256=sha256) for file, sha256 in tokenizers.items()],
-        text=TextHashes(sources=sources, references=references, hypotheses=hypotheses_hash),
-        seconds=round(seconds, 2),
-        device=translator.engine.device,
+        checkpoints=_weights_of(translator),
+        tokenizers=_tokenizers_of(translator),
+        text=_write_texts(folder, test, result.hypotheses),
+        seconds=round(result.seconds, 2),
+        device=device,
         dtype=translator.engine.dtype,
-        hardware=describe_hardware(translator.engine.device),
+        hardware=describe_hardware(device),
         date=utc_now(),
-        versions={"mtformer": __version__, "python": platform.python_version(), **packages},
+        versions=_versions(),
     )
     write_json(folder / SCORES, sealed(card.model_dump()), indent=2)
     return card
+
+
+def _weights_of(translator: Translator) -> list[HashedFile]:
+    """Return the weight files with their hashes at the time when they were loaded."""
+    files = zip(translator.weights, translator.weight_hashes, strict=True)
+    return [HashedFile(file=str(path), sha256=sha256) for path, sha256 in files]
+
+
+def _tokenizers_of(translator: Translator) -> list[HashedFile]:
+    """Return the tokenizer files; a tokenizer that both languages share is listed once."""
+    sha256_of = {}
+    for tokenizer in (translator.tokenizers.src, translator.tokenizers.tgt):
+        sha256_of[tokenizer.name] = tokenizer.sha256
+    return [HashedFile(file=name, sha256=sha256) for name, sha256 in sha256_of.items()]
+
+
+def _write_texts(folder: Path, test: EvalSet, hypotheses: Sequence[str]) -> TextHashes:
+    """Write the texts of an evaluation, one file each, and return their hashes."""
+
+    def write(name: str, lines: Sequence[str]) -> str:
+        text = "".join(f"{line}\n" for line in lines)
+        write_text(folder / name, text)
+        return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
+
+    sources_hash = write(SOURCES, test.sources)
+    hypotheses_hash = write(HYPOTHESES, hypotheses)
+    reference_hashes = [write(references_name(number), lines) for number, lines in enumerate(test.references)]
+    return TextHashes(sources=sources_hash, references=reference_hashes, hypotheses=hypotheses_hash)
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of the packages that affect translations and scores."""
+    packages = {package: version(package) for package in ("torch", "sentencepiece", "sacrebleu")}
+    return {"mtformer": __version__, "python": platform.python_version(), **packages}
 
 
 def read_card(folder: Path) -> ScoreCard:
@@ -151,9 +178,9 @@ def read_card(folder: Path) -> ScoreCard:
     """
     path = folder / SCORES
     try:
-        value = parse_json(read_bytes(path))
-        values = {key: one for key, one in value.items() if key != "checksum"}
-        card = ScoreCard.model_validate_json(json.dumps(values))
+        contents = parse_json(read_bytes(path))
+        fields = {key: value for key, value in contents.items() if key != "checksum"}
+        card = ScoreCard.model_validate_json(json.dumps(fields))
     except FileNotFoundError as error:
         raise DataError(f"{path}: missing; `mtformer eval` writes it") from error
     except OSError as error:
@@ -162,12 +189,15 @@ def read_card(folder: Path) -> ScoreCard:
         first = error.errors()[0]
         if first["loc"] == ("format",):
             require_format(path, first["input"], DataError)
-        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+        key = ".".join(map(str, first["loc"]))
+        reason = f"{key}: {first['msg']}" if key else first["msg"]
         raise DataError(f"{path}: damaged ({reason}); {_rewrite_hint(folder)}") from error
     except (ValueError, AttributeError) as error:  # not JSON, or not an object
-        raise DataError(f"{path}: damaged ({' '.join(str(error).split()):.200}); {_rewrite_hint(folder)}") from error
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: damaged ({reason}); {_rewrite_hint(folder)}") from error
+
     try:
-        unsealed(value)
+        unsealed(contents)
     except ValueError as error:
         log.warning("%s: %s, so its scores may be wrong; %s", path, error, _rewrite_hint(folder))
     return card
@@ -175,64 +205,105 @@ def read_card(folder: Path) -> ScoreCard:
 
 def read_texts(folder: Path, card: ScoreCard) -> tuple[EvalSet, list[str]]:
     """Return the test set and the hypotheses; raise DataError if a file is missing or was changed after scoring."""
-    hashes = {SOURCES: card.text.sources, HYPOTHESES: card.text.hypotheses}
-    hashes |= {references_name(number): sha256 for number, sha256 in enumerate(card.text.references)}
-    texts = list[list[str]]()
-    for name, sha256 in hashes.items():
-        if not (folder / name).is_file():
-            raise DataError(f"{folder / name}: missing; {_rewrite_hint(folder)}")
-        data = (folder / name).read_bytes()
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise DataError(f"{folder / name}: changed since it was scored; {_rewrite_hint(folder)}")
-        texts.append(data.decode().split("\n")[:-1])
-    sources, hypotheses, *references = texts
+
+    def read(name: str, sha256: str) -> list[str]:
+        path = folder / name
+        if not path.is_file():
+            raise DataError(f"{path}: missing; {_rewrite_hint(folder)}")
+        contents = path.read_bytes()
+        if hashlib.sha256(contents).hexdigest() != sha256:
+            raise DataError(f"{path}: changed since it was scored; {_rewrite_hint(folder)}")
+        return contents.decode().split("\n")[:-1]  # the last line ends with a line break, too
+
+    sources = read(SOURCES, card.text.sources)
+    hypotheses = read(HYPOTHESES, card.text.hypotheses)
+    references = [read(references_name(number), sha256) for number, sha256 in enumerate(card.text.references)]
     return EvalSet(card.name, sources, references, card.tgt_lang, card.src_lang), hypotheses
 
 
-def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
+def score_differences(a: ScoreCard, b: ScoreCard) -> list[str]:
     """Return differences in text, signatures, decoding and precision that make the scores of two cards incomparable.
 
     The sacreBLEU version in a signature is ignored; `notes` reports it.
     """
-    found = []
+    messages = []
     if a.num_sentences != b.num_sentences:
-        found.append(f"{a.num_sentences:,} and {b.num_sentences:,} sentences")
-    found += [f"different {key}" for key in ("sources", "references") if getattr(a.text, key) != getattr(b.text, key)]
-    version, others = re.compile(r"\|version:[^|]*"), {score.name: score.signature for score in b.scores}
-    found += [
-        f"{score.label} with different signatures ({score.signature} and {others[score.name]})"
-        for score in a.scores
-        if score.name in others and version.sub("", score.signature) != version.sub("", others[score.name])
-    ]
-    found += [text for key, text in _decoding(a, b).items() if key_of(DecodingConfig, key).has_effect]
-    return [*found, f"precision {a.dtype} and {b.dtype}"] if a.dtype != b.dtype else found
+        messages.append(f"{a.num_sentences:,} and {b.num_sentences:,} sentences")
+    if a.text.sources != b.text.sources:
+        messages.append("different sources")
+    if a.text.references != b.text.references:
+        messages.append("different references")
+    messages += _different_signatures(a, b)
+    messages += [text for key, text in _different_settings(a, b).items() if key_of(DecodingConfig, key).has_effect]
+    if a.dtype != b.dtype:
+        messages.append(f"precision {a.dtype} and {b.dtype}")
+    return messages
 
 
 def notes(a: ScoreCard, b: ScoreCard) -> list[str]:
     """Return the remaining differences between two cards, which do not affect comparability."""
-    sides: list[tuple[str, str | None, str | None]] = [("device", a.device, b.device)]
-    sides += [(name, a.versions.get(name), b.versions.get(name)) for name in sorted({*a.versions, *b.versions})]
-    found = [f"{name} {before} and {after}" for name, before, after in sides if before != after]
-    return [*(text for key, text in _decoding(a, b).items() if not key_of(DecodingConfig, key).has_effect), *found]
+    settings = _different_settings(a, b)
+    messages = [text for key, text in settings.items() if not key_of(DecodingConfig, key).has_effect]
+    if a.device != b.device:
+        messages.append(f"device {a.device} and {b.device}")
+    for package in sorted(a.versions.keys() | b.versions.keys()):
+        version_a = a.versions.get(package)
+        version_b = b.versions.get(package)
+        if version_a != version_b:
+            messages.append(f"{package} {version_a} and {version_b}")
+    return messages
 
 
-def _decoding(a: ScoreCard, b: ScoreCard) -> dict[str, str]:
+def _different_signatures(a: ScoreCard, b: ScoreCard) -> list[str]:
+    """Return a message for each metric that two cards computed with different settings."""
+    signatures_b = {score.name: score.signature for score in b.scores}
+    messages = []
+    for score in a.scores:
+        signature_b = signatures_b.get(score.name, score.signature)
+        if _without_version(score.signature) != _without_version(signature_b):
+            messages.append(f"{score.label} with different signatures ({score.signature} and {signature_b})")
+    return messages
+
+
+def _without_version(signature: str) -> str:
+    """Return a signature without the version of sacreBLEU."""
+    return re.sub(r"\|version:[^|]*", "", signature)
+
+
+def _different_settings(a: ScoreCard, b: ScoreCard) -> dict[str, str]:
     """Return descriptions of the decoding settings that differ, by key."""
-    defaults = {key: field.default for key, field in DecodingConfig.model_fields.items()}  # old cards lack newer keys
-    values = {key: (a.decoding.get(key, default), b.decoding.get(key, default)) for key, default in defaults.items()}
-    return {key: f"decoding.{key} {one} and {other}" for key, (one, other) in values.items() if one != other}
+    descriptions = {}
+    for key, field in DecodingConfig.model_fields.items():
+        value_a = a.decoding.get(key, field.default)  # old cards lack newer keys
+        value_b = b.decoding.get(key, field.default)
+        if value_a != value_b:
+            descriptions[key] = f"decoding.{key} {value_a} and {value_b}"
+    return descriptions
 
 
 def describe_hardware(device: str) -> dict[str, Any]:
     """Return the CPU, the number of threads, and the GPU if the device is `cuda`."""
+    has_gpu = device == "cuda" and torch.cuda.is_available()
+    return {
+        "cpu": _cpu_name(),
+        "num_threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if has_gpu else None,
+    }
+
+
+def _cpu_name() -> str:
+    """Return the name of the processor, or of its architecture if the system does not know it."""
     information = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*:\s*(.+)", information.read_text()) if information.is_file() else None
-    cpu = found[1].strip() if found else platform.processor() or platform.machine()
-    gpu = torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else None
-    return {"cpu": cpu, "num_threads": torch.get_num_threads(), "gpu": gpu}
+    if information.is_file():
+        model_name = re.search(r"model name\s*:\s*(.+)", information.read_text())
+        if model_name is not None:
+            return model_name[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def _rewrite_hint(folder: Path) -> str:
     """Return the command that rewrites the card, for error messages."""
     run = folder.parent.parent
-    return f"`mtformer eval{f' {run}' if folder == RunDir(run).evaluation(folder.name) else ''}` rewrites it"
+    is_in_run = folder == RunDir(run).evaluation(folder.name)
+    command = f"mtformer eval {run}" if is_in_run else "mtformer eval"
+    return f"`{command}` rewrites it"

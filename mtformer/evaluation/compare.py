@@ -3,9 +3,11 @@
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mtformer.config.loading import config_diff
 from mtformer.evaluation import significance
@@ -13,7 +15,8 @@ from mtformer.evaluation.scores import METRICS, MetricName
 from mtformer.evaluation.significance import Counts, Estimate, Measure, PairedTests, estimate
 from mtformer.evaluation.systems import Material, System, distinguishes
 
-LENGTHS = (10, 20, 30, 40, 50, 60)  # source lengths at which a new bucket begins
+LENGTHS = (10, 20, 30, 40, 50, 60)
+"""Source lengths at which a new bucket begins."""
 LONG_WORDS = 20
 """Mean number of characters per word above which a language is assumed not to separate words with spaces."""
 
@@ -79,13 +82,15 @@ class SentenceRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison on one test set; `unit` is the unit of source lengths, and `buckets` is empty without sources."""
+    """Comparison on one test set."""
 
     name: str
     num_sentences: int
     metrics: list[MetricTable]
     unit: str
+    """Unit of source lengths: words or characters."""
     buckets: list[Bucket]
+    """Scores by source length; empty without sources."""
     sentences: list[SentenceRow]
     notes: list[str]
     ignored: list[str]
@@ -96,16 +101,36 @@ def compare(
 ) -> Comparison:
     """Compare systems on a test set; the first system is the baseline.
 
-    The result includes the `num_sentences` sentences with the largest differences. `progress` is called after each
-    metric of a system. Raise ConfigError if the BLEU tokenizer is not available, or sacreBLEU's seed is invalid.
+    Args:
+        systems: the systems, whose outputs `material` has.
+        material: the test set and the outputs.
+        num_sentences: number of sentences with the largest differences in the result.
+        progress: called after each metric of a system.
+
+    Raises:
+        ConfigError: if the BLEU tokenizer is not available, or sacreBLEU's seed is invalid.
     """
-    outputs = {run.path: material.outputs[run.path] for system in systems for run in system.runs}
-    name, references = material.name, material.references
-    measures = [Measure(metric, material.evaluation, outputs, references) for metric in METRICS]
-    unit, buckets = _by_length(systems, material.sources, measures) if material.sources is not None else ("words", [])
-    tables = [_table(systems, measure, progress) for measure in measures]
-    rows = _most_different(systems, material, measures[METRICS.index("chrf")], num_sentences)
-    return Comparison(name, len(references[0]), tables, unit, buckets, rows, material.notes, material.ignored)
+    outputs: dict[Path, list[str]] = {}
+    for system in systems:
+        outputs |= {run.path: material.outputs[run.path] for run in system.runs}
+    measures = [Measure(metric, material.evaluation, outputs, material.references) for metric in METRICS]
+
+    unit = "words"
+    buckets: list[Bucket] = []
+    if material.sources is not None:
+        unit, lengths = _source_lengths(material.sources)
+        buckets = _by_length(systems, lengths, measures)
+
+    return Comparison(
+        name=material.name,
+        num_sentences=len(material.references[0]),
+        metrics=[_table(systems, measure, progress) for measure in measures],
+        unit=unit,
+        buckets=buckets,
+        sentences=_most_different(systems, material, measures[METRICS.index("chrf")], num_sentences),
+        notes=material.notes,
+        ignored=material.ignored,
+    )
 
 
 def config_differences(systems: Sequence[System]) -> dict[str, list[Any]]:
@@ -127,9 +152,13 @@ def _table(systems: Sequence[System], measure: Measure, progress: Callable[[], o
     for system in systems:
         runs = [RunScore(run.name, run.seed, measure.score(measure.counts[run.path])) for run in system.runs]
         scores = [run.score for run in runs]
-        deviation = statistics.stdev(scores) if len(scores) > 1 else None
-        whole = estimate(measure, _pooled(system, measure))
-        row = SystemScore(system.name, runs, statistics.fmean(scores), deviation, whole)
+        row = SystemScore(
+            system=system.name,
+            runs=runs,
+            mean=statistics.fmean(scores),
+            deviation=statistics.stdev(scores) if len(scores) > 1 else None,
+            estimate=estimate(measure, _pooled(system, measure)),
+        )
         if rows:
             tests = significance.paired_tests(measure, _pooled(systems[0], measure), _pooled(system, measure))
             row = replace(row, difference=row.mean - rows[0].mean, tests=tests)
@@ -143,26 +172,39 @@ def _pooled(system: System, measure: Measure) -> Counts:
     return np.mean([measure.counts[run.path] for run in system.runs], axis=0)
 
 
-def _by_length(
-    systems: Sequence[System], sources: Sequence[str], measures: Sequence[Measure]
-) -> tuple[str, list[Bucket]]:
-    num_words, num_characters = sum(len(line.split()) for line in sources), sum(map(len, sources))
-    in_words = num_characters <= LONG_WORDS * num_words
-    lengths = np.array([len(line.split()) if in_words else len(line) for line in sources])
+def _source_lengths(sources: Sequence[str]) -> tuple[str, NDArray[np.int64]]:
+    """Return the unit of length, words or characters, and the length of each source in this unit."""
+    num_words = np.array([len(line.split()) for line in sources])
+    num_characters = np.array([len(line) for line in sources])
+    if num_characters.sum() <= LONG_WORDS * num_words.sum():
+        return "words", num_words
+    return "characters", num_characters
+
+
+def _by_length(systems: Sequence[System], lengths: NDArray[np.int64], measures: Sequence[Measure]) -> list[Bucket]:
+    """Return the scores of the systems in each bucket of source lengths that has sentences."""
     buckets = []
     for low, end in zip((0, *LENGTHS), (*LENGTHS, None), strict=True):
-        chosen = (lengths >= low) & (lengths < (end or lengths.max() + 1))
-        if not chosen.any():
+        is_chosen = lengths >= low
+        if end is not None:
+            is_chosen &= lengths < end
+        if not is_chosen.any():
             continue
-        scores = {
-            measure.name: [
-                statistics.fmean(measure.score(measure.counts[run.path][chosen]) for run in system.runs)
-                for system in systems
-            ]
-            for measure in measures
-        }
-        buckets.append(Bucket(low, end - 1 if end else None, int(chosen.sum()), scores))
-    return "words" if in_words else "characters", buckets
+        scores = {}
+        for measure in measures:
+            scores[measure.name] = [_mean_score(system, measure, is_chosen) for system in systems]
+        high = None if end is None else end - 1
+        buckets.append(Bucket(low, high, int(is_chosen.sum()), scores))
+    return buckets
+
+
+def _mean_score(system: System, measure: Measure, is_chosen: NDArray[np.bool_]) -> float:
+    """Return the mean score of the runs of a system on some of the sentences."""
+    return statistics.fmean(measure.score(measure.counts[run.path][is_chosen]) for run in system.runs)
+
+
+def _sentence_scores(measure: Measure, path: Path) -> list[float]:
+    return [measure.score_of(counts_C) for counts_C in measure.counts[path]]
 
 
 def _most_different(systems: Sequence[System], material: Material, measure: Measure, number: int) -> list[SentenceRow]:
@@ -170,13 +212,20 @@ def _most_different(systems: Sequence[System], material: Material, measure: Meas
     if number == 0 or len(systems) < 2:
         return []
     paths = [system.runs[0].path for system in systems]
-    chrf = np.array([[measure.score_of(counts_C) for counts_C in measure.counts[path]] for path in paths])
+    chrf = np.array([_sentence_scores(measure, path) for path in paths])  # (systems, sentences)
     spread = chrf.max(0) - chrf.min(0)
-    order = [int(line) for line in np.argsort(-spread, kind="stable")[:number] if spread[line] > 0]
+    largest_first = np.argsort(-spread, kind="stable")
+
     rows = []
-    for line in order:
-        source = material.sources[line] if material.sources is not None else None
-        references = [stream[line] for stream in material.references]
-        hypotheses = [material.outputs[path][line] for path in paths]
-        rows.append(SentenceRow(line + 1, source, references, hypotheses, chrf[:, line].tolist()))
+    for line in map(int, largest_first[:number]):
+        if spread[line] == 0:
+            break
+        row = SentenceRow(
+            line=line + 1,
+            source=material.sources[line] if material.sources is not None else None,
+            references=[stream[line] for stream in material.references],
+            hypotheses=[material.outputs[path][line] for path in paths],
+            chrf=chrf[:, line].tolist(),
+        )
+        rows.append(row)
     return rows

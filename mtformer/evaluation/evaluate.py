@@ -10,7 +10,7 @@ from mtformer.data.corpus.readers import read_lines
 from mtformer.data.corpus.sources import read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError, log
-from mtformer.evaluation.card import EvalSet, ScoreCard, write_card
+from mtformer.evaluation.card import EvalSet, ScoreCard, ScoredTranslations, write_card
 from mtformer.evaluation.scores import for_language, looks_tokenized, score
 
 
@@ -28,11 +28,11 @@ def named_sets(sources: Mapping[str, Source], data: DataConfig) -> list[EvalSet]
     """Return the test or dev sets of a config, in both directions if `data.both_directions` is set."""
     sets = []
     for name, source in sources.items():
-        one = source_set(name, source, data)
-        sets.append(one)
+        test = source_set(name, source, data)
+        sets.append(test)
         if data.both_directions:
-            back = f"{name}.{one.tgt_lang}-{one.src_lang}"
-            sets.append(EvalSet(back, one.references[0], [one.sources], one.src_lang, one.tgt_lang))
+            reversed_name = f"{name}.{test.tgt_lang}-{test.src_lang}"
+            sets.append(EvalSet(reversed_name, test.references[0], [test.sources], test.src_lang, test.tgt_lang))
     return sets
 
 
@@ -50,13 +50,19 @@ def sacrebleu_set(testset: str, language_pair: str) -> EvalSet:
     if language_pair not in pairs:
         raise DataError(f"sacreBLEU's {testset} has no '{language_pair}'; available: {', '.join(pairs)}")
     try:
-        files = [get_source_file(testset, language_pair), *get_reference_files(testset, language_pair)]
-        sources, *references = ([line.strip() for line in read_lines(path)] for path in files)
+        sources = _stripped_lines(get_source_file(testset, language_pair))
+        references = [_stripped_lines(path) for path in get_reference_files(testset, language_pair)]
     except (Exception, SystemExit) as error:  # sacreBLEU exits on a damaged download and raises bare Exceptions.
         reason = " ".join(str(error).split())
         raise DataError(f"sacreBLEU cannot fetch {testset} {language_pair}: {reason}; check the network") from error
+
+    name = f"{testset.replace('/', '_')}.{language_pair}"
     src, _, tgt = language_pair.partition("-")
-    return EvalSet(f"{testset.replace('/', '_')}.{language_pair}", sources, references, tgt, src)
+    return EvalSet(name, sources, references, tgt, src)
+
+
+def _stripped_lines(path: str) -> list[str]:
+    return [line.strip() for line in read_lines(path)]
 
 
 def evaluate(
@@ -67,20 +73,27 @@ def evaluate(
     *,
     progress: Callable[[int], object] | None = None,
 ) -> ScoreCard:
-    """Translate a test set with the translator's `decoding` settings, score it, and save a score card in `folder`.
+    """Translate a test set, score the translations, and save them with a score card.
 
-    `progress` is passed to `Translator.translate`.
+    Args:
+        translator: it translates with its own `decoding` settings.
+        test: the test set.
+        config: settings of the metrics.
+        folder: where the card and the texts are written.
+        progress: see `Translator.translate`.
     """
     if any(looks_tokenized(references) for references in test.references):
         log.warning("%s: the references look tokenized; their scores are not comparable to published ones", test.name)
     _warn_of_normalization(test, translator)
+
     start = time.perf_counter()
-    found = translator.into(test.tgt_lang).translate(test.sources, progress=progress)
-    hypotheses = [translation.text for translation in found]
+    translations = translator.into(test.tgt_lang).translate(test.sources, progress=progress)
+    hypotheses = [translation.text for translation in translations]
     seconds = time.perf_counter() - start
+
     config = for_language(config, test.tgt_lang)
     scores = score(hypotheses, test.references[0], config, more_references=test.references[1:])
-    return write_card(folder, test, hypotheses, scores, config, translator, seconds, translator.weight_hashes)
+    return write_card(folder, test, ScoredTranslations(hypotheses, scores, config, seconds), translator)
 
 
 def _warn_of_normalization(test: EvalSet, translator: Translator) -> None:

@@ -7,6 +7,7 @@ Each perturbation is a row of the card. A limits file gives the lowest or highes
     batches: {equal: 100}
 """
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -42,12 +43,20 @@ TAG = re.compile(r"</?\w[^<>]*>")
 EMOJI = re.compile("[\u2600-\u27bf\U0001f300-\U0001faff]")
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}")
-TYPOS = 0.2  # share of words with a typo
-RARE_SCRIPT = 0x13A0  # first of the 85 letters of the Cherokee script, which hardly any training corpus contains
-WEAK_LINK = 0.2  # largest share of attention on one source word below which an output word counts as unaligned
-LONG_RATIO, LONG_MARGIN = 2, 10
-"""A translation is too long if it has more than twice the expected number of characters, plus ten."""
-SMALL_BATCH = 7  # number of lines per call in the row `batches`
+TYPOS = 0.2
+"""Share of words with a typo."""
+RARE_SCRIPT = 0x13A0
+"""First letter of the Cherokee script, which hardly any training corpus contains."""
+NUM_RARE_LETTERS = 85
+"""Number of letters of this script."""
+WEAK_LINK = 0.2
+"""Largest share of attention on one source word below which an output word counts as unaligned."""
+LONG_RATIO = 2
+"""A translation is too long if it has more than this many times the expected number of characters, plus a margin."""
+LONG_MARGIN = 10
+"""Margin in characters, see `LONG_RATIO`."""
+SMALL_BATCH = 7
+"""Number of lines per call in the row `batches`."""
 
 
 def _add(src: str, ref: str, text: str) -> Pair:
@@ -57,11 +66,16 @@ def _add(src: str, ref: str, text: str) -> Pair:
 
 def _change(pattern: re.Pattern[str], src: str, ref: str, text: str) -> Pair:
     """Replace a match that both sides share with the text; without one, add the text to both sides."""
-    found = [{match[0] for match in pattern.finditer(line)} for line in (src, ref)]
-    if not (shared := sorted(found[0] & found[1])):
+    src_matches = {match[0] for match in pattern.finditer(src)}
+    ref_matches = {match[0] for match in pattern.finditer(ref)}
+    shared = sorted(src_matches & ref_matches)
+    if not shared:
         return _add(src, ref, text)
-    new_src, new_ref = (pattern.sub(lambda m: text if m[0] == shared[0] else m[0], line) for line in (src, ref))
-    return new_src, new_ref
+
+    def replacement(match: re.Match[str]) -> str:
+        return text if match[0] == shared[0] else match[0]
+
+    return pattern.sub(replacement, src), pattern.sub(replacement, ref)
 
 
 def _mark_up(line: str) -> str:
@@ -70,7 +84,12 @@ def _mark_up(line: str) -> str:
 
 
 def _rare_script(line: str) -> str:
-    return "".join(chr(RARE_SCRIPT + ord(one) % 85) if one.isalpha() else one for one in line)
+    """Replace each letter with one of a rare script."""
+
+    def replacement(character: str) -> str:
+        return chr(RARE_SCRIPT + ord(character) % NUM_RARE_LETTERS) if character.isalpha() else character
+
+    return "".join(map(replacement, line))
 
 
 PERTURBATIONS: dict[str, Callable[[str, str, Random], Pair]] = {
@@ -113,18 +132,25 @@ COLUMNS = ("lines", "chrf", "chrf_change", *ITEMS, *SHARES, "equal")
 
 def perturb(name: str, pairs: Sequence[tuple[str, str]]) -> dict[Pair, range]:
     """Return the distinct pairs that differ from the lines, and the numbers of the lines from which each is made."""
-    random, size, found = np.random.default_rng([*name.encode()]), NUM_JOINED.get(name, 1), dict[Pair, range]()
-    for start in range(0, len(pairs), size):
-        some = pairs[start : start + size]
-        src, ref = (join_lines(side) for side in zip(*some, strict=True))
-        pair = PERTURBATIONS[name](src, ref, random)
-        if pair[0] != some[0][0] or name == "plain":
-            found.setdefault(pair, range(start, start + len(some)))
-    return found
+    random = np.random.default_rng([*name.encode()])
+    num_joined = NUM_JOINED.get(name, 1)
+    perturbed: dict[Pair, range] = {}
+    for start in range(0, len(pairs), num_joined):
+        joined_pairs = pairs[start : start + num_joined]
+        src = join_lines(src for src, _ in joined_pairs)
+        ref = join_lines(ref for _, ref in joined_pairs)
+
+        new_pair = PERTURBATIONS[name](src, ref, random)
+        has_changed = new_pair[0] != joined_pairs[0][0]
+        if has_changed or name == "plain":
+            perturbed.setdefault(new_pair, range(start, start + len(joined_pairs)))
+    return perturbed
 
 
 def take_exam(translator: Translator, test: EvalSet, num_lines: int) -> Iterator[tuple[str, Row]]:
     """Translate each perturbation of the first lines of a test set, and yield the rows of the card by name.
+
+    The columns are:
 
     - chrf, chrf_change: chrF2++, ignoring tags, and its difference from the plain row on the same lines.
     - numbers, urls, emails, emoji, tags: percentage of those in both source and reference that the translation has.
@@ -132,61 +158,124 @@ def take_exam(translator: Translator, test: EvalSet, num_lines: int) -> Iterator
     - unaligned: percentage of output words that pay little attention to every source word.
     - equal: percentage of plain lines with the same translation in other, smaller batches.
 
-    Raise DataError if each line is blank in the source or the reference.
+    Args:
+        translator: the model to examine.
+        test: the test set; lines that are repeated, or blank on one side, are left out.
+        num_lines: maximum number of lines.
+
+    Raises:
+        DataError: if each line is blank in the source or the reference.
     """
-    stripped = ([line.strip() for line in lines] for lines in (test.sources, test.references[0]))
-    pairs = [pair for pair in dict.fromkeys(zip(*stripped, strict=True)) if all(pair)][:num_lines]
+    pairs = _distinct_pairs(test)[:num_lines]
     if not pairs:
         raise DataError(f"test set '{test.name}': each line is blank in the source or the reference")
-    ratio = sum(len(ref) for _, ref in pairs) / sum(len(src) for src, _ in pairs)
-    plain: list[str] = []
+
+    num_src_characters = sum(len(src) for src, _ in pairs)
+    num_ref_characters = sum(len(ref) for _, ref in pairs)
+    length_ratio = num_ref_characters / num_src_characters
+
+    plain_texts: list[str] = []
     for name in PERTURBATIONS:  # one call per row keeps attention weights in memory only for its lines
-        twins = perturb(name, pairs)
-        found = translator.translate([src for src, _ in twins], attention=True)
-        plain = plain or [one.text for one in found]
-        row = _measure([*twins], found, ratio)
-        if (chrf := row["chrf"]) is not None and name != "plain":
-            lines = [number for joined in twins.values() for number in joined]
-            row["chrf_change"] = chrf - _chrf([plain[n] for n in lines], [pairs[n][1] for n in lines])
+        perturbed = perturb(name, pairs)
+        translations = translator.translate([src for src, _ in perturbed], attention=True)
+        if name == "plain":
+            plain_texts = [translation.text for translation in translations]
+
+        row = _measure(list(perturbed), translations, length_ratio)
+        chrf = row["chrf"]
+        if chrf is not None and name != "plain":
+            lines = list(itertools.chain.from_iterable(perturbed.values()))
+            plain_chrf = _chrf([plain_texts[line] for line in lines], [pairs[line][1] for line in lines])
+            row["chrf_change"] = chrf - plain_chrf
         yield name, _rounded(row)
-    again = list[str]()
+
+    texts_in_small_batches: list[str] = []
     for start in range(0, len(pairs), SMALL_BATCH):
-        some = translator.translate([src for src, _ in pairs[start : start + SMALL_BATCH]], first_line=start)
-        again += [one.text for one in some]
-    yield "batches", _rounded({"lines": len(pairs), "equal": _percentage(map(str.__eq__, plain, again))})
+        sources = [src for src, _ in pairs[start : start + SMALL_BATCH]]
+        translations = translator.translate(sources, first_line=start)
+        texts_in_small_batches += [translation.text for translation in translations]
+    share_equal = _percentage(map(str.__eq__, plain_texts, texts_in_small_batches))
+    yield "batches", _rounded({"lines": len(pairs), "equal": share_equal})
 
 
-def _measure(twins: Sequence[Pair], found: Sequence[Translation], ratio: float) -> Row:
-    """Return the columns of a row except `chrf_change`; `ratio` is the expected number of characters per source one."""
-    texts, references = [one.text for one in found], [ref for _, ref in twins if ref is not None]
-    row: Row = {"lines": len(twins), "chrf": _chrf(texts, references) if references else None}
-    for column, items in ITEMS.items():
-        wanted = [Counter(items(src.casefold())) & Counter(items((ref or "").casefold())) for src, ref in twins]
-        kept = [some & Counter(items(text.casefold())) for some, text in zip(wanted, texts, strict=True)]
-        num_wanted = sum(some.total() for some in wanted)
-        row[column] = 100 * sum(some.total() for some in kept) / num_wanted if num_wanted else None
-    expected = [ratio * len(src) if ref is None else len(ref) for src, ref in twins]
-    most = [LONG_RATIO * length + (LONG_MARGIN if length else 0) for length in expected]
-    links = [link for one in found if one.attention is not None for link in one.attention.links]
-    return row | {
-        "loops": _percentage(REPETITION in one.flags for one in found),
-        "long": _percentage(len(text) > limit for text, limit in zip(texts, most, strict=True)),
-        "unaligned": _percentage(weight < WEAK_LINK for _, _, weight in links),
-    }
+def _distinct_pairs(test: EvalSet) -> list[tuple[str, str]]:
+    """Return the distinct pairs of stripped lines, without those that are blank on one side."""
+    sources = [line.strip() for line in test.sources]
+    references = [line.strip() for line in test.references[0]]
+    distinct = dict.fromkeys(zip(sources, references, strict=True))
+    return [(src, ref) for src, ref in distinct if src and ref]
+
+
+def _measure(pairs: Sequence[Pair], translations: Sequence[Translation], length_ratio: float) -> Row:
+    """Return the columns of a row except `chrf_change`.
+
+    Args:
+        pairs: sources and, where they are known, references.
+        translations: the translations of the sources.
+        length_ratio: expected number of characters of a translation, divided by that of its source.
+    """
+    texts = [translation.text for translation in translations]
+    references = [ref for _, ref in pairs if ref is not None]
+    row: Row = {"lines": len(pairs), "chrf": _chrf(texts, references) if references else None}
+    for column, find_items in ITEMS.items():
+        row[column] = _percentage_kept(find_items, pairs, texts)
+
+    is_too_long = [_is_too_long(text, pair, length_ratio) for text, pair in zip(texts, pairs, strict=True)]
+    link_weights: list[float] = []
+    for translation in translations:
+        if translation.attention is not None:
+            link_weights += [weight for _, _, weight in translation.attention.links]
+
+    row["loops"] = _percentage(REPETITION in translation.flags for translation in translations)
+    row["long"] = _percentage(is_too_long)
+    row["unaligned"] = _percentage(weight < WEAK_LINK for weight in link_weights)
+    return row
+
+
+def _percentage_kept(
+    find_items: Callable[[str], Sequence[Hashable]], pairs: Sequence[Pair], texts: Sequence[str]
+) -> float | None:
+    """Return which percentage of the items in both source and reference the translations have; None without items."""
+    num_wanted = 0
+    num_kept = 0
+    for (src, ref), text in zip(pairs, texts, strict=True):
+        in_reference = Counter(find_items((ref or "").casefold()))
+        wanted = Counter(find_items(src.casefold())) & in_reference
+        kept = wanted & Counter(find_items(text.casefold()))
+        num_wanted += wanted.total()
+        num_kept += kept.total()
+    return 100 * num_kept / num_wanted if num_wanted else None
+
+
+def _is_too_long(text: str, pair: Pair, length_ratio: float) -> bool:
+    """Return True if a translation is much longer than its reference or, without one, than its source suggests."""
+    src, ref = pair
+    expected = length_ratio * len(src) if ref is None else len(ref)
+    if not expected:
+        return text != ""
+    return len(text) > LONG_RATIO * expected + LONG_MARGIN
 
 
 def _chrf(texts: Sequence[str], references: Sequence[str]) -> float:
-    plain, plain_references = ([TAG.sub("", line) for line in lines] for lines in (texts, references))
-    return score(plain, plain_references, EvaluationConfig(), ("chrf",))[0].value
+    """Return chrF2++ without tags."""
+    plain_texts = [TAG.sub("", line) for line in texts]
+    plain_references = [TAG.sub("", line) for line in references]
+    [chrf] = score(plain_texts, plain_references, EvaluationConfig(), ("chrf",))
+    return chrf.value
 
 
 def _percentage(values: Iterable[bool]) -> float | None:
-    found = list(values)
-    return 100 * sum(found) / len(found) if found else None
+    """Return the percentage of true values; None without values."""
+    answers = list(values)
+    return 100 * sum(answers) / len(answers) if answers else None
 
 
 def _rounded(row: Row) -> Row:
-    return {column: None if (value := row.get(column)) is None else round(value, 2) for column in COLUMNS}
+    """Return a value rounded to two digits for each column."""
+    rounded = dict.fromkeys(COLUMNS)
+    for column, value in row.items():
+        rounded[column] = None if value is None else round(value, 2)
+    return rounded
 
 
 _OPTIONAL: Any = dict.fromkeys(COLUMNS, (float, 0.0))
@@ -199,14 +288,20 @@ def read_limits(path: Path) -> list[tuple[str, str, float]]:
     tree, origins = read_tree(str(path), "limits")
     if not isinstance(tree, dict) or not any(tree.values()):
         raise ConfigError(f"{path}: must map rows to limits, as in `caps: {{chrf_change: -10}}`, not {tree!r:.40}")
-    limits = validated(tree, origins, LimitsFile).model_dump(exclude_unset=True)
-    return [(row, column, limit) for row, columns in limits.items() for column, limit in columns.items()]
+    limits = []
+    for row, columns in validated(tree, origins, LimitsFile).model_dump(exclude_unset=True).items():
+        limits += [(row, column, limit) for column, limit in columns.items()]
+    return limits
 
 
 def broken_limits(limits: Iterable[tuple[str, str, float]], rows: Mapping[str, Row]) -> list[dict[str, Any]]:
     """Return row, column, value and limit of the cells that break their limits; blank cells break none."""
-    return [
-        {"row": row, "column": column, "value": value, "limit": limit}
-        for row, column, limit in limits
-        if (value := rows[row][column]) is not None and (value > limit if column in SHARES else value < limit)
-    ]
+    broken = []
+    for row, column, limit in limits:
+        value = rows[row][column]
+        if value is None:
+            continue
+        is_broken = value > limit if column in SHARES else value < limit
+        if is_broken:
+            broken.append({"row": row, "column": column, "value": value, "limit": limit})
+    return broken

@@ -20,7 +20,10 @@ BY_LANGUAGE = {
     **{"ja": "ja-mecab", "ko": "ko-mecab"},
 }
 """BLEU tokenizers that `auto` selects, by the language in a code such as zh-CN or zho_Hant; the default is 13a."""
-UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")  # BLEU tokenizers for text without spaces between words
+UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
+"""BLEU tokenizers for text without spaces between words."""
+TOKENIZED_SHARE = 0.2
+"""Share of lines with signs of tokenization above which a corpus counts as tokenized."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +44,28 @@ def score(
     metrics: Sequence[MetricName] = METRICS,
     more_references: Sequence[Sequence[str]] = (),
 ) -> list[Score]:
-    """Score a corpus, and return one `Score` per metric, in the order of `metrics`.
+    """Score a corpus with several metrics.
 
-    `for_language` adapts `config` to a language. Raise ConfigError if the BLEU tokenizer is not available.
+    Args:
+        hypotheses: detokenized translations.
+        references: the reference of each line.
+        config: settings of the metrics; `for_language` adapts them to a language.
+        metrics: names of the metrics.
+        more_references: further references of each line, in one list each.
+
+    Returns:
+        One `Score` per metric, in the order of `metrics`.
+
+    Raises:
+        ConfigError: if the BLEU tokenizer is not available.
     """
-    found = []
+    streams = [list(stream) for stream in (references, *more_references)]
+    scores = []
     for name in metrics:
         metric = make_metric(name, config)
-        result = metric.corpus_score(list(hypotheses), [list(stream) for stream in (references, *more_references)])
-        found.append(Score(name, result.name, result.score, metric.get_signature().format()))
-    return found
+        result = metric.corpus_score(list(hypotheses), streams)
+        scores.append(Score(name, result.name, result.score, metric.get_signature().format()))
+    return scores
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> list[float]:
@@ -66,8 +81,11 @@ def looks_tokenized(references: Sequence[str]) -> bool:
     The signs, rare in raw text, are a space before the final period, and markers of Moses and subword-nmt.
     """
     signs = ("@-@", "@@ ", "&apos;", "&quot;")
-    num_signs = sum(line.endswith(" .") or any(sign in line for sign in signs) for line in references)
-    return num_signs > 0.2 * len(references)
+
+    def is_tokenized(line: str) -> bool:
+        return line.endswith(" .") or any(sign in line for sign in signs)
+
+    return sum(map(is_tokenized, references)) > TOKENIZED_SHARE * len(references)
 
 
 def for_language(config: EvaluationConfig, tgt_lang: str | None) -> EvaluationConfig:

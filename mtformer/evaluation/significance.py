@@ -22,8 +22,14 @@ from mtformer.errors import ConfigError
 from mtformer.evaluation.scores import MetricName, make_metric
 
 Counts = NDArray[np.float64]
-NUM_RESAMPLES, NUM_TRIALS = 1000, 10_000  # number of bootstrap samples and randomization trials, sacreBLEU's defaults
+NUM_RESAMPLES = 1000
+"""Number of bootstrap samples, sacreBLEU's default."""
+NUM_TRIALS = 10_000
+"""Number of trials of the randomization test, sacreBLEU's default."""
+NUM_PARTS = 50
+"""Number of parts into which the trials are divided, so that the counts of one part fit in memory."""
 SEED = "SACREBLEU_SEED"
+"""Environment variable with the seed of both tests, which sacreBLEU reads as well."""
 
 
 class Measure:
@@ -37,11 +43,13 @@ class Measure:
     ) -> None:
         self.name = name
         self._metric = make_metric(name, config)
-        self.counts: dict[Path, Counts] = {
-            path: np.array(self._metric._extract_corpus_statistics(lines, references), dtype=float)
-            for path, lines in outputs.items()
-        }
-        self.label = self._metric._compute_score_from_stats(next(iter(self.counts.values())).sum(0)).name
+        self.counts: dict[Path, Counts] = {}
+        """Counts (N, C) of each output."""
+        for path, lines in outputs.items():
+            self.counts[path] = np.array(self._metric._extract_corpus_statistics(lines, references), dtype=float)
+
+        some_counts_NC = next(iter(self.counts.values()))
+        self.label = self._metric._compute_score_from_stats(some_counts_NC.sum(0)).name
         self.signature = self._metric.get_signature().format()
 
     def score(self, counts_NC: Counts) -> float:
@@ -78,8 +86,9 @@ def estimate(measure: Measure, counts_NC: Counts) -> Estimate:
     """Return the score of a system with its confidence interval; for several runs, pass the mean of their counts."""
     from sacrebleu.significance import estimate_ci
 
-    mean, half = map(float, estimate_ci(_bootstrap(measure, counts_NC)[0]))
-    return Estimate(float(measure.score(counts_NC)), mean, mean - half, mean + half)
+    [resampled] = _bootstrap(measure, counts_NC)
+    mean, half_width = map(float, estimate_ci(resampled))
+    return Estimate(float(measure.score(counts_NC)), mean, mean - half_width, mean + half_width)
 
 
 def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> PairedTests:
@@ -91,21 +100,38 @@ def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> Pa
     observed = abs(measure.score(baseline_NC) - measure.score(system_NC))
     if observed == 0:
         return PairedTests(1.0, 1.0)
-    resampled = np.abs(np.subtract(*_bootstrap(measure, system_NC, baseline_NC)))
+
+    system_scores, baseline_scores = _bootstrap(measure, system_NC, baseline_NC)
+    resampled = np.abs(system_scores - baseline_scores)
+    p_bootstrap = _p_value(resampled - resampled.mean(), observed)
+
     is_swapped = _generator().integers(2, size=(NUM_TRIALS, len(system_NC)), dtype=bool)
-    one, other = (
-        np.array([measure.score_of(c) for b in np.array_split(choice, 50) for c in b @ baseline_NC + ~b @ system_NC])
-        for choice in (is_swapped, ~is_swapped)
-    )
-    p_randomization = _p_value(np.abs(one - other), observed * (1 - 1e-9))  # equal up to rounding
-    return PairedTests(_p_value(resampled - resampled.mean(), observed), p_randomization)
+    swapped = _mixed_scores(measure, baseline_NC, system_NC, is_swapped)
+    kept = _mixed_scores(measure, baseline_NC, system_NC, ~is_swapped)
+    p_randomization = _p_value(np.abs(swapped - kept), observed * (1 - 1e-9))  # equal up to rounding
+    return PairedTests(p_bootstrap, p_randomization)
 
 
-def _bootstrap(measure: Measure, *systems: Counts) -> NDArray[np.float64]:
+def _mixed_scores(
+    measure: Measure, baseline_NC: Counts, system_NC: Counts, is_baseline: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return the score of each trial (row of `is_baseline`), whose sentences are from the baseline or the system."""
+    scores: list[float] = []
+    for part in np.array_split(is_baseline, NUM_PARTS):
+        sums = part @ baseline_NC + ~part @ system_NC
+        scores += [measure.score_of(sums_C) for sums_C in sums]
+    return np.array(scores)
+
+
+def _bootstrap(measure: Measure, *systems: Counts) -> list[NDArray[np.float64]]:
     """Return the scores of bootstrap samples for each system; the samples of all systems have the same sentences."""
     N = len(systems[0])
-    samples, counts = _generator().choice(N, size=(NUM_RESAMPLES, N)), [one.astype(np.float32) for one in systems]
-    return np.array([[measure.score(one_NC[sample_N]) for sample_N in samples] for one_NC in counts])
+    samples = _generator().choice(N, size=(NUM_RESAMPLES, N))
+    scores = []
+    for counts_NC in systems:
+        rounded_NC = counts_NC.astype(np.float32)  # as sacreBLEU does
+        scores.append(np.array([measure.score(rounded_NC[sample_N]) for sample_N in samples]))
+    return scores
 
 
 def _p_value(differences: NDArray[np.float64], observed: float) -> float:

@@ -12,10 +12,11 @@ from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.data.corpus.readers import read_lines
 from mtformer.decoding.weights import are_others
 from mtformer.errors import DataError, log
-from mtformer.evaluation.card import differences, notes, read_card, read_texts
+from mtformer.evaluation.card import ScoreCard, notes, read_card, read_texts, score_differences
 from mtformer.run_dir import SCORES, RunDir, run_names
 
 SEED = "training.seed"
+"""The key in which the runs of one system may differ."""
 
 
 def distinguishes(key: str) -> bool:
@@ -25,9 +26,10 @@ def distinguishes(key: str) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory, or a file of hypotheses, which has no config; `name` is shown in tables."""
+    """A run directory, or a file of hypotheses, which has no config."""
 
     name: str
+    """Name in tables."""
     path: Path
     config: Config | None = None
 
@@ -67,8 +69,11 @@ def open_runs(paths: Sequence[Path]) -> list[Run]:
     for path in paths:
         if path.is_file():
             raise DataError(f"{path}: is a file, not a run directory; to compare files of hypotheses, add --ref")
-    configs = [load_config(RunDir.open(path, verified=False).config).config for path in paths]
-    return [Run(*each) for each in zip(_names(paths), paths, configs, strict=True)]
+    runs = []
+    for name, path in zip(_distinct_names(paths), paths, strict=True):
+        config_file = RunDir.open(path, verified=False).config
+        runs.append(Run(name, path, load_config(config_file).config))
+    return runs
 
 
 def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
@@ -78,34 +83,51 @@ def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
     """
     groups: list[list[Run]] = []
     for run in runs:
-        group = next((group for group in groups if by_seed and _is_same_system(group[0], run)), None)
-        if group is None:
-            groups.append(group := [])
-        group.append(run)
+        matching = [group for group in groups if by_seed and _is_same_system(group[0], run)]
+        if matching:
+            matching[0].append(run)
+        else:
+            groups.append([run])
+
     systems = []
     for group in groups:
-        if len({run.seed for run in group}) < len(group):
-            systems += [System(run.name, [run]) for run in group]
-        else:
+        seeds = {run.seed for run in group}
+        if len(seeds) == len(group):
             systems.append(System(_common_name(group), sorted(group, key=lambda run: run.seed or 0)))
+        else:
+            systems += [System(run.name, [run]) for run in group]
+    return _with_distinct_names(systems)
+
+
+def _with_distinct_names(systems: Sequence[System]) -> list[System]:
+    """Return the systems, of which those with the same name get the name of their first run."""
     names = [system.name for system in systems]
-    return [one if names.count(one.name) == 1 else System(one.runs[0].name, one.runs) for one in systems]
+    renamed = []
+    for system in systems:
+        is_unique = names.count(system.name) == 1
+        renamed.append(system if is_unique else System(system.runs[0].name, system.runs))
+    return renamed
 
 
 def common_sets(runs: Sequence[Run], chosen: Sequence[str] = ()) -> list[str]:
     """Return `chosen`, or the test sets on which all runs have scores; raise DataError if scores are missing."""
-    cards = {run.path: RunDir(run.path).evaluations.glob(f"*/{SCORES}") for run in runs}
-    scored = {path: sorted(card.parent.name for card in found) for path, found in cards.items()}
+    scored: dict[Path, list[str]] = {}
+    """Names of the test sets on which each run has scores."""
+    for run in runs:
+        cards = RunDir(run.path).evaluations.glob(f"*/{SCORES}")
+        scored[run.path] = sorted(card.parent.name for card in cards)
+
     for path, names in scored.items():
         if not names:
             raise DataError(f"{path}: no scores yet; `mtformer eval {path}` computes them")
         missing = [name for name in chosen if name not in names]
         if missing:
             raise DataError(f"{path}: no scores on '{missing[0]}', only on {', '.join(names)}; run `mtformer eval`")
+
     common = set.intersection(*map(set, scored.values()))
     if not common:
-        has = "; ".join(f"{path} has {', '.join(names)}" for path, names in scored.items())
-        raise DataError(f"no test set on which all runs have scores: {has}; `mtformer eval` computes them")
+        sets_of_runs = "; ".join(f"{path} has {', '.join(names)}" for path, names in scored.items())
+        raise DataError(f"no test set on which all runs have scores: {sets_of_runs}; `mtformer eval` computes them")
     left_out = sorted(set().union(*scored.values()) - common)
     if left_out and not chosen:
         log.info("ignored test sets on which some runs have no scores: %s", ", ".join(left_out))
@@ -115,52 +137,101 @@ def common_sets(runs: Sequence[Run], chosen: Sequence[str] = ()) -> list[str]:
 def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Material:
     """Return the translations of a test set by several runs, with the sources, references and metrics of the first.
 
-    Raise DataError if a card is missing or damaged or, without `force`, not comparable to the first one.
+    Args:
+        name: name of the test set.
+        runs: the runs.
+        force: accept scores that are not comparable to those of the first run, and list the reasons in `ignored`.
+
+    Raises:
+        DataError: if a card is missing or damaged or, without `force`, not comparable to the first one.
     """
     folders = [RunDir(run.path).evaluation(name) for run in runs]
     cards = [read_card(folder) for folder in folders]
-    texts = [read_texts(folder, card) for folder, card in zip(folders, cards, strict=True)]
-    ignored, different = [], []
+    tests = []
+    outputs = {}
+    for run, folder, card in zip(runs, folders, cards, strict=True):
+        test, hypotheses = read_texts(folder, card)
+        tests.append(test)
+        outputs[run.path] = hypotheses
+
+    ignored = []
+    all_notes = []
     for run, card in zip(runs[1:], cards[1:], strict=True):
-        found = differences(cards[0], card)
-        what = f"{runs[0].path} and {run.path} on {name}: {'; '.join(found)}"
+        messages = score_differences(cards[0], card)
+        difference = f"{runs[0].path} and {run.path} on {name}: {'; '.join(messages)}"
         if card.num_sentences != cards[0].num_sentences:
-            raise DataError(f"{what}; only translations of the same lines can be compared")
-        if found and not force:
-            raise DataError(f"{what}; --force compares them anyway, with the references and metrics of the first run")
-        ignored += [what] if found else []
-        different += [f"{runs[0].name} and {run.name}: {note}" for note in notes(cards[0], card)]
+            raise DataError(f"{difference}; only translations of the same lines can be compared")
+        if messages and not force:
+            remedy = "--force compares them anyway, with the references and metrics of the first run"
+            raise DataError(f"{difference}; {remedy}")
+        if messages:
+            ignored.append(difference)
+        all_notes += [f"{runs[0].name} and {run.name}: {note}" for note in notes(cards[0], card)]
+
     for run, card in zip(runs, cards, strict=True):
-        metric = run.config.training.best_metric if run.config is not None else "loss"
-        if are_others(RunDir(run.path), [one.sha256 for one in card.checkpoints], metric):
-            different.append(f"{run.name}: scores of other weights than its current ones; run `mtformer eval`")
-    outputs = {run.path: hypotheses for run, (_, hypotheses) in zip(runs, texts, strict=True)}
-    test = texts[0][0]
-    return Material(name, test.sources, test.references, cards[0].evaluation, outputs, different, ignored)
+        if _has_other_weights(run, card):
+            all_notes.append(f"{run.name}: scores of other weights than its current ones; run `mtformer eval`")
+    return Material(
+        name=name,
+        sources=tests[0].sources,
+        references=tests[0].references,
+        evaluation=cards[0].evaluation,
+        outputs=outputs,
+        notes=all_notes,
+        ignored=ignored,
+    )
+
+
+def _has_other_weights(run: Run, card: ScoreCard) -> bool:
+    """Return True if a card has the scores of other weights than those that commands use for the run now."""
+    metric = run.config.training.best_metric if run.config is not None else "loss"
+    hashes = [checkpoint.sha256 for checkpoint in card.checkpoints]
+    return are_others(RunDir(run.path), hashes, metric)
 
 
 def read_files(
     hypotheses: Sequence[Path], references: Sequence[Path], sources: Path | None, evaluation: EvaluationConfig
 ) -> tuple[list[Run], Material]:
-    """Return files of hypotheses as runs without a config; raise DataError if one is missing or line counts differ."""
-    runs = [Run(name, path) for name, path in zip(_names(hypotheses), hypotheses, strict=True)]
-    paths = [*references, *([sources] if sources else []), *hypotheses]
+    """Return files of hypotheses as runs without a config, and their lines.
+
+    Args:
+        hypotheses: one file per system.
+        references: one or more files of references.
+        sources: the file of sources, if it is known.
+        evaluation: settings of the metrics.
+
+    Raises:
+        DataError: if a file is missing, or the files have different numbers of lines.
+    """
+    runs = [Run(name, path) for name, path in zip(_distinct_names(hypotheses), hypotheses, strict=True)]
+    paths = [*references, *hypotheses]
+    if sources is not None:
+        paths.insert(len(references), sources)
     for path in paths:
         if path.is_dir():
             raise DataError(f"{path}: is a folder; with --ref all arguments are files of hypotheses")
-    lines = {path: read_lines(path) for path in paths}
-    numbers = {len(some) for some in lines.values()}
-    if len(numbers) > 1:
-        has = ", ".join(f"{path} has {len(some):,}" for path, some in lines.items())
-        raise DataError(f"files of unequal length: {has} lines; give files with the same number of lines")
-    if numbers == {0}:
+
+    lines_of = {path: read_lines(path) for path in paths}
+    counts = {len(lines) for lines in lines_of.values()}
+    if len(counts) > 1:
+        lengths = ", ".join(f"{path} has {len(lines):,}" for path, lines in lines_of.items())
+        raise DataError(f"files of unequal length: {lengths} lines; give files with the same number of lines")
+    if counts == {0}:
         raise DataError(f"{references[0]}: no lines to compare")
-    source_lines, outputs = lines[sources] if sources else None, {path: lines[path] for path in hypotheses}
-    streams = [lines[path] for path in references]
-    return runs, Material(references[0].name, source_lines, streams, evaluation, outputs, [], [])
+
+    material = Material(
+        name=references[0].name,
+        sources=lines_of[sources] if sources is not None else None,
+        references=[lines_of[path] for path in references],
+        evaluation=evaluation,
+        outputs={path: lines_of[path] for path in hypotheses},
+        notes=[],
+        ignored=[],
+    )
+    return runs, material
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
+def _distinct_names(paths: Sequence[Path]) -> list[str]:
     """Return the names of different files or folders; raise DataError if one is given twice."""
     resolved = [Path(os.path.realpath(path)) for path in paths]
     for path, real in zip(paths, resolved, strict=True):
@@ -178,8 +249,10 @@ def _is_same_system(a: Run, b: Run) -> bool:
 def _common_name(group: Sequence[Run]) -> str:
     """Return the common part of the run names without the seed: `deep` for `deep,seed=1` and `deep,seed=2`."""
     names = [run.name for run in group]
-    front = os.path.commonprefix(names)  # noqa: RUF071  # not paths
-    ends = [name[len(front) :][::-1] for name in names]
-    back = os.path.commonprefix(ends)[::-1].lstrip("0123456789")  # noqa: RUF071
-    front = re.sub(r"([-_.,]|\b)((seed|s)[-_.=]*\d*|[-_.=,]*)$", "", front)
-    return (front + back).strip("-_.,=") if len(group) > 1 and (front or back) else names[0]
+    beginning = os.path.commonprefix(names)  # noqa: RUF071  # not paths
+    reversed_rests = [name[len(beginning) :][::-1] for name in names]
+    end = os.path.commonprefix(reversed_rests)[::-1].lstrip("0123456789")  # noqa: RUF071
+    beginning = re.sub(r"([-_.,]|\b)((seed|s)[-_.=]*\d*|[-_.=,]*)$", "", beginning)
+    if len(group) == 1 or not (beginning or end):
+        return names[0]
+    return (beginning + end).strip("-_.,=")

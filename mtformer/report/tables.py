@@ -9,7 +9,7 @@ import torch
 from mtformer.config.loading import leaves, load_defaults
 from mtformer.config.yaml_text import dotted
 from mtformer.data.data_report import DataReport
-from mtformer.evaluation.card import ScoreCard, differences
+from mtformer.evaluation.card import ScoreCard, score_differences
 from mtformer.experiment.runs import RunContents, differing_keys, is_number, without_folder
 from mtformer.experiment.sweep import short_keys
 from mtformer.formatting import format_duration
@@ -109,7 +109,7 @@ def scores(systems: Systems) -> list[dict[str, Any]]:
             "differences": [
                 f"{name} cannot be compared with {first_name}: {'; '.join(found)}"
                 for name, card in cards[1:]
-                if (found := differences(first, card))
+                if (found := score_differences(first, card))
             ],
             "cards": [(f"Score card of {name}", _card(card)) for name, card in cards],
         })  # fmt: skip

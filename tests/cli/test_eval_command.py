@@ -7,7 +7,7 @@ import pytest
 from program import invoke
 from typer.testing import Result
 
-from mtformer.evaluation.card import differences, read_card, read_texts
+from mtformer.evaluation.card import read_card, read_texts, score_differences
 from mtformer.files import file_sha256, write_checksums
 from mtformer.run_dir import RunDir
 
@@ -92,4 +92,4 @@ def test_decoding_options_are_in_the_score_card(trained: tuple[Path, Result], tm
     assert result.exit_code == 0, result.stderr
     card, before = read_card(tmp_path / "small"), read_card(RunDir(trained[0]).evaluation("small"))
     assert len(card.checkpoints) == 2
-    assert differences(before, card) == ["decoding.beam_size 2 and 1", "precision fp32 and bf16"]
+    assert score_differences(before, card) == ["decoding.beam_size 2 and 1", "precision fp32 and bf16"]

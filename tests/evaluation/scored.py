@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from mtformer.config.schema import DecodingConfig, EvaluationConfig, TokenizerConfig
-from mtformer.evaluation.card import EvalSet, write_card
+from mtformer.evaluation.card import EvalSet, ScoredTranslations, write_card
 from mtformer.evaluation.scores import score
+from mtformer.files import file_sha256
 from mtformer.run_dir import RunDir
 from mtformer.text.normalization import Normalizer
 
@@ -35,7 +36,9 @@ def translator(**values: Any) -> Any:
     engine = SimpleNamespace(device="cpu", dtype="fp32")
     tokenizers = SimpleNamespace(src=TOKENIZER, tgt=TOKENIZER)
     defaults = {"engine": engine, "tokenizers": tokenizers, "decoding": DecodingConfig(), "weights": []}
-    return SimpleNamespace(**{**defaults, **values})
+    attributes = {**defaults, **values}
+    hashes = [file_sha256(path) for path in attributes["weights"]]
+    return SimpleNamespace(**attributes, weight_hashes=hashes)
 
 
 def save(
@@ -51,7 +54,8 @@ def save(
     found = score(hypotheses, first, evaluation, more_references=more)
     streams = [list(stream) for stream in references]
     test = EvalSet(folder.name, list(sources or first), streams, "de", "en")
-    write_card(folder, test, hypotheses, found, evaluation, translator(**of_translator), 1.5)
+    result = ScoredTranslations(hypotheses, found, evaluation, seconds=1.5)
+    write_card(folder, test, result, translator(**of_translator))
 
 
 def make_run(path: Path, hypotheses: Sequence[str], rest: str = "", name: str = "small", **values: Any) -> Path:

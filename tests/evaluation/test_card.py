@@ -13,7 +13,7 @@ from scored import TOKENIZER, save
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
 from mtformer.errors import DataError
 from mtformer.evaluation import card as card_module
-from mtformer.evaluation.card import EvalSet, differences, notes, read_card, read_texts
+from mtformer.evaluation.card import EvalSet, notes, read_card, read_texts, score_differences
 from mtformer.files import write_text
 from mtformer.run_dir import RunDir
 
@@ -110,7 +110,7 @@ def test_differences_that_make_scores_incomparable(folder: Path, tmp_path: Path)
     def other(**values: Any) -> list[str]:
         defaults = {"hypotheses": HYPOTHESES, "references": REFERENCES, "sources": SOURCES, "decoding": DECODING}
         save(tmp_path / "other", **{**defaults, **values})
-        return differences(card, read_card(tmp_path / "other"))
+        return score_differences(card, read_card(tmp_path / "other"))
 
     assert other() == []
     assert other(hypotheses=["a", "b", "c"]) == []
@@ -141,7 +141,7 @@ def test_notes_are_differences_without_effect_on_translations(folder: Path) -> N
     old["decoding"]["batch_tokens"] = 64
     old["device"] = "cuda"
     (folder / "scores.json").write_text(json.dumps(old), encoding="utf-8")
-    assert differences(card, read_card(folder)) == []
+    assert score_differences(card, read_card(folder)) == []
     assert notes(card, read_card(folder)) == [
         "decoding.batch_tokens None and 64",
         "device cpu and cuda",

@@ -20,7 +20,7 @@ from mtformer.config.schema import (
 )
 from mtformer.data.data_report import DataReport
 from mtformer.decoding.translator import Translator
-from mtformer.evaluation.card import EvalSet, write_card
+from mtformer.evaluation.card import EvalSet, ScoredTranslations, write_card
 from mtformer.evaluation.scores import score
 from mtformer.files import write_text
 from mtformer.model.transformer import Transformer
@@ -95,7 +95,8 @@ def finished_run(folder: Path, seed: int = 0, **training: object) -> RunDir:
     scores = score(HYPOTHESES, references, EvaluationConfig())
     translator = Translator.load(folder, device="cpu")
     test = EvalSet("small", sources, [references], "de", "en")
-    write_card(run.evaluation("small"), test, HYPOTHESES, scores, EvaluationConfig(), translator, 1.0)
+    result = ScoredTranslations(HYPOTHESES, scores, EvaluationConfig(), seconds=1.0)
+    write_card(run.evaluation("small"), test, result, translator)
     set_state(run, "finished")
     return run
 
