@@ -1,6 +1,7 @@
 """Tables of a report: scores, starts, speed, data, parameters and config."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import fmean, stdev
 from typing import Any
 
@@ -19,17 +20,24 @@ from mtformer.text.tokenizer import TokenizerPair
 from mtformer.training.figures import FIGURES
 
 NOTHING = "–"
-MAX_CHANGE = 60  # changes with more characters, such as those of data checksums, are shown as "changed"
-Systems = Sequence[tuple[str, Sequence[RunContents]]]  # (label, runs that differ only in their seeds)
+"""Text of a cell without a value."""
+MAX_CHANGE = 60
+"""Changes with more characters, such as those of data checksums, are shown as "changed"."""
+Systems = Sequence[tuple[str, Sequence[RunContents]]]
+"""Label and runs of each system; the runs differ only in their seeds."""
 
 
 def format_plain(value: Any) -> str:
     """Return a value of a config or score card as text without JSON syntax."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, dict):
-        value = [f"{key}: {format_plain(one)}" for key, one in value.items()]
+        value = [f"{key}: {format_plain(item)}" for key, item in value.items()]
     if isinstance(value, list | tuple):
         return ", ".join(map(format_plain, value)) or NOTHING
-    return NOTHING if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value)
 
 
 def format_time(text: Any) -> str:
@@ -42,32 +50,52 @@ def resumes(run: RunContents, kind: str = "resume") -> list[tuple[int, str, dict
 
     With the kind `plan`, return the same of each change of the number of steps by `max_minutes`.
     """
-    records = [one for one in run.records if one["kind"] == kind and is_number(one["step"])]
-    return [(one["step"], format_time(one.get("time")), _pairs(one.get("changes"))) for one in records]
+    resumes_found = []
+    for record in run.records:
+        if record["kind"] == kind and is_number(record["step"]):
+            time = format_time(record.get("time"))
+            resumes_found.append((record["step"], time, _valid_changes(record.get("changes"))))
+    return resumes_found
 
 
-def _pairs(changes: Any) -> dict[str, list[Any]]:
+def _valid_changes(changes: Any) -> dict[str, list[Any]]:
     """Return the old and new values by key; anything else, which an edited file may contain, is left out."""
-    items = changes.items() if isinstance(changes, dict) else ()
-    return {key: pair for key, pair in items if isinstance(pair, list) and len(pair) == 2}
+    if not isinstance(changes, dict):
+        return {}
+    return {key: pair for key, pair in changes.items() if isinstance(pair, list) and len(pair) == 2}
 
 
 def describe_changes(changes: Mapping[str, Sequence[Any]], prefix: str = "") -> str:
     """Return the changes to keys with this prefix as text."""
-    texts = {key: " → ".join(map(format_plain, pair)) for key, pair in changes.items() if key.startswith(prefix)}
-    return ", ".join(f"{key} {text if len(text) <= MAX_CHANGE else 'changed'}" for key, text in texts.items())
+    descriptions = []
+    for key, old_and_new in changes.items():
+        if key.startswith(prefix):
+            change = " → ".join(map(format_plain, old_and_new))
+            if len(change) > MAX_CHANGE:
+                change = "changed"
+            descriptions.append(f"{key} {change}")
+    return ", ".join(descriptions)
 
 
 def starts(run: RunContents) -> Table | None:
     """Return the time, step and device of the first start and of each resume, and the settings that changed."""
     if run.state.started is None:
         return None
-    device = next((one["device"][0] for *_, one in resumes(run) if "device" in one), run.made_with.get("device"))
+    device = _first_device(run)
     rows = [("started", format_time(run.state.started), "0", format_plain(device), "")]
-    for step, when, changes in resumes(run):
-        device = changes.pop("device", (None, device))[1]
-        rows.append(("resumed", when, f"{step:,}", format_plain(device), describe_changes(changes)))
+    for step, time, changes in resumes(run):
+        if "device" in changes:
+            _, device = changes.pop("device")
+        rows.append(("resumed", time, f"{step:,}", format_plain(device), describe_changes(changes)))
     return Table(("", "time", "step", "device", "changes"), rows, (2,))
+
+
+def _first_device(run: RunContents) -> Any:
+    """Return the device of the first start: the old one of the first change, or that of the latest checkpoint."""
+    for _, _, changes in resumes(run):
+        if "device" in changes:
+            return changes["device"][0]
+    return run.made_with.get("device")
 
 
 def speed(run: RunContents) -> Table | None:
@@ -75,14 +103,20 @@ def speed(run: RunContents) -> Table | None:
     rows: list[tuple[str, str]] = []
     for figure in FIGURES:
         values = [value for _, value in run.points("train", figure.key)]
-        if figure.summary and values and (any(values) or not figure.is_exceptional):
+        is_shown = bool(values) and (any(values) or not figure.is_exceptional)
+        if figure.summary and is_shown:
             label, summarize, shown = figure.summary
             rows.append((label, shown.format(summarize(values))))
-    if left := run.points("train", "seconds_left"):
+
+    estimates = run.points("train", "seconds_left")
+    if estimates:
         rows.append(("training time without validations", format_duration(run.training_seconds)))
-    if left and run.state.state == "running":
-        rows.append(("time left", f"about {format_duration(left[-1][1])}, plus validations"))
-    rows += [("ended", format_time(run.state.ended))] if run.state.ended is not None else []
+    if estimates and run.state.state == "running":
+        _, seconds_left = estimates[-1]
+        rows.append(("time left", f"about {format_duration(seconds_left)}, plus validations"))
+    if run.state.ended is not None:
+        rows.append(("ended", format_time(run.state.ended)))
+
     keys = ("precision", "processes", "mtformer", "python", "torch", "sentencepiece")
     rows += [(key, str(run.made_with[key])) for key in keys if key in run.made_with]
     return Table((), rows) if rows else None
@@ -90,45 +124,73 @@ def speed(run: RunContents) -> Table | None:
 
 def scores(systems: Systems) -> list[dict[str, Any]]:
     """Return the scores of each test set, with signatures and settings: a row for each run, and means over seeds."""
-    sets = []
-    runs = [run for _, some in systems for run in some]
-    for test in dict.fromkeys(name for run in runs for name in run.scores):
-        cards = [(run.name, run.scores[test]) for run in runs if test in run.scores]
-        first_name, first = cards[0]
-        labels = list(dict.fromkeys(score.label for _, card in cards for score in card.scores))
-        rows = [
-            (name, *(format_scores([run.scores[test] for run in group], label) for label in labels))
-            for system in systems
-            for name, group in [*([system] if len(system[1]) > 1 else []), *((run.name, [run]) for run in system[1])]
-            if all(test in run.scores for run in group)
-        ]
-        sets.append({
-            "name": test,
-            "num_sentences": first.num_sentences,
-            "table": Table(("run", *labels), rows, range(1, 1 + len(labels))),
-            "differences": [
-                f"{name} cannot be compared with {first_name}: {'; '.join(found)}"
-                for name, card in cards[1:]
-                if (found := score_differences(first, card))
-            ],
-            "cards": [(f"Score card of {name}", _card(card)) for name, card in cards],
-        })  # fmt: skip
-    return sets
+    runs = list(chain.from_iterable(runs for _, runs in systems))
+    tests = dict.fromkeys(chain.from_iterable(run.scores for run in runs))
+    return [_scores_on(test, systems) for test in tests]
+
+
+def _scores_on(test: str, systems: Systems) -> dict[str, Any]:
+    """Return the scores of all systems on a test set, for the template."""
+    runs = chain.from_iterable(runs for _, runs in systems)
+    card_of = {run.name: run.scores[test] for run in runs if test in run.scores}
+    labels = _labels(card_of.values())
+
+    rows = []
+    for name, group in _groups(systems):
+        if all(test in run.scores for run in group):
+            cards = [run.scores[test] for run in group]
+            rows.append((name, *(format_scores(cards, label) for label in labels)))
+
+    first_name, first_card = next(iter(card_of.items()))
+    warnings = []
+    for name, card in card_of.items():
+        messages = score_differences(first_card, card)
+        if messages:
+            warnings.append(f"{name} cannot be compared with {first_name}: {'; '.join(messages)}")
+
+    return {
+        "name": test,
+        "num_sentences": first_card.num_sentences,
+        "table": Table(("run", *labels), rows, range(1, 1 + len(labels))),
+        "differences": warnings,
+        "cards": [(f"Score card of {name}", _card(card)) for name, card in card_of.items()],
+    }
+
+
+def _labels(cards: Iterable[ScoreCard]) -> list[str]:
+    """Return the labels of all scores, in the order of the cards."""
+    scores = chain.from_iterable(card.scores for card in cards)
+    return list(dict.fromkeys(score.label for score in scores))
+
+
+def _groups(systems: Systems) -> Iterator[tuple[str, Sequence[RunContents]]]:
+    """Yield the rows of a table of scores: each system with several runs, and after it each of its runs."""
+    for label, runs in systems:
+        if len(runs) > 1:
+            yield label, runs
+        for run in runs:
+            yield run.name, [run]
 
 
 def format_scores(cards: Sequence[ScoreCard], label: str) -> str:
     """Return the score of a card, or mean and standard deviation of several."""
-    values = [score.value for card in cards for score in card.scores if score.label == label]
-    deviation = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{fmean(values):.2f}{deviation}" if values else NOTHING
+    scores = chain.from_iterable(card.scores for card in cards)
+    values = [score.value for score in scores if score.label == label]
+    if not values:
+        return NOTHING
+    mean = f"{fmean(values):.2f}"
+    return f"{mean} ± {stdev(values):.2f}" if len(values) > 1 else mean
 
 
 def _card(card: ScoreCard) -> Table:
-    rows: list[tuple[str, Any]] = [(f"signature of {one.label}", one.signature) for one in card.scores]
+    """Return all values of a score card, with dotted names."""
+    rows = [(f"signature of {score.label}", format_plain(score.signature)) for score in card.scores]
     for key, value in card.model_dump(exclude={"scores", "name", "num_sentences"}).items():
-        inner = value.items() if isinstance(value, dict) else [("", value)]
-        rows += [(f"{key}.{name}".strip("."), each) for name, each in inner]
-    return Table((), [(name, format_plain(value)) for name, value in rows])
+        if isinstance(value, dict):
+            rows += [(f"{key}.{name}", format_plain(item)) for name, item in value.items()]
+        else:
+            rows.append((key, format_plain(value)))
+    return Table((), rows)
 
 
 def data(run: RunContents) -> Table | None:
@@ -137,8 +199,10 @@ def data(run: RunContents) -> Table | None:
         return None
     try:
         corpora = run.data_report.get("corpora", {})
-        columns = {"all" if corpora else "pairs": run.data_report, **corpora}
-        reports = {name: DataReport.from_dict(one) for name, one in columns.items()}
+        total_name = "all" if corpora else "pairs"
+        reports = {total_name: DataReport.from_dict(run.data_report)}
+        for name, contents in corpora.items():
+            reports[name] = DataReport.from_dict(contents)
         rows = _data_rows(list(reports.values()))
     except (AttributeError, TypeError, KeyError) as error:
         run.unread.append(f"{run.run.data_report}: damaged ({error!r})")
@@ -147,24 +211,36 @@ def data(run: RunContents) -> Table | None:
 
 
 def _data_rows(reports: Sequence[DataReport]) -> list[tuple[str, ...]]:
+    """Return the rows of the data table, with one column for each report; rows without any value are left out."""
     rows: list[tuple[str, ...]] = []
 
     def add(name: str, values: Sequence[float | None], form: str = ",") -> None:
         if any(value is not None for value in values):
-            rows.append((name, *(format(value, form) if is_number(value) else NOTHING for value in values)))
+            cells = [format(value, form) if is_number(value) else NOTHING for value in values]
+            rows.append((name, *cells))
 
-    add("pairs read", [one.read for one in reports])
-    add("pairs kept", [one.kept for one in reports])
-    for reason in dict.fromkeys(reason for one in reports for reason in one.left_out):
-        add(f"left out: {reason}", [one.left_out.get(reason) for one in reports])
+    add("pairs read", [report.read for report in reports])
+    add("pairs kept", [report.kept for report in reports])
+    for reason in _names(report.left_out for report in reports):
+        add(f"left out: {reason}", [report.left_out.get(reason) for report in reports])
+
     for side, title in (("src", "source"), ("tgt", "target")):
-        add(f"{title} tokens", [one.tokens[side] for one in reports])
-        add(f"{title} tokens per line", [one.tokens[side] / one.kept if one.kept else None for one in reports], ".1f")
-        add(f"unknown {title} tokens", [one.unknown_rate(side) for one in reports], ".3%")
-        add(f"{title} lines without tokens", [one.blank[side] or None for one in reports])
-        for name in dict.fromkeys(name for one in reports for name in one.unusual[side]):
-            add(f"{title} lines with {name}", [one.unusual[side].get(name) for one in reports])
+        add(f"{title} tokens", [report.tokens[side] for report in reports])
+        add(f"{title} tokens per line", [_tokens_per_line(report, side) for report in reports], ".1f")
+        add(f"unknown {title} tokens", [report.unknown_rate(side) for report in reports], ".3%")
+        add(f"{title} lines without tokens", [report.blank[side] or None for report in reports])
+        for name in _names(report.unusual[side] for report in reports):
+            add(f"{title} lines with {name}", [report.unusual[side].get(name) for report in reports])
     return rows
+
+
+def _names(counts: Iterable[Iterable[str]]) -> Iterable[str]:
+    """Return the distinct keys of several dictionaries, in their order."""
+    return dict.fromkeys(chain.from_iterable(counts))
+
+
+def _tokens_per_line(report: DataReport, side: str) -> float | None:
+    return report.tokens[side] / report.kept if report.kept else None
 
 
 def parameters(run: RunContents) -> Table | None:
@@ -174,25 +250,40 @@ def parameters(run: RunContents) -> Table | None:
     tokenizers = TokenizerPair.load(run.run.tokenizer)
     with torch.device("meta"):
         model = Transformer(run.config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
-    size = sum(each.numel() for each in model.parameters())
-    return Table((), [("parameters", f"{size:,}"), ("MB in fp32", f"{4 * size / 1e6:.2f}")])
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    megabytes = 4 * num_parameters / 1e6
+    return Table((), [("parameters", f"{num_parameters:,}"), ("MB in fp32", f"{megabytes:.2f}")])
 
 
 def config(run: RunContents) -> dict[str, Any]:
     """Return the values that differ from the defaults, and all values; for an invalid config, return its text."""
     if run.loaded is None:
         return {"text": run.run.config.read_text(encoding="utf-8", errors="replace")}
-    own = run.loaded.config
-    default = leaves(load_defaults().config)
-    rows = [(dotted(path), format_plain(value), format_plain(default.get(path))) for path, value in leaves(own).items()]
+    defaults = leaves(load_defaults().config)
+    rows = []
+    changed_rows = []
+    for path, value in leaves(run.loaded.config).items():
+        row = (dotted(path), format_plain(value), format_plain(defaults.get(path)))
+        rows.append(row)
+        if row[1] != row[2]:
+            changed_rows.append(row)
     head = ("key", "value", "default")
-    return {"changed": Table(head, [row for row in rows if row[1] != row[2]]), "all": Table(head, rows)}
+    return {"changed": Table(head, changed_rows), "all": Table(head, rows)}
 
 
 def config_differences(runs: Sequence[RunContents]) -> Table | None:
     """Return a row for each run with the values that differ and affect the result; None without differences."""
-    known = [(run.name, leaves(run.config)) for run in runs if run.config is not None]
-    configs = [(name, {dotted(path): value for path, value in values.items()}) for name, values in known]
-    keys = differing_keys(config for _, config in configs)
-    cells = [(name, *(format_plain(without_folder(key, one.get(key))) for key in keys)) for name, one in configs]
-    return Table(("run", *short_keys(keys).values()), cells) if keys else None
+    values_of: dict[str, dict[str, Any]] = {}
+    """Config values by dotted key, for each run."""
+    for run in runs:
+        if run.config is not None:
+            values_of[run.name] = {dotted(path): value for path, value in leaves(run.config).items()}
+
+    keys = differing_keys(values_of.values())
+    if not keys:
+        return None
+    rows = []
+    for name, values in values_of.items():
+        cells = [format_plain(without_folder(key, values.get(key))) for key in keys]
+        rows.append((name, *cells))
+    return Table(("run", *short_keys(keys).values()), rows)
