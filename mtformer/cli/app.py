@@ -30,7 +30,7 @@ SPIN_COUNT = "3000"
 A longer spin is at best a little faster, as long as all cores are idle. As soon as another process uses one of them, at
 the start or later, threads that spin slow down the thread that they wait for. Threads that sleep at once
 (`OMP_WAIT_POLICY=PASSIVE`) are slower on idle cores, because the operations of a small model are short
-(docs/benchmarks.md).
+(docs/log/trials.md).
 """
 BROKEN_PIPE = 141  # exit code that a shell reports for a process terminated by SIGPIPE
 

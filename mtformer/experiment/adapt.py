@@ -71,7 +71,7 @@ MIN_PAIRS = 50
 MIN_STEPS, STEPS_PER_ROOT = 1000, 50.0
 """Minimum number of steps, and number of steps divided by the square root of the number of new pairs.
 
-Fewer steps forget more: the learning rate first rises, and the old text needs time to recover (docs/benchmarks.md).
+Fewer steps forget more: the learning rate first rises, and the old text needs time to recover (docs/log/adaptation.md).
 """
 MAX_OLD, OLD_PER_ROOT = 5.0, 106.0
 """Number of old target tokens for each new one: OLD_PER_ROOT divided by the square root of the number of new pairs,
@@ -81,7 +81,7 @@ RATE, DROPOUT = 0.25, 0.5
 """Peak learning rate and dropout divided by those of the model's training; an adapted model is adapted with its own."""
 CONSISTENCY_SHARE = 0.4
 """If the training of the model had consistency regularization: the share of the steps, the last ones, that have it too.
-On average, the model forgets less in this way (docs/benchmarks.md)."""
+On average, the model forgets less in this way (docs/log/adaptation.md)."""
 ADAPTED = "bleu new"  # `training.best_metric` of adapted models
 DEFAULTS = ("max_epochs", "max_minutes", "step_tokens", "accumulation_steps", "patience", "average_last", "ema_decay")
 """Keys of `training` that get their default values."""
@@ -248,7 +248,7 @@ def choose_weights(
         new = read_weights(new_path)
     tokenizers, device = TokenizerPair.load(run.tokenizer), pick_device(config.training.device)
     model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size).to(device)
-    # Greedy scores can hide a loss: 0.2 BLEU instead of 0.6 on old text (docs/benchmarks.md).
+    # Greedy scores can hide a loss: 0.2 BLEU instead of 0.6 on old text (docs/log/adaptation.md).
     decoding = config.decoding.for_validation().model_copy(update={"beam_size": config.decoding.beam_size})
     share_of_several = from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0
     trained_tokens = config.data.filters.max_tokens

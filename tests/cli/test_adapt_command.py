@@ -461,7 +461,7 @@ def test_the_schedule_follows_the_number_of_steps_and_this_the_number_of_pairs(
 def test_dropout_is_halved_and_consistency_regularization_is_used_in_the_last_steps(
     adapted: tuple[Path, Result], trained: tuple[Path, Result], new_text: Path, tmp_path: Path
 ) -> None:
-    """The model gains more and forgets less in this way (docs/benchmarks.md)."""
+    """The model gains more and forgets less in this way (docs/log/adaptation.md)."""
     found = list[object]()
     steps = load_config(RunDir(trained[0]).config).config.training.max_steps
     used, unused = {"consistency_start": steps - 1}, {"consistency_start": steps}

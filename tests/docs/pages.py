@@ -1,4 +1,4 @@
-"""The README and the pages in docs: their blocks of code, links and headings."""
+"""The README and the pages in docs and its folders: their blocks of code, links and headings."""
 
 import re
 import shlex
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAMS = ("bash", "curl", "echo", "git", "mtformer", "pip", "python", "torchrun")
 """First words of a command line in an indented block."""
 REASONS = (
@@ -50,18 +50,23 @@ class Block:
         return [line for line in joined if shlex.split(line, comments=True)]
 
 
+def page_name(page: Path) -> str:
+    """Return the path of a page in the repository."""
+    return page.relative_to(ROOT).as_posix() if page.is_relative_to(ROOT) else page.name
+
+
 def blocks(page: Path) -> list[Block]:
     """Return the blocks of a page; fail at a block with an unknown reason or a fence without an end."""
-    return list(_blocks(page.read_text(encoding="utf-8").split("\n"), page.name))
+    return list(_blocks(page.read_text(encoding="utf-8").split("\n"), page_name(page)))
 
 
-def _blocks(lines: list[str], name: str) -> Iterator[Block]:
+def _blocks(lines: list[str], page: str) -> Iterator[Block]:
     number = 0
     while number < len(lines):
         fence, start = FENCE.match(lines[number]), number
         if fence is not None:
             end = next((n for n in range(start + 1, len(lines)) if lines[n].strip() == "```"), None)
-            assert end is not None, f"{name}:{start + 1}: a block without an end"
+            assert end is not None, f"{page}:{start + 1}: a block without an end"
             text, language, start = lines[start + 1 : end], fence[2], start + 1
             number = end + 1
         elif lines[number].startswith("    ") and number and not lines[number - 1].strip():
@@ -74,7 +79,7 @@ def _blocks(lines: list[str], name: str) -> Iterator[Block]:
             continue
         width = len(text[0]) - len(text[0].lstrip()) if text else 0
         reason, before = _before(lines[: start - 1 if fence else start])
-        assert reason is None or reason in REASONS, f"{name}:{start}: the reason is not one of {REASONS}: {reason}"
+        assert reason is None or reason in REASONS, f"{page}:{start}: the reason is not one of {REASONS}: {reason}"
         yield Block(language, "\n".join(line[width:] for line in text), start + 1, before, reason)
 
 

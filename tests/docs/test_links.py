@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from pages import PAGES, ROOT, anchors, prose
+from pages import PAGES, ROOT, anchors, page_name, prose
 
 LINK = re.compile(r"(!?)\[[^\]]*\]\(([^()\s]+)\)")
 HTML = re.compile(r"<(?:img|source|a)\b[^>]*?(?:src|srcset|href)=\"([^\"]+)\"")
@@ -20,8 +20,8 @@ def links(page: Path) -> list[str]:
 
 def problem(page: Path, link: str) -> str | None:
     """Return the reason why a link is broken, or None."""
-    name, _, anchor = link.partition("#")
-    target = (page.parent / name).resolve() if name else page
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
     if not target.exists():
         return "no such file"
     if not target.is_relative_to(ROOT) and ROOT in page.parents:
@@ -33,14 +33,14 @@ def problem(page: Path, link: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_no_link_is_broken(page: Path) -> None:
     assert {link: found for link in links(page) if (found := problem(page, link))} == {}
 
 
 def test_each_page_is_linked_and_has_one_title() -> None:
     linked = {(page.parent / link.partition("#")[0]).resolve() for page in PAGES for link in links(page)}
-    assert [page.name for page in PAGES if page not in linked and page.name != "README.md"] == []
+    assert [page_name(page) for page in PAGES if page not in linked and page != ROOT / "README.md"] == []
     for page in PAGES:
         assert re.findall(r"^# ", page.read_text(encoding="utf-8").partition("```")[0], flags=re.MULTILINE) == ["# "]
 

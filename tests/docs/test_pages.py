@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from pages import PAGES, REASONS, Block, blocks
+from pages import PAGES, REASONS, Block, blocks, page_name
 from program import invoke
 from pydantic import TypeAdapter
 
@@ -184,17 +184,17 @@ def shell(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell
     return Shell(tmp_path / "trained")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_the_blocks_of_a_page_run(page: Path, shell: Shell) -> None:
     for block in blocks(page):
         if block.reason is None:
             try:
                 shell.run(block)
             except Exception as error:
-                raise AssertionError(f"{page.name}:{block.line}: {error}") from error
+                raise AssertionError(f"{page_name(page)}:{block.line}: {error}") from error
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_commands_have_known_options(page: Path) -> None:
     for block in blocks(page):
         for command in block.commands if block.language == "bash" else []:
