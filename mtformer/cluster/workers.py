@@ -1,6 +1,5 @@
 """Apply a function to many items in several processes or on a Ray cluster; results keep the order of the items."""
 
-import os
 import signal
 import sys
 import threading
@@ -13,6 +12,7 @@ from itertools import islice
 from multiprocessing import get_context, parent_process
 from typing import Any, Generic, TypeVar
 
+from mtformer.cluster.cores import num_cores
 from mtformer.cluster.ray_tasks import RayTasks, connect
 from mtformer.errors import DataError, log
 
@@ -21,11 +21,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Function = Callable[[Any, int], Any]
 _make_tasks: type[RayTasks] | None = None  # set inside `use_ray`
-
-
-def num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class WorkerEndedError(DataError):
