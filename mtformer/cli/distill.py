@@ -31,7 +31,7 @@ def distill(
     ] = None,
     on: options.OnOption = None,
 ) -> None:
-    """Use several teachers as an ensemble.
+    """Translate the training data of the student with a teacher, or with several as an ensemble.
 
     Of the five best translations of a line, the one most similar to the reference is used. The student trains on them
     and on its own data; then both models are compared on the test sets. The same command resumes an interrupted one.

@@ -56,7 +56,7 @@ def import_model(
     marian_dir: Annotated[Path, argument("Folder of a Marian model from Hugging Face (OPUS-MT).", "FOLDER")],
     run: Annotated[Path, argument("Bundle to write.", "RUN")],
 ) -> None:
-    """Write a config for fine-tuning the model, too."""
+    """Also write a config for fine-tuning the model."""
     from mtformer.export.marian import import_marian
 
     import_marian(marian_dir, run)

@@ -31,7 +31,7 @@ def runs(
     as_json: Annotated[bool, optional("Print a JSON list with all values.", "--json")] = False,
     as_csv: Annotated[bool, optional("Print CSV.", "--csv")] = False,
 ) -> None:
-    """Include subfolders, and show the settings that differ.
+    """Search the folder and its subfolders, and show the settings that differ between the runs.
 
     Scores are the best on dev and BLEU on the first test set. Speed counts both sides; the time excludes validation.
     """

@@ -33,7 +33,7 @@ def sweep(
     ] = False,
     on: OnOption = None,
 ) -> None:
-    """Continue with the other runs if a run fails; the exit code is then 1.
+    """Train the other runs even if one fails; the exit code is then 1.
 
     On SIGTERM or Ctrl-C, all runs save a checkpoint and the exit code is 143 or 130; --resume continues. `mtformer
     runs` shows the state of the runs.
