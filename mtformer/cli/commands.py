@@ -171,7 +171,8 @@ def load_command(name: str) -> Any:
 
     command_class = Command if entry.class_name is None else getattr(module, entry.class_name)
     program = typer.Typer(add_completion=False)
-    program.command(name, cls=command_class, help=_help_text(entry, target), epilog=entry.epilog)(_with_options(target))
+    register = program.command(name, cls=command_class, help=_help_text(entry, target), epilog=entry.epilog)
+    register(_with_options(target))
     return typer.main.get_command(program)
 
 

@@ -72,10 +72,10 @@ def exam(
             message = "{row}.{column} is {value:g}, but its limit is {limit:g}".format(**limit)
             echo(f"{run}: {message}", err=True)
 
-    exams = [
-        {"run": run, "weights": translators[run].weight_hashes, "rows": rows, "broken": broken[run]}
-        for run, rows in cards.items()
-    ]
+    exams = []
+    for run, rows in cards.items():
+        weights = translators[run].weight_hashes
+        exams.append({"run": run, "weights": weights, "rows": rows, "broken": broken[run]})
     try:
         if json_file is not None:
             with explain_write_errors(f"{json_file}:", "name another file"):

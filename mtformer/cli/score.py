@@ -5,7 +5,7 @@ import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tqdm import tqdm
 
@@ -44,7 +44,7 @@ def score(
         with tqdm(desc="score", unit="line", total=lines.total, disable=None, leave=False) as bar:
             for sources, targets in lines.blocks():
                 for scored in translator.score(sources, targets, progress=bar.update):
-                    line = _score_line(scored, tokens, as_json)
+                    line = _score_line(scored, tokens=tokens, as_json=as_json)
                     sys.stdout.write(for_terminal(line, sys.stdout) + "\n")
                     totals.add(scored)
                 sys.stdout.flush()
@@ -79,30 +79,31 @@ class _Totals:
                 self.num_lines,
             )
         if self.num_tokens:
-            log.info(
-                "%d lines, %d tokens, log-probability %.4f, perplexity %.4f",
-                self.num_lines,
-                self.num_tokens,
-                self.log_probability,
-                math.exp(-self.log_probability / self.num_tokens),
-            )
+            perplexity = math.exp(-self.log_probability / self.num_tokens)
+            size = f"{self.num_lines} lines, {self.num_tokens} tokens"
+            log.info("%s, log-probability %.4f, perplexity %.4f", size, self.log_probability, perplexity)
 
 
-def _score_line(scored: "Scored | None", tokens: bool, as_json: bool) -> str:
+def _score_line(scored: "Scored | None", *, tokens: bool, as_json: bool) -> str:
     """Return the output line; `scored` is None for a line that is too long."""
-    if scored is None:
-        return json.dumps({"log_probability": None}) if as_json else "nan"
-
     if as_json:
-        values = {
-            "log_probability": scored.log_probability,
-            "pieces": scored.pieces,
-            "token_log_probabilities": [round(value, 6) for value in scored.token_log_probabilities],
-        }
-        return json.dumps(values, ensure_ascii=False)
+        return json.dumps(_json_values(scored), ensure_ascii=False)
+    if scored is None:
+        return "nan"
 
     line = f"{scored.log_probability:.6f}"
     if tokens:
-        pieces = zip(scored.pieces, scored.token_log_probabilities, strict=True)
-        line += "\t" + " ".join(f"{piece}:{value:.4f}" for piece, value in pieces)
+        pairs = zip(scored.pieces, scored.token_log_probabilities, strict=True)
+        texts = [f"{piece}:{log_probability:.4f}" for piece, log_probability in pairs]
+        line += "\t" + " ".join(texts)
     return line
+
+
+def _json_values(scored: "Scored | None") -> dict[str, Any]:
+    if scored is None:
+        return {"log_probability": None}
+    return {
+        "log_probability": scored.log_probability,
+        "pieces": scored.pieces,
+        "token_log_probabilities": [round(value, 6) for value in scored.token_log_probabilities],
+    }

@@ -212,9 +212,11 @@ def _finish(config: "Config", run_dir: Path) -> None:
     if config.training.report:
         report([run_dir])
 
+    run_name = shlex.quote(str(run_dir))
+    folder = shlex.quote(str(run_dir.parent))
     echo(f"run directory: {run_dir}", "next steps:", err=True)
-    for command in (["translate", str(run_dir)], ["export", str(run_dir)], ["runs", str(run_dir.parent)]):
-        echo(f"  mtformer {shlex.join(command)}", err=True)
+    for command in (f"translate {run_name}", f"export {run_name}", f"runs {folder}"):
+        echo(f"  mtformer {command}", err=True)
 
 
 def _verify_resume(config: "Config") -> None:
