@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 
-from mtformer.cli.app import COMMANDS, load_command
+from mtformer.cli.commands import COMMANDS, load_command
 from mtformer.config.data import SOURCES, Source
 from mtformer.config.fields import fields, is_section, key_metadata, limits, plain
 from mtformer.config.schema import Config
@@ -218,7 +218,7 @@ def command_lines(name: str, command: Any) -> Iterator[str]:
 
 def commands_page() -> str:
     """Return docs/commands.md."""
-    rows = [[f"[`mtformer {name}`](#mtformer-{name})", escape(summary)] for name, (_, summary) in COMMANDS.items()]
+    rows = [[f"[`mtformer {name}`](#mtformer-{name})", escape(entry.summary)] for name, entry in COMMANDS.items()]
     lines = [COMMANDS_HEAD, *table(("command", "description"), rows)]
     for name in COMMANDS:
         lines += command_lines(name, load_command(name))

@@ -170,8 +170,8 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The runs whose confidence a test has fitted, with the weights and the sizes of the dev sets."""
     calls = list[Any]()
 
-    def calibrate_run(run: Any, translator: Any, sets: Any) -> None:
+    def calibrate_run(run: Any, translator: Any, sets: Any, progress: Any) -> None:
         calls.append((run.path, translator.weights, [len(one.sources) for one in sets]))
 
-    monkeypatch.setattr("mtformer.cli.eval.calibrate_run", calibrate_run)
+    monkeypatch.setattr("mtformer.experiment.calibrate.calibrate_run", calibrate_run)
     return calls

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from mtformer.cluster import workers as workers_module
-from mtformer.cluster.workers import ITEMS_ALONE, Workers, num_cores
+from mtformer.cluster.cores import num_cores
+from mtformer.cluster.workers import ITEMS_ALONE, Workers
 from mtformer.errors import DataError
 
 

@@ -1,9 +1,9 @@
-"""`mtformer compare`."""
+"""`mtformer compare`: scores and significance of several systems."""
 
 import json
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,38 +18,49 @@ from mtformer.errors import ConfigError
 from mtformer.experiment.sweep import short_keys
 
 if TYPE_CHECKING:
-    from mtformer.evaluation.compare import Comparison, MetricTable
+    from mtformer.evaluation.compare import Comparison, MetricTable, SentenceRow
     from mtformer.evaluation.systems import System
 
 INDENT = 2
+"""Number of spaces before the lines of a table."""
+DEFAULT_WIDTH = 100
+"""Width of the output if there is no terminal."""
 READING = (
     "95% intervals and p-values: variation over test sentences, for these trained models. p-values: paired bootstrap "
     "and approximate randomization against the first system ({tests})."
 )
+"""Explanation of the figures; `tests` has the settings of the significance tests."""
 
 
 def compare(
-    paths: Annotated[list[Path], argument("Run directories, or hypothesis files; the first is the baseline.")],
+    paths: Annotated[list[Path], argument("Run directories, or hypothesis files; the first is the baseline.", "RUN")],
     sets: Annotated[
-        list[str] | None, optional("Test set (default: every test set that all runs have scores for).", "--set")
+        list[str] | None,
+        optional("Test set (default: every test set that all runs have scores for).", "--set", metavar="NAME"),
     ] = None,
-    ref: Annotated[list[Path] | None, optional("Reference file; repeat for several references.")] = None,
-    src: Annotated[Path | None, optional("Source file; requires --ref.")] = None,
-    bleu_tokenizer: Annotated[str | None, optional("With --ref: BLEU tokenizer (default: 13a).")] = None,
+    ref: Annotated[
+        list[Path] | None, optional("Reference file; repeat for several references.", metavar="FILE")
+    ] = None,
+    src: Annotated[Path | None, optional("Source file; requires --ref.", metavar="FILE")] = None,
+    bleu_tokenizer: Annotated[
+        str | None, optional("With --ref: BLEU tokenizer (default: 13a).", metavar="NAME")
+    ] = None,
     group: Annotated[bool, optional("Do not group runs that differ only in their seed.", "--group/--no-group")] = True,
-    sentences: Annotated[int, typer.Option(min=0, help="Show this many of the sentences that differ most.")] = 5,
+    sentences: Annotated[
+        int, typer.Option(min=0, help="Show this many of the sentences that differ most.", metavar="N")
+    ] = 5,
     as_json: Annotated[bool, optional("Print everything as JSON.", "--json")] = False,
     force: Annotated[bool, optional("Compare despite different data, metrics or settings.", "--force")] = False,
 ) -> None:
-    """Compare runs or hypothesis files: scores, significance, lengths and sentences.
+    """Compute scores from the translations that `eval` saved, and p-values with sacreBLEU.
 
-    Scores are computed from the translations that `eval` saved, p-values with sacreBLEU by paired bootstrap resampling
-    (1,000 samples) and paired approximate randomization (10,000 trials); SACREBLEU_SEED is the seed. The second p-value
-    also counts trials whose difference equals the observed one; `sacrebleu --paired-ar` counts only larger ones, so its
-    values are too small for TER and small test sets. If a system has several runs, its counts are their mean.
+    The p-values are those of paired bootstrap resampling (1,000 samples) and paired approximate randomization (10,000
+    trials); SACREBLEU_SEED is the seed. The second p-value also counts trials whose difference equals the observed one;
+    `sacrebleu --paired-ar` counts only larger ones, so its values are too small for TER and small test sets. If a
+    system has several runs, its counts are their mean.
     """
     from mtformer.cli.progress import alive
-    from mtformer.evaluation.compare import compare as compare_one
+    from mtformer.evaluation.compare import compare as compare_on_set
     from mtformer.evaluation.compare import config_differences
     from mtformer.evaluation.scores import METRICS
     from mtformer.evaluation.systems import common_sets, group_runs, open_runs, read_files, read_material
@@ -60,24 +71,33 @@ def compare(
         raise ConfigError("--set and --force are for runs; remove them, or remove --ref")
     if not ref and (src is not None or bleu_tokenizer is not None):
         raise ConfigError("--src and --bleu-tokenizer are for hypothesis files; give --ref too")
+
     if ref:
         runs, material = read_files(paths, ref, src, _evaluation(bleu_tokenizer or "13a"))
-        systems, materials = group_runs(runs), [material]
+        systems = group_runs(runs)
+        materials = [material]
     else:
         runs = open_runs(paths)
         systems = group_runs(runs, group)
         materials = [read_material(name, runs, force) for name in common_sets(runs, sets or [])]
-    with alive("compare", total=len(materials) * len(METRICS) * len(systems), unit="test") as bar:
-        comparisons = [compare_one(systems, material, sentences, bar.update) for material in materials]
-    different = config_differences(systems)
+
+    num_tests = len(materials) * len(METRICS) * len(systems)
+    with alive("compare", total=num_tests, unit="test") as bar:
+        comparisons = [compare_on_set(systems, material, sentences, bar.update) for material in materials]
+    differences = config_differences(systems)
+
     if as_json:
-        echo(_json(systems, different, comparisons))
+        echo(_json(systems, differences, comparisons))
         return
-    echo(*_lines(systems, different, comparisons, shutil.get_terminal_size((100, 24)).columns))
-    echo(*(f"differences on {one.name}: {line}" for one in comparisons for line in one.ignored + one.notes), err=True)
+    width = shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
+    echo(*_lines(systems, differences, comparisons, width))
+    for comparison in comparisons:
+        for line in [*comparison.ignored, *comparison.notes]:
+            echo(f"differences on {comparison.name}: {line}", err=True)
 
 
 def _evaluation(bleu_tokenizer: str) -> EvaluationConfig:
+    """Return the settings of the metrics for files."""
     if bleu_tokenizer == "auto":
         raise ConfigError("--bleu-tokenizer auto requires a target language, which files do not have; name a tokenizer")
     try:
@@ -86,76 +106,135 @@ def _evaluation(bleu_tokenizer: str) -> EvaluationConfig:
         raise ConfigError(f"--bleu-tokenizer '{bleu_tokenizer}': {error.errors()[0]['msg']}") from error
 
 
-def _json(systems: "list[System]", different: dict[str, list[Any]], comparisons: "list[Comparison]") -> str:
-    runs = [[{"name": run.name, "path": str(run.path), "seed": run.seed} for run in one.runs] for one in systems]
+# ---- output ---------------------------------------------------------------------------------------------------------
+
+
+def _json(
+    systems: "Sequence[System]", differences: Mapping[str, list[Any]], comparisons: "Sequence[Comparison]"
+) -> str:
+    """Return systems, differing config values (one per system) and comparisons as JSON."""
     values = {
-        "systems": [{"name": one.name, "runs": some} for one, some in zip(systems, runs, strict=True)],
-        "config_differences": [{"key": key, "values": each} for key, each in different.items()],
+        "systems": [_system_values(system) for system in systems],
+        "config_differences": [{"key": key, "values": values} for key, values in differences.items()],
         "sets": [asdict(comparison) for comparison in comparisons],
     }
     return json.dumps(values, indent=2, ensure_ascii=False)
 
 
+def _system_values(system: "System") -> dict[str, Any]:
+    runs = [{"name": run.name, "path": str(run.path), "seed": run.seed} for run in system.runs]
+    return {"name": system.name, "runs": runs}
+
+
 def _lines(
-    systems: "list[System]", different: dict[str, list[Any]], comparisons: "list[Comparison]", width: int
+    systems: "Sequence[System]",
+    differences: Mapping[str, list[Any]],
+    comparisons: "Sequence[Comparison]",
+    width: int,
 ) -> Iterator[str]:
-    """Yield lines of at most `width` characters: the systems, then each comparison."""
-    grouped = [[f"{system.name}:", "; ".join(run.name for run in system.runs)] for system in systems if system.runs[1:]]
+    """Yield lines of at most `width` characters: the systems, their differing config values, then each comparison."""
+    grouped = [system for system in systems if len(system.runs) > 1]
     if grouped:
-        yield from ("systems with several seeds", *table_lines(grouped, width, indent=INDENT), "")
-    rows, labels = [], short_keys(different)
-    for key, values in different.items():
-        names: dict[str, list[str]] = {}
-        for system, value in zip(systems, values, strict=True):
-            names.setdefault(json.dumps(value, ensure_ascii=False), []).append(system.name)
-        rows += [[labels[key] if n == 0 else "", f"{value}:", ", ".join(names[value])] for n, value in enumerate(names)]
+        rows = [[f"{system.name}:", _run_names(system)] for system in grouped]
+        yield from ("systems with several seeds", *table_lines(rows, width, indent=INDENT), "")
+
+    rows = _difference_rows(systems, differences)
     if rows:
         yield from ("configs differ in", *table_lines(rows, width, indent=INDENT), "")
+
     for number, comparison in enumerate(comparisons):
-        yield from [""] if number else []
+        if number:
+            yield ""
         yield from _comparison_lines(comparison, width)
 
 
+def _run_names(system: "System") -> str:
+    return "; ".join(run.name for run in system.runs)
+
+
+def _difference_rows(systems: "Sequence[System]", differences: Mapping[str, list[Any]]) -> list[list[str]]:
+    """Return a row for each value of a differing key: the key (once), the value, and the systems that have it."""
+    labels = short_keys(differences)
+    rows = []
+    for key, values in differences.items():
+        systems_of_value: dict[str, list[str]] = {}
+        for system, value in zip(systems, values, strict=True):
+            text = json.dumps(value, ensure_ascii=False)
+            systems_of_value.setdefault(text, []).append(system.name)
+        label = labels[key]
+        for text, names in systems_of_value.items():
+            rows.append([label, f"{text}:", ", ".join(names)])
+            label = ""
+    return rows
+
+
 def _comparison_lines(comparison: "Comparison", width: int) -> Iterator[str]:
+    """Yield the scores, their explanation, the scores by length, and the sentences that differ most."""
     bleu = comparison.metrics[0]
-    names = [row.system for row in bleu.systems]
     yield f"{comparison.name}: {comparison.num_sentences:,} sentences"
     for table in comparison.metrics:
         yield from ("", f"{table.label}  {table.signature}")
         yield from table_lines(_metric_rows(table), width, right=range(1, 7), indent=INDENT)
-    if len(names) > 1:
+
+    if len(bleu.systems) > 1:
         yield from ("", *textwrap.wrap(READING.format(tests=bleu.tests), width))
+
     if comparison.buckets:
         yield from ("", f"{bleu.label} by number of source {comparison.unit}")
-        columns = [[comparison.unit, "sentences", *names]]
-        for bucket in comparison.buckets:
-            lengths = f"{bucket.low}+" if bucket.high is None else f"{bucket.low}-{bucket.high}"
-            scores = [f"{score:.2f}" for score in bucket.scores[bleu.name]]
-            columns.append([lengths, f"{bucket.num_sentences:,}", *scores])
-        yield from table_lines(list(zip(*columns, strict=True)), width, right=range(1, len(columns)), indent=INDENT)
+        length_rows = _length_rows(comparison)
+        num_columns = len(length_rows[0])
+        yield from table_lines(length_rows, width, right=range(1, num_columns), indent=INDENT)
+
     if comparison.sentences:
-        of_first = ", in the first run of each system" if any(len(row.runs) > 1 for row in bleu.systems) else ""
-        yield from ("", f"sentences that differ most, by chrF2++{of_first}")
+        has_several_runs = any(len(system.runs) > 1 for system in bleu.systems)
+        condition = ", in the first run of each system" if has_several_runs else ""
+        yield from ("", f"sentences that differ most, by chrF2++{condition}")
+    names = [system.system for system in bleu.systems]
     for sentence in comparison.sentences:
-        rows = [["source", "", sentence.source]] if sentence.source is not None else []
-        rows += [["reference", "", reference] for reference in sentence.references]
-        scores = [f"{chrf:.2f}" for chrf in sentence.chrf]
-        rows += map(list, zip(names, scores, sentence.hypotheses, strict=True))
+        rows = _sentence_rows(sentence, names)
         yield from ("", f"line {sentence.line}", *table_lines(rows, width, right=[1], indent=INDENT))
 
 
 def _metric_rows(table: "MetricTable") -> list[Sequence[str]]:
     """Return the rows of a table, without empty columns."""
-    rows = table.systems
-    scores = [f"{row.mean:.2f}" for row in rows]
-    columns = {"system": [row.system for row in rows], "score": scores}
-    if any(row.deviation is not None for row in rows):
-        spreads = [f" ± {row.deviation:.2f}" if row.deviation is not None else "" for row in rows]
-        columns = {"system": columns["system"], "n": [str(len(row.runs)) for row in rows]}
-        columns["mean ± sd"] = [score + spread for score, spread in zip(scores, spreads, strict=True)]
-    columns["95% interval"] = [f"{row.estimate.low:.2f} to {row.estimate.high:.2f}" for row in rows]
-    if len(rows) > 1:
-        columns["diff"] = ["" if row.difference is None else f"{row.difference:+.2f}" for row in rows]
-        columns["p boot"] = ["" if row.tests is None else f"{row.tests.p_bootstrap:.4f}" for row in rows]
-        columns["p rand"] = ["" if row.tests is None else f"{row.tests.p_randomization:.4f}" for row in rows]
+    systems = table.systems
+    scores = [f"{system.mean:.2f}" for system in systems]
+    columns = {"system": [system.system for system in systems]}
+    if any(system.deviation is not None for system in systems):
+        columns["n"] = [str(len(system.runs)) for system in systems]
+        columns["mean ± sd"] = [
+            score if system.deviation is None else f"{score} ± {system.deviation:.2f}"
+            for system, score in zip(systems, scores, strict=True)
+        ]
+    else:
+        columns["score"] = scores
+
+    columns["95% interval"] = [f"{system.estimate.low:.2f} to {system.estimate.high:.2f}" for system in systems]
+    if len(systems) > 1:
+        tests = [system.tests for system in systems]
+        columns["diff"] = ["" if system.difference is None else f"{system.difference:+.2f}" for system in systems]
+        columns["p boot"] = ["" if test is None else f"{test.p_bootstrap:.4f}" for test in tests]
+        columns["p rand"] = ["" if test is None else f"{test.p_randomization:.4f}" for test in tests]
     return [list(columns), *zip(*columns.values(), strict=True)]
+
+
+def _length_rows(comparison: "Comparison") -> list[tuple[str, ...]]:
+    """Return the scores by source length, with a row for each system and a column for each range of lengths."""
+    bleu = comparison.metrics[0]
+    columns = [[comparison.unit, "sentences", *(system.system for system in bleu.systems)]]
+    for bucket in comparison.buckets:
+        lengths = f"{bucket.low}+" if bucket.high is None else f"{bucket.low}-{bucket.high}"
+        scores = [f"{score:.2f}" for score in bucket.scores[bleu.name]]
+        columns.append([lengths, f"{bucket.num_sentences:,}", *scores])
+    return list(zip(*columns, strict=True))
+
+
+def _sentence_rows(sentence: "SentenceRow", names: Sequence[str]) -> list[list[str]]:
+    """Return the source, the references and the hypotheses of a sentence, with the score of each hypothesis."""
+    rows = []
+    if sentence.source is not None:
+        rows.append(["source", "", sentence.source])
+    rows += [["reference", "", reference] for reference in sentence.references]
+    for name, chrf, hypothesis in zip(names, sentence.chrf, sentence.hypotheses, strict=True):
+        rows.append([name, f"{chrf:.2f}", hypothesis])
+    return rows

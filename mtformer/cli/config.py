@@ -1,4 +1,4 @@
-"""`mtformer config`."""
+"""`mtformer config`: print configs and their JSON Schema."""
 
 import json
 import textwrap
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.help import Command, Group
+from mtformer.cli.help import Command, Group, examples
 from mtformer.cli.options import OverridesArgument, argument, optional, require_at_most_one
 from mtformer.cli.output import echo
 from mtformer.errors import ConfigError
@@ -18,17 +18,26 @@ if TYPE_CHECKING:
     from mtformer.config.loading import LoadedConfig
 
 WIDTH = 118
+"""Maximum width of comments."""
 ORIGIN_COLUMN = 40
-app = typer.Typer(cls=Group, help="Show configs and their JSON Schema.", no_args_is_help=True)
+"""Column of the comments that name the origin of a value."""
+app = typer.Typer(cls=Group, no_args_is_help=True)
 
 
-@app.command(cls=Command)
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "mtformer config show configs/demo.yaml model.dropout=0.3",
+        "mtformer config show --section training",
+    ),
+)
 def show(
     config: Annotated[
-        Path | None, argument("YAML file of the experiment, or a run directory (default: all default values).")
+        Path | None,
+        argument("YAML file of the experiment, or a run directory (default: all default values).", "CONFIG"),
     ] = None,
     overrides: OverridesArgument = None,
-    section: Annotated[str | None, optional("Print only this section.")] = None,
+    section: Annotated[str | None, optional("Print only this section.", metavar="NAME")] = None,
     recommend: Annotated[
         bool, optional("Print a config with recommended sizes for the training corpus of CONFIG.", "--recommend")
     ] = False,
@@ -45,10 +54,11 @@ def show(
     else:
         path = RunDir.open(config, verified=False).config if config.is_dir() else config
         loaded = load_config(path, overrides or [])
-    echo(*(_recommended(loaded, config, overrides) if recommend else _listing(loaded, section)))
+    lines = _recommended(loaded, config, overrides) if recommend else _listing(loaded, section)
+    echo(*lines)
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, epilog=examples("mtformer config schema > mtformer.schema.json"))
 def schema() -> None:
     """Print the JSON Schema of configs, for validation in editors."""
     from mtformer.config.loading import json_schema
@@ -70,8 +80,8 @@ def _recommended(loaded: "LoadedConfig", path: Path | None, overrides: list[str]
         raise ConfigError(f"--recommend: training.init_from in {path} determines the model; remove it")
     with alive("read the corpus", bar_format=ELAPSED):
         corpus = measure(loaded.config)
-    least = "at least " if corpus.pairs == MAX_PAIRS else ""
-    yield f"# Recommended for {least}{corpus.pairs:,} training pairs; keep this file beside {path.name}."
+    qualifier = "at least " if corpus.pairs == MAX_PAIRS else ""
+    yield f"# Recommended for {qualifier}{corpus.pairs:,} training pairs; keep this file beside {path.name}."
     yield "# Models with rotary positions cannot be exported to Hugging Face; with sinusoidal positions they can."
     yield write_yaml({"extends": path.name, **recommend(corpus)}).rstrip("\n")
 
@@ -83,17 +93,30 @@ def _listing(loaded: "LoadedConfig", only: str | None) -> Iterator[str]:
     from mtformer.config.yaml_text import Origin, dotted, read_yaml
 
     text = dump_config(loaded.config)
+    path_of_line = {}
     _, origins = read_yaml(text, lambda line: Origin("file", line=line))
-    keys = {origin.line: path for path, origin in origins.items() if isinstance(path[-1], str)}
+    for path, origin in origins.items():
+        if isinstance(path[-1], str):
+            path_of_line[origin.line] = path
+
     printed: set[str] = set()
-    for number, line in enumerate(text.split("\n")[:-1], start=1):
-        path = keys[number]
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+        path = path_of_line[number]
         if only not in (None, path[0]):
             continue
-        indent = line[: len(line) - len(line.lstrip(" -"))].replace("-", " ")
-        about = documentation(path)
-        if about and about not in printed:
-            printed.add(about)
-            yield from textwrap.wrap(about, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
-        origin = loaded.origins.get(dotted(path))
-        yield line if origin is None else f"{line:<{ORIGIN_COLUMN}}  # {origin}"
+        description = documentation(path)
+        if description and description not in printed:
+            printed.add(description)
+            yield from _comment(description, line)
+        key = dotted(path)
+        if key in loaded.origins:
+            yield f"{line:<{ORIGIN_COLUMN}}  # {loaded.origins[key]}"
+        else:
+            yield line
+
+
+def _comment(text: str, line: str) -> list[str]:
+    """Return a comment with the indent of the line that follows it; the dash of a list counts as a space."""
+    indent = line[: len(line) - len(line.lstrip(" -"))].replace("-", " ")
+    start = f"{indent}# "
+    return textwrap.wrap(text, WIDTH, initial_indent=start, subsequent_indent=start)

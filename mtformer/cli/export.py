@@ -11,37 +11,41 @@ from mtformer.errors import ConfigError
 from mtformer.run_dir import FINETUNE_CONFIG, RunDir
 
 Format = Literal["bundle", "ctranslate2", "huggingface", "argos"]
-FORMAT_HELP = "bundle (for mtformer), ctranslate2, huggingface (Transformers) or argos (also for LibreTranslate)."
+"""Formats of exports."""
 LOADING = {
     "bundle": "mtformer translate {!r}",
     "ctranslate2": "ctranslate2.Translator({!r})",
     "huggingface": "transformers.AutoModelForSeq2SeqLM.from_pretrained({!r})",
     "argos": "argostranslate.package.install_from_path({!r})",
 }
+"""Commands and Python expressions that load an export."""
+FORMAT_HELP = "bundle (for mtformer), ctranslate2, huggingface (Transformers) or argos (also for LibreTranslate)."
+"""Help of --format."""
 QUANTIZATION_HELP = "With ctranslate2 or argos: type of the weights, such as int8 or float16 (default: float32)."
+"""Help of --quantization."""
 MAP_HELP = "With ctranslate2: restrict the search to likely target pieces; some translations differ."
+"""Help of --vocabulary-map."""
 OUTPUT_HELP = "Folder to write (default: RUN/FORMAT), or file for argos (default: RUN/argos.argosmodel)."
+"""Help of --output."""
 
 
 def export(
-    run: Annotated[Path, argument("Run directory.")],
-    format_: Annotated[Format, typer.Option("--format", help=FORMAT_HELP)] = "bundle",
-    quantization: Annotated[str | None, optional(QUANTIZATION_HELP)] = None,
+    run: Annotated[Path, argument("Run directory.", "RUN")],
+    format_: Annotated[Format, typer.Option("--format", help=FORMAT_HELP, metavar="FORMAT")] = "bundle",
+    quantization: Annotated[str | None, optional(QUANTIZATION_HELP, metavar="TYPE")] = None,
     vocabulary_map: Annotated[bool, optional(MAP_HELP, "--vocabulary-map")] = False,
-    output: Annotated[Path | None, optional(OUTPUT_HELP)] = None,
-    checkpoint: Annotated[str | None, optional(CHECKPOINT_HELP)] = None,
+    output: Annotated[Path | None, optional(OUTPUT_HELP, metavar="FOLDER")] = None,
+    checkpoint: Annotated[str | None, optional(CHECKPOINT_HELP, metavar="NAME")] = None,
 ) -> None:
-    """Export a run as a bundle, or for CTranslate2, Hugging Face Transformers or Argos Translate.
-
-    Each export has a model card, README.md, in which you state the license.
-    """
+    """Write a model card, README.md, into each export; state the license there."""
     from mtformer.export.bundle import export as write_export
 
     if quantization is not None and format_ not in ("ctranslate2", "argos"):
         raise ConfigError("--quantization requires --format ctranslate2 or argos; remove it")
     if vocabulary_map and format_ != "ctranslate2":
         raise ConfigError("--vocabulary-map requires --format ctranslate2; remove it")
-    opened, target = RunDir.open(run), output or run / ("argos.argosmodel" if format_ == "argos" else format_)
+    opened = RunDir.open(run)
+    target = output or run / ("argos.argosmodel" if format_ == "argos" else format_)
     clean_up_on_sigterm()
     write_export(opened, target, checkpoint, format_, quantization, vocabulary_map)
     echo(str(target))
@@ -49,15 +53,17 @@ def export(
 
 
 def import_model(
-    marian_dir: Annotated[Path, argument("Folder of a Marian model from Hugging Face (OPUS-MT).")],
-    run: Annotated[Path, argument("Bundle to write.")],
+    marian_dir: Annotated[Path, argument("Folder of a Marian model from Hugging Face (OPUS-MT).", "FOLDER")],
+    run: Annotated[Path, argument("Bundle to write.", "RUN")],
 ) -> None:
-    """Convert a Marian model from Hugging Face to a bundle, and write a config for fine-tuning it."""
+    """Also write a config for fine-tuning the model."""
     from mtformer.export.marian import import_marian
 
     import_marian(marian_dir, run)
     echo(str(run))
     echo(f"load it with: {LOADING['bundle'].format(str(run))}", err=True)
-    path = run / FINETUNE_CONFIG
-    echo(f"{path}:", path.read_text(encoding="utf-8").rstrip(), err=True)
-    echo(f"fine-tune it with: mtformer train {str(path)!r} --run-dir {f'{run}-finetuned'!r}", err=True)
+
+    config = run / FINETUNE_CONFIG
+    text = config.read_text(encoding="utf-8").rstrip()
+    echo(f"{config}:", text, err=True)
+    echo(f"fine-tune it with: mtformer train {str(config)!r} --run-dir {f'{run}-finetuned'!r}", err=True)

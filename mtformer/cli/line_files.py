@@ -8,21 +8,27 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, NoReturn
 
 from mtformer.data.corpus.readers import BOM, SUFFIXES, create_bytes, open_bytes, read_line, reading, suffixes
 from mtformer.errors import DataError, log
 from mtformer.files import atomic_file, file_sha256, locked, read_json, sync, write_text
 
-LINES_AT_ONCE = 2000  # maximum number of lines that are read, sorted by length and translated together, to limit memory
+LINES_AT_ONCE = 2000
+"""Maximum number of lines that are read, sorted by length and translated together, to limit memory."""
 BYTES_AT_ONCE = 1 << 20
+"""Number of bytes of the first file at which a block of lines ends."""
+CHUNK_BYTES = 1 << 20
+"""Number of bytes that are read at once to count lines or to compute a checksum."""
 SIGNATURES = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh", b"\xff\xfe", b"\xfe\xff")
 """First bytes of gzip, xz, zstd, bzip2 and UTF-16 (in either byte order)."""
+REPLACEMENT = "\ufffd"
+"""Character that replaces invalid UTF-8."""
 
 
-class Position(NamedTuple):
+class InputPosition(NamedTuple):
     """Position in parallel files."""
 
     num_lines: int
@@ -33,8 +39,11 @@ class Position(NamedTuple):
 class ParallelLines:
     r"""Blocks of lines from one or more parallel files.
 
-    Lines end only at \n. Lines with invalid UTF-8 are counted, and invalid bytes become U+FFFD. `files` has pairs (name
-    for messages, file opened for reading bytes); `total` is the number of lines of each file, if known.
+    Lines end only at \n. Lines with invalid UTF-8 are counted, and invalid bytes become U+FFFD.
+
+    Args:
+        files: pairs (name for messages, file opened for reading bytes).
+        total: number of lines of each file, if known.
     """
 
     def __init__(self, files: Sequence[tuple[str, IO[bytes]]], total: int | None = None) -> None:
@@ -43,23 +52,29 @@ class ParallelLines:
         self.num_lines = 0
         self._digests = [hashlib.sha256() for _ in files]
         self._num_bad = 0
-        self._rows: Iterator[tuple[bytes, ...]] = itertools.zip_longest(*(_lines(name, file) for name, file in files))
+        columns = [_lines(name, file) for name, file in files]
+        self._rows: Iterator[tuple[bytes, ...]] = itertools.zip_longest(*columns)
 
     @property
-    def position(self) -> Position:
+    def position(self) -> InputPosition:
         """Position up to which the files were read."""
-        return Position(self.num_lines, [digest.hexdigest() for digest in self._digests])
+        return InputPosition(self.num_lines, [digest.hexdigest() for digest in self._digests])
 
     def skip(self, num_lines: int) -> None:
         """Skip up to `num_lines` lines; they are included in the checksum."""
-        while num_lines and (block := self._block(min(num_lines, LINES_AT_ONCE))):
+        while num_lines:
+            block = self._block(min(num_lines, LINES_AT_ONCE))
+            if not block:
+                return
             num_lines -= len(block[0])
 
     def has_more(self) -> bool:
         """Return True if there is another line."""
         row = next(self._rows, None)
-        self._rows = itertools.chain([row] if row is not None else [], self._rows)
-        return row is not None
+        if row is None:
+            return False
+        self._rows = itertools.chain([row], self._rows)
+        return True
 
     def blocks(self) -> Iterator[list[list[str]]]:
         """Yield blocks of up to LINES_AT_ONCE lines or about BYTES_AT_ONCE bytes, with a list of lines for each file.
@@ -67,43 +82,72 @@ class ParallelLines:
         Raise DataError if a file has more lines than another or became shorter, or compressed data is damaged.
         """
         while block := self._block(LINES_AT_ONCE):
-            yield [[self._text(line) for line in lines] for lines in block]
+            yield [list(map(self._text, lines)) for lines in block]
         if self.total is not None and self.num_lines < self.total:
             raise DataError(f"{self.files[0][0]}: became shorter while it was read; run the command again")
         if self._num_bad:
             log.warning("%d lines were not valid UTF-8; invalid bytes were replaced by U+FFFD", self._num_bad)
 
-    def _block(self, most: int) -> list[list[bytes]]:
-        """Return up to `most` lines of each file, or an empty list at the end of the files."""
-        rows, num_bytes = list[tuple[bytes, ...]](), 0
-        while len(rows) < most and num_bytes < BYTES_AT_ONCE and (row := next(self._rows, None)):
-            if None in row:  # a file has ended, so all are counted to their ends
-                totals = []
-                for (name, file), line in zip(self.files, row, strict=True):
-                    with reading(name):
-                        totals.append((name, self.num_lines + len(rows) + (line is not None) + sum(1 for _ in file)))
-                _refuse_unequal(totals)
-            rows.append(row)
-            num_bytes += len(row[0])
+    def _block(self, max_lines: int) -> list[list[bytes]]:
+        """Return up to `max_lines` lines of each file, or an empty list at the end of the files."""
+        rows = self._read_rows(max_lines)
         block = [list(lines) for lines in zip(*rows, strict=True)]
-        for digest, lines in zip(self._digests, block, strict=False):
+        for digest, lines in zip(self._digests, block, strict=False):  # no lines at the end of the files
             digest.update(b"".join(lines))
         self.num_lines += len(rows)
         return block
 
+    def _read_rows(self, max_lines: int) -> list[tuple[bytes, ...]]:
+        """Return up to `max_lines` rows, each with a line of each file."""
+        rows: list[tuple[bytes, ...]] = []
+        num_bytes = 0
+        while len(rows) < max_lines and num_bytes < BYTES_AT_ONCE:
+            row = next(self._rows, None)
+            if row is None:
+                break
+            if None in row:
+                self._refuse_incomplete(row, self.num_lines + len(rows))
+            rows.append(row)
+            num_bytes += len(row[0])
+        return rows
+
+    def _refuse_incomplete(self, row: tuple[bytes | None, ...], num_before: int) -> None:
+        """Raise DataError for a row in which a file has no line, with the number of lines of each file.
+
+        Args:
+            row: a line of each file, None for files that have ended.
+            num_before: number of rows before it.
+        """
+        totals = []
+        for (name, file), line in zip(self.files, row, strict=True):
+            num_lines = num_before
+            if line is not None:
+                num_lines += 1
+            with reading(name):
+                num_lines += sum(1 for _ in file)
+            totals.append((name, num_lines))
+        _refuse_unequal(totals)
+
     def _text(self, line: bytes) -> str:
         text = line.rstrip(b"\n").decode("utf-8", "replace")
-        self._num_bad += "\ufffd" in text and b"\xef\xbf\xbd" not in line
+        if REPLACEMENT in text and REPLACEMENT.encode() not in line:
+            self._num_bad += 1
         return text
 
 
 def _lines(name: str, file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file without its byte order mark; refuse files that are not UTF-8 text."""
     with reading(name):
-        for number, line in enumerate(iter(partial(read_line, file, name), b"")):
-            if not number and line.startswith(SIGNATURES):
-                what = "compressed or UTF-16, not UTF-8 text"
-                raise DataError(f"{name}: {what}; convert it, or use a suffix that is read ({', '.join(SUFFIXES)})")
-            yield line if number else line.removeprefix(BOM)
+        first = read_line(file, name)
+        if first.startswith(SIGNATURES):
+            raise DataError(
+                f"{name}: compressed or UTF-16, not UTF-8 text; convert it, or use a suffix that is read "
+                f"({', '.join(SUFFIXES)})"
+            )
+        if first:
+            yield first.removeprefix(BOM)
+        while line := read_line(file, name):
+            yield line
 
 
 @contextmanager
@@ -114,35 +158,102 @@ def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
     if a file is missing or damaged, or has more lines than another (raised at the end for pipes).
     """
     for path in paths:
-        if path is not None and (path.is_dir() or not path.exists()):
-            raise DataError(f"{path}: {'is a folder, not a' if path.is_dir() else 'no such'} file")
-    counted = [path for path in paths if path is not None and path.is_file()]
-    if len(counted) == 1 and suffixes(counted[0])[1]:
-        counted = []
-    totals = [(str(path), _count_lines(path)) for path in counted]
+        if path is not None:
+            _require_file(path)
+
+    totals = [(str(path), _count_lines(path)) for path in _countable(paths)]
     if len({total for _, total in totals}) > 1:
         _refuse_unequal(totals)
+
     with ExitStack() as stack:
         files: list[tuple[str, IO[bytes]]] = []
         for path in paths:
-            with reading(str(path)):
-                file = sys.stdin.buffer if path is None else stack.enter_context(open_bytes(path))
-            files.append(("the input" if path is None else str(path), file))
+            if path is None:
+                files.append(("the input", sys.stdin.buffer))
+            else:
+                with reading(str(path)):
+                    files.append((str(path), stack.enter_context(open_bytes(path))))
         yield ParallelLines(files, totals[0][1] if totals else None)
+
+
+def _require_file(path: Path) -> None:
+    """Raise DataError if there is no file or pipe with this path."""
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder, not a file; name a file")
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+
+
+def _countable(paths: Sequence[Path | None]) -> list[Path]:
+    """Return the files whose lines are counted in advance: no pipes, and not a single compressed file."""
+    files = [path for path in paths if path is not None and path.is_file()]
+    if len(files) == 1 and suffixes(files[0])[1]:
+        return []
+    return files
 
 
 def _count_lines(path: Path) -> int:
     """Return the number of lines; the last line may lack a line end."""
-    count, last = 0, b"\n"
+    num_lines = 0
+    last_block = b"\n"
     with reading(str(path)), open_bytes(path) as file:
-        while block := file.read(1 << 20):
-            count, last = count + block.count(b"\n"), block
-    return count + (not last.endswith(b"\n"))
+        while block := file.read(CHUNK_BYTES):
+            num_lines += block.count(b"\n")
+            last_block = block
+    if not last_block.endswith(b"\n"):
+        num_lines += 1
+    return num_lines
 
 
-def _refuse_unequal(totals: Sequence[tuple[str, int]]) -> None:
-    described = ", ".join(f"{name} has {total}" for name, total in totals)
-    raise DataError(f"files of unequal length: {described} lines; give parallel files")
+def _refuse_unequal(totals: Sequence[tuple[str, int]]) -> NoReturn:
+    counts = ", ".join(f"{name} has {total}" for name, total in totals)
+    raise DataError(f"files of unequal length: {counts} lines; give parallel files")
+
+
+@dataclass(frozen=True)
+class _Record:
+    """The record of an output file: what it was written from, and how much of it is written."""
+
+    num_lines: int
+    """Number of lines of the input."""
+    input_sha256: list[str]
+    num_bytes: int
+    """Number of bytes of the uncompressed output."""
+    settings: dict[str, Any]
+    partial_sha256: str | None = None
+    """Checksum of the partial file; None for a complete output, and in records of version 0.3."""
+    output_sha256: str | None = None
+    """Checksum of the complete file."""
+
+    def to_json(self) -> str:
+        """Return the record as a JSON object."""
+        values = {
+            "lines": self.num_lines,
+            "input_sha256": self.input_sha256,
+            "bytes": self.num_bytes,
+            "settings": self.settings,
+            "partial_sha256": self.partial_sha256,
+            "output_sha256": self.output_sha256,
+        }
+        return json.dumps({key: value for key, value in values.items() if value is not None})
+
+    @classmethod
+    def read(cls, path: Path) -> "_Record | None":
+        """Return the record in a file; None if it is missing or damaged."""
+        try:
+            values = read_json(path)
+        except (OSError, ValueError):
+            return None
+        if not isinstance(values, dict) or not values.keys() >= {"lines", "input_sha256", "bytes", "settings"}:
+            return None
+        return cls(
+            num_lines=values["lines"],
+            input_sha256=values["input_sha256"],
+            num_bytes=values["bytes"],
+            settings=values["settings"],
+            partial_sha256=values.get("partial_sha256"),
+            output_sha256=values.get("output_sha256"),
+        )
 
 
 class ResumableOutput:
@@ -177,66 +288,57 @@ class ResumableOutput:
     def open(self, lines: ParallelLines, settings: dict[str, Any], continues: bool) -> IO[bytes] | None:
         """Return the partial file, positioned where writing continues, or None if the output is already complete.
 
-        The settings are all values that affect the output, except the input. If `continues`, resume an interrupted
-        output, or extend a complete one if lines were added to the input; finished lines of the input are skipped.
-        Raise DataError if the output was not written from this input with these settings, or has changed since.
+        If `continues`, resume an interrupted output, or extend a complete one if lines were added to the input;
+        finished lines of the input are skipped.
+
+        Args:
+            lines: the input.
+            settings: all values that affect the output, except for the input.
+            continues: resume; otherwise start at the first line.
+
+        Raises:
+            DataError: if the output was not written from this input with these settings, or has changed since.
         """
         self.settings = json.loads(json.dumps(settings))  # so that they equal settings read from the record
-        done = self._read_record() if continues else None
-        is_partial = done is not None and self.partial.is_file() and self.partial.stat().st_size >= done["bytes"]
-        if done is not None and is_partial and "partial_sha256" in done:  # not of version 0.3
-            self._hash_up_to(done["bytes"])
-            if self._digest.hexdigest() != done["partial_sha256"]:
-                what = f"{self.partial}: damaged"
-                raise DataError(f"{what}; remove --continue to start over, or restore the file from a copy")
-        if not is_partial and not (continues and self.path.exists()):
-            if continues:
-                log.info("%s: nothing to continue; starting at the first line", self.name)
-            out: IO[bytes] = self.partial.open("wb")
-            self.save(out, lines.position)
-            return out
-        if done is None:
-            what = "there is no record of how this file was written"
-            raise DataError(f"{self.name}: {what}; remove --continue to replace it")
-        self._check(done, lines)
+        if not continues:
+            return self._start(lines)
+
+        record = _Record.read(self.record)
+        is_partial = record is not None and self._has_partial(record)
+        if not is_partial and not self.path.exists():
+            log.info("%s: nothing to continue; starting at the first line", self.name)
+            return self._start(lines)
+        if record is None:
+            raise DataError(
+                f"{self.name}: there is no record of how this file was written; remove --continue to replace it"
+            )
+        self._check_input(record, lines)
+
         if not is_partial:
-            if file_sha256(self.path) != done.get("output_sha256"):
-                raise DataError(f"{self.name}: changed since it was written; remove --continue to replace it")
+            self._check_complete(record)
             if not lines.has_more():
                 log.info("%s: already complete", self.name)
                 return None
-            with open_bytes(self.name) as whole, self.partial.open("wb") as copy:
-                shutil.copyfileobj(whole, copy)
-        log.info("continuing after line %d", done["lines"])
-        self._hash_up_to(done["bytes"])
-        out = self.partial.open("r+b")
-        out.truncate(done["bytes"])
-        out.seek(done["bytes"])
-        return out
+            with open_bytes(self.name) as complete, self.partial.open("wb") as partial:
+                shutil.copyfileobj(complete, partial)
+        log.info("continuing after line %d", record.num_lines)
+        return self._continue(record)
 
-    def save(self, out: IO[bytes], end: Position) -> None:
+    def save(self, file: IO[bytes], end: InputPosition) -> None:
         """Record that the output for all lines up to `end` is written."""
-        out.flush()
-        os.fsync(out.fileno())
-        self._hash_up_to(out.tell())
-        self._write_record(end, out.tell(), partial_sha256=self._digest.hexdigest())
+        file.flush()
+        os.fsync(file.fileno())
+        self._hash_up_to(file.tell())
+        self._write_record(end, file.tell(), partial_sha256=self._digest.hexdigest())
 
-    def _hash_up_to(self, num_bytes: int) -> None:
-        """Add the bytes of the partial file up to this number to its checksum."""
-        with self.partial.open("rb") as file:
-            file.seek(self._num_hashed)
-            while block := file.read(min(1 << 20, num_bytes - self._num_hashed)):
-                self._digest.update(block)
-                self._num_hashed += len(block)
-
-    def finish(self, end: Position) -> None:
+    def finish(self, end: InputPosition) -> None:
         """Move the complete and closed output to its final path."""
         num_bytes = self.partial.stat().st_size
         # The record is written first: if the process is killed in between, the partial file still allows resuming.
         if suffixes(self.name)[1]:
             with atomic_file(self.path) as temporary:
-                with self.partial.open("rb") as plain, create_bytes(temporary, self.name) as out:
-                    shutil.copyfileobj(plain, out)
+                with self.partial.open("rb") as partial, create_bytes(temporary, self.name) as compressed:
+                    shutil.copyfileobj(partial, compressed)
                 self._write_record(end, num_bytes, output_sha256=file_sha256(temporary))
             self.partial.unlink()
         else:
@@ -244,24 +346,60 @@ class ResumableOutput:
             os.replace(self.partial, self.path)
             sync(self.path.parent)
 
-    def _write_record(self, end: Position, num_bytes: int, **more: str) -> None:
-        record = {"lines": end.num_lines, "input_sha256": end.sha256, "bytes": num_bytes, "settings": self.settings}
-        write_text(self.record, json.dumps(record | more) + "\n")
+    def _start(self, lines: ParallelLines) -> IO[bytes]:
+        """Return a new partial file."""
+        file = self.partial.open("wb")
+        self.save(file, lines.position)
+        return file
 
-    def _read_record(self) -> dict[str, Any] | None:
-        try:
-            done = read_json(self.record)
-        except (OSError, ValueError):
-            return None
-        required = {"lines", "input_sha256", "bytes", "settings"}
-        return done if isinstance(done, dict) and done.keys() >= required else None
+    def _continue(self, record: _Record) -> IO[bytes]:
+        """Return the partial file, without bytes after those that are recorded."""
+        self._hash_up_to(record.num_bytes)
+        file = self.partial.open("r+b")
+        file.truncate(record.num_bytes)
+        file.seek(record.num_bytes)
+        return file
 
-    def _check(self, done: dict[str, Any], lines: ParallelLines) -> None:
+    def _has_partial(self, record: _Record) -> bool:
+        """Return True if the partial file has all recorded bytes; raise DataError if they have changed."""
+        if not self.partial.is_file() or self.partial.stat().st_size < record.num_bytes:
+            return False
+        if record.partial_sha256 is not None:
+            self._hash_up_to(record.num_bytes)
+            if self._digest.hexdigest() != record.partial_sha256:
+                raise DataError(
+                    f"{self.partial}: damaged; remove --continue to start over, or restore the file from a copy"
+                )
+        return True
+
+    def _check_complete(self, record: _Record) -> None:
+        """Raise DataError if the complete output is not the recorded one."""
+        if file_sha256(self.path) != record.output_sha256:
+            raise DataError(f"{self.name}: changed since it was written; remove --continue to replace it")
+
+    def _check_input(self, record: _Record, lines: ParallelLines) -> None:
+        """Skip the finished lines; raise DataError if the output was made with other settings or from other lines."""
         advice = "repeat the same command, or remove --continue to start over"
-        for key in sorted(done["settings"].keys() | self.settings.keys()):
-            old, new = done["settings"].get(key), self.settings.get(key)
+        for key in sorted(record.settings.keys() | self.settings.keys()):
+            old = record.settings.get(key)
+            new = self.settings.get(key)
             if old != new:
                 raise DataError(f"{self.name}: was written with {key} {old}, not {new}; {advice}")
-        lines.skip(done["lines"])
-        if lines.position != (done["lines"], done["input_sha256"]):
+
+        lines.skip(record.num_lines)
+        if lines.position != (record.num_lines, record.input_sha256):
             raise DataError(f"{self.name}: was written from a different input; {advice}")
+
+    def _hash_up_to(self, num_bytes: int) -> None:
+        """Add the bytes of the partial file up to this number to its checksum."""
+        with self.partial.open("rb") as file:
+            file.seek(self._num_hashed)
+            while block := file.read(min(CHUNK_BYTES, num_bytes - self._num_hashed)):
+                self._digest.update(block)
+                self._num_hashed += len(block)
+
+    def _write_record(
+        self, end: InputPosition, num_bytes: int, partial_sha256: str | None = None, output_sha256: str | None = None
+    ) -> None:
+        record = _Record(end.num_lines, end.sha256, num_bytes, self.settings, partial_sha256, output_sha256)
+        write_text(self.record, record.to_json() + "\n")

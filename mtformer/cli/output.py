@@ -18,25 +18,41 @@ import typer
 from mtformer.errors import ConfigError, log
 
 MAX_ERRORS = 20
+"""Number of errors that are shown."""
 MAX_ERROR_LENGTH = 500
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # control characters except tabs and line ends
+"""Number of characters of the longest error that is shown in full."""
+ERROR_START = 300
+"""Number of characters that are shown of the start of a longer error."""
+ERROR_END = 190
+"""Number of characters that are shown of its end."""
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+"""Control characters except for tabs and line ends."""
 OTHER_LOGS = ("sacrebleu", "asyncio")
+"""Loggers of libraries whose messages are shown once."""
+UNLIMITED = 1_000_000
+"""Width of a table that has no limit."""
 _log_once = cache(log.log)
 
 
 def require_no_input(output: Path | None, *inputs: Path | str | None) -> None:
     """Raise ConfigError if an output file is one of the input files, which it would replace."""
-    existing = [one for one in inputs if one is not None and os.path.exists(one)]
-    if output is not None and output.is_file() and any(map(output.samefile, existing)):
-        raise ConfigError(f"{output}: is also an input; name another file for the output")
+    if output is None or not output.is_file():
+        return
+    for path in inputs:
+        if path is not None and os.path.exists(path) and output.samefile(path):
+            raise ConfigError(f"{output}: is also an input; name another file for the output")
 
 
 def use_utf8() -> None:
     r"""Make stdin, stdout and stderr UTF-8 with `\n` line ends, in any locale."""
     # Replace closed streams, so that no other file gets their descriptors. Reading stdin and writing stdout then fail.
-    for name, flag, mode in (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, flag), mode))
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY), "r")
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
@@ -48,7 +64,8 @@ def set_up_logging() -> None:
     """Send the package's log to stderr as plain lines; repeated calls have no further effect."""
     terminal = _TerminalHandler()
     terminal.setFormatter(_Formatter())
-    log.handlers = [*(one for one in log.handlers if not isinstance(one, _TerminalHandler)), terminal]
+    other_handlers = [handler for handler in log.handlers if not isinstance(handler, _TerminalHandler)]
+    log.handlers = [*other_handlers, terminal]
     log.setLevel(logging.INFO)
     log.propagate = False
     for name in OTHER_LOGS:
@@ -76,7 +93,7 @@ def clean_up_on_sigterm() -> None:
 
 def printable(text: str) -> str:
     """Return the text with control characters escaped, so that it cannot control the terminal."""
-    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def for_terminal(text: str, out: IO[Any]) -> str:
@@ -96,17 +113,23 @@ def error_lines(message: str) -> None:
     if len(lines) > MAX_ERRORS:
         lines[MAX_ERRORS:] = [f"and {len(lines) - MAX_ERRORS} more"]
     with contextlib.suppress(OSError):  # the exit code still reports the error
-        for line in (f"error: {line}" for line in lines):
-            cut = line if len(line) <= MAX_ERROR_LENGTH else f"{line[:300]} … {line[-190:]}"
-            sys.stderr.write(f"{cut}\n")
+        for line in lines:
+            shown = f"error: {line}"
+            if len(shown) > MAX_ERROR_LENGTH:
+                shown = f"{shown[:ERROR_START]} … {shown[-ERROR_END:]}"
+            sys.stderr.write(f"{shown}\n")
 
 
 def table_lines(
     rows: Sequence[Sequence[str]], width: int | None = None, right: Container[int] = (), indent: int = 0
 ) -> list[str]:
-    """Return the rows as lines of at most `width` characters (None: unlimited), with aligned columns.
+    """Return the rows of a table as lines with aligned columns.
 
-    `right` has the indices of right-aligned columns; `indent` is the number of spaces before each line.
+    Args:
+        rows: cells of each row.
+        width: maximum number of characters of a line; None: unlimited.
+        right: indices of right-aligned columns.
+        indent: number of spaces before each line.
     """
     from rich.console import Console
     from rich.table import Table
@@ -116,7 +139,8 @@ def table_lines(
         table.add_column(justify="right" if number in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(printable, row))
-    limit = 1_000_000 if width is None else width - indent
+
+    limit = UNLIMITED if width is None else width - indent
     console = Console(width=limit, color_system=None, markup=False, emoji=False, highlight=False)
     with console.capture() as captured:
         console.print(table)
@@ -170,15 +194,18 @@ class _RunLogHandler(WatchedFileHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._waiting.append(record)
-        if os.path.isdir(os.path.dirname(self.baseFilename)):
-            ready, self._waiting = self._waiting, []
-            for waiting in ready:
-                try:
-                    super().emit(waiting)
-                except OSError:  # Raised when the file is opened; logging calls handleError for later errors.
-                    self.handleError(waiting)
+        if not os.path.isdir(os.path.dirname(self.baseFilename)):
+            return
+        ready = self._waiting
+        self._waiting = []
+        for waiting_record in ready:
+            try:
+                super().emit(waiting_record)
+            except OSError:  # Raised when the file is opened; logging calls handleError for later errors.
+                self.handleError(waiting_record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # name defined by logging
         """Report the first error in writing the log file, and continue without the file."""
         log.removeHandler(self)
-        log.warning("%s: cannot be written (%s); only stderr has the log now", self.baseFilename, sys.exc_info()[1])
+        error = sys.exc_info()[1]
+        log.warning("%s: cannot be written (%s); logging continues on stderr only", self.baseFilename, error)

@@ -4,28 +4,44 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NoReturn
 
 from tqdm import tqdm
 
+from mtformer.cli.output import printable
 from mtformer.data.store.prepare import log_progress
 from mtformer.errors import log
 from mtformer.formatting import format_duration
 from mtformer.training.figures import bar_texts
 
 SECONDS_PER_LINE = 30.0
+"""Time between lines of the log if there is no terminal."""
 ELAPSED = "{desc}: {elapsed}"
-FIRST_BAR = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left"  # until the first log line
+"""Format of a bar for work of unknown size."""
+FIRST_BAR = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left"
+"""Format of the bar of training until the first figures are known."""
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {postfix[0]}"
-BAR_WIDTH = len("train: 100%|") + 10 + len("| ")  # without the postfix
+"""Format of the bar of training."""
+BAR_WIDTH = len("train: 100%|") + 10 + len("| ")
+"""Width of the bar of training without the postfix."""
+DEFAULT_WIDTH = 80
+"""Width of a terminal that does not report it."""
+
+
+@contextmanager
+def line_progress(description: str, num_lines: int) -> Iterator[Callable[[int], object]]:
+    """Show a bar that counts lines, and yield the function that advances it."""
+    with tqdm(total=num_lines, desc=printable(description), unit="line", disable=None, leave=False) as bar:
+        yield bar.update
 
 
 @contextmanager
 def alive(desc: str, **settings: Any) -> Iterator["tqdm[NoReturn]"]:
     """Yield a bar that is refreshed every second; if there is no terminal, log the elapsed time at intervals."""
-    end, start = threading.Event(), time.monotonic()
+    start = time.monotonic()
+    end = threading.Event()
 
     def refresh(bar: "tqdm[NoReturn]") -> None:
         while not end.wait(SECONDS_PER_LINE if bar.disable else 1.0):
@@ -81,28 +97,43 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
     def advance(self, step: int, num_steps: int, epoch: int, figures: dict[str, float] | None) -> None:
         """Show the progress of training; see `mtformer.training.metrics.Progress`."""
         self._end_preparing()
-        left = f"{format_duration(figures['seconds_left'])} left" if figures is not None else ""
         if sys.stderr.isatty():
-            if self.bar is None:
-                self.bar = tqdm(
-                    initial=step - 1, desc="train", bar_format=FIRST_BAR, postfix=self._figures, dynamic_ncols=True
-                )
-            self.bar.total = num_steps
-            self.bar.update(step - self.bar.n)
+            self._advance_bar(step, num_steps)
             if figures is not None:
-                texts, postfix = bar_texts(figures), left
-                first = (texts.pop("loss"), texts.pop("tokens_per_second"), f"step {step}/{num_steps}")
-                for text in (*first, *reversed(texts.values()), f"epoch {epoch + 1}"):
-                    if BAR_WIDTH + len(f"{postfix}, {text}") < (self.bar.format_dict["ncols"] or 80):
-                        postfix += f", {text}"
-                self._figures[0], self.bar.bar_format = postfix, BAR
-                self.bar.refresh()
+                self._show_figures(f"step {step}/{num_steps}", f"epoch {epoch + 1}", figures)
         elif figures is not None:
-            shown = ", ".join(bar_texts(figures).values())
-            log.info("step %d/%d, epoch %d, %s, %s", step, num_steps, epoch + 1, shown, left)
+            texts = ", ".join(bar_texts(figures).values())
+            log.info("step %d/%d, epoch %d, %s, %s", step, num_steps, epoch + 1, texts, _time_left(figures))
+
+    def _advance_bar(self, step: int, num_steps: int) -> None:
+        if self.bar is None:
+            self.bar = tqdm(
+                initial=step - 1, desc="train", bar_format=FIRST_BAR, postfix=self._figures, dynamic_ncols=True
+            )
+        self.bar.total = num_steps
+        self.bar.update(step - self.bar.n)
+
+    def _show_figures(self, step: str, epoch: str, figures: dict[str, float]) -> None:
+        """Show as many figures as fit on the line, the most important ones first."""
+        assert self.bar is not None, "the bar is created before it shows figures"
+        texts = bar_texts(figures)
+        first = [texts.pop("loss"), texts.pop("tokens_per_second"), step]
+        postfix = _time_left(figures)
+        max_width = self.bar.format_dict["ncols"] or DEFAULT_WIDTH
+        for text in (*first, *reversed(texts.values()), epoch):
+            longer = f"{postfix}, {text}"
+            if BAR_WIDTH + len(longer) < max_width:
+                postfix = longer
+        self._figures[0] = postfix
+        self.bar.bar_format = BAR
+        self.bar.refresh()
 
     def _end_preparing(self) -> None:
         self._start.close()
         if self.preparing is not None:
             self.preparing.close()
             self.preparing = None
+
+
+def _time_left(figures: dict[str, float]) -> str:
+    return f"{format_duration(figures['seconds_left'])} left"

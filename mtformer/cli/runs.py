@@ -18,18 +18,20 @@ from mtformer.experiment.sweep import short_keys
 from mtformer.formatting import format_value
 from mtformer.run_dir import RunDir
 
-MOST_NAMED = 5
-DETAILS = ("at", "weights")  # columns that only `--all` shows
+MAX_COLUMNS_NAMED = 5
+"""Number of columns that the note about omitted columns names."""
+DETAILS = ("at", "weights")
+"""Columns that only --all shows."""
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Folder with runs.")] = Path("runs"),
-    sort: Annotated[str, typer.Option(help="Sort by a column or a config key, best first.")] = "name",
+    folder: Annotated[Path, typer.Argument(help="Folder with runs.", metavar="FOLDER")] = Path("runs"),
+    sort: Annotated[str, typer.Option(help="Sort by a column or a config key, best first.", metavar="COLUMN")] = "name",
     show_all: Annotated[bool, optional("Show all columns, as in output to a pipe or file.", "--all")] = False,
     as_json: Annotated[bool, optional("Print a JSON list with all values.", "--json")] = False,
     as_csv: Annotated[bool, optional("Print CSV.", "--csv")] = False,
 ) -> None:
-    """List the runs in a folder and its subfolders: state, step, scores, speed, time and differing settings.
+    """Search the folder and its subfolders, and show the settings that differ between the runs.
 
     Scores are the best on dev and BLEU on the first test set. Speed counts both sides; the time excludes validation.
     """
@@ -44,44 +46,68 @@ def runs(
     elif not rows:
         echo(f"{folder}: contains no runs", err=True)
     else:
-        is_whole = show_all or not sys.stdout.isatty()
-        lines, left_out = table(rows, keys, None if is_whole else shutil.get_terminal_size().columns)
-        echo(*lines)
-        echo(*(f"{row.name}: {row.problem}" for row in rows if row.problem is not None), err=True)
-        if left_out:
-            more = f" and {len(left_out) - MOST_NAMED} more" if len(left_out) > MOST_NAMED else ""
-            echo(f"columns left out: {', '.join(left_out[:MOST_NAMED])}{more}; --all shows them", err=True)
+        _print_table(rows, keys, show_all)
+
+
+def _print_table(rows: Sequence[RunRow], keys: Sequence[str], show_all: bool) -> None:
+    """Print the table to stdout, and the problems of runs and the omitted columns to stderr."""
+    is_complete = show_all or not sys.stdout.isatty()
+    width = None if is_complete else shutil.get_terminal_size().columns
+    lines, omitted = table(rows, keys, width)
+    echo(*lines)
+    for row in rows:
+        if row.problem is not None:
+            echo(f"{row.name}: {row.problem}", err=True)
+    if omitted:
+        names = ", ".join(omitted[:MAX_COLUMNS_NAMED])
+        num_others = len(omitted) - MAX_COLUMNS_NAMED
+        more = f" and {num_others} more" if num_others > 0 else ""
+        echo(f"columns left out: {names}{more}; --all shows them", err=True)
 
 
 def table(rows: Sequence[RunRow], keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
-    """Return the lines of a table of at most `width` characters (None: all columns), and the columns left out."""
-    columns = [list(column) for column in zip(COLUMNS, *map(RunRow.cells, rows), strict=True)]
-    left_out = [header for header, *cells in columns if header in DETAILS and any(cells)] if width is not None else []
-    shown = [one for one in columns if any(one[1:]) and one[0] not in left_out]
+    """Return the lines of a table of at most `width` characters (None: all columns), and the omitted columns."""
+    columns: list[list[str]] = []
+    omitted: list[str] = []
+    all_cells = [row.cells() for row in rows]
+    for number, header in enumerate(COLUMNS):
+        cells = [row_cells[number] for row_cells in all_cells]
+        if not any(cells):
+            continue
+        if header in DETAILS and width is not None:
+            omitted.append(header)
+        else:
+            columns.append([header, *cells])
     if width is not None:
-        excess = max(map(len, table_lines(list(zip(*shown, strict=True))))) - width
-        longest = max(map(len, shown[0]))
-        shown[0] = [_wrapped(name, max(longest - excess, len("name"))) for name in shown[0]]
-    cells = [list(line) for line in zip(*shown, strict=True)]
+        columns[0] = _narrowed(columns, width)
+
+    # Settings that differ follow, as far as there is space.
     labels = short_keys([*keys, *COLUMNS])  # unique among all columns
     for key in keys:
-        column = [labels[key], *(format_value(without_folder(key, row.config.get(key, ""))) for row in rows)]
-        wider = [[*line, cell] for line, cell in zip(cells, column, strict=True)]
-        if width is None or max(map(len, table_lines(wider))) <= width:
-            cells = wider
+        values = [format_value(without_folder(key, row.config.get(key, ""))) for row in rows]
+        wider = [*columns, [labels[key], *values]]
+        if width is None or _width_of(wider) <= width:
+            columns = wider
         else:
-            left_out.append(labels[key])
-    return table_lines(cells, width), left_out
+            omitted.append(labels[key])
+    return table_lines(_rows_of(columns), width), omitted
 
 
-def _print_csv(rows: Sequence[RunRow], keys: Sequence[str]) -> None:
-    plain = [row.to_dict(keys) for row in rows]
-    fields = [name for name in plain[0] if name != "config"] if plain else ["name"]
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow([*fields, *keys])
-    for values, row in zip(plain, rows, strict=True):
-        cells = [*(values[name] for name in fields), *(format_value(row.config.get(key, "")) for key in keys)]
-        writer.writerow([for_terminal(cell, sys.stdout) if isinstance(cell, str) else cell for cell in cells])
+def _rows_of(columns: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    return list(zip(*columns, strict=True))
+
+
+def _width_of(columns: Sequence[Sequence[str]]) -> int:
+    """Return the number of characters of the longest line of a table."""
+    return max(map(len, table_lines(_rows_of(columns))))
+
+
+def _narrowed(columns: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return the first column, the names of the runs, with line breaks that let the table fit the width."""
+    names = columns[0]
+    excess = _width_of(columns) - width
+    name_width = max(max(map(len, names)) - excess, len("name"))
+    return [_wrapped(name, name_width) for name in names]
 
 
 def _wrapped(name: str, width: int) -> str:
@@ -94,15 +120,29 @@ def _wrapped(name: str, width: int) -> str:
     return "\n".join(lines)
 
 
+def _print_csv(rows: Sequence[RunRow], keys: Sequence[str]) -> None:
+    """Print one line per run, with all fields and the settings that differ."""
+    all_values = [row.to_dict(keys) for row in rows]
+    fields = [name for name in all_values[0] if name != "config"] if all_values else ["name"]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([*fields, *keys])
+    for values, row in zip(all_values, rows, strict=True):
+        cells = [values[name] for name in fields]
+        cells += [format_value(row.config.get(key, "")) for key in keys]
+        writer.writerow([for_terminal(cell, sys.stdout) if isinstance(cell, str) else cell for cell in cells])
+
+
 def report(
-    runs: Annotated[list[Path], argument("Run directories or bundles.")],
+    runs: Annotated[list[Path], argument("Run directories or bundles.", "RUN")],
     out: Annotated[
-        Path | None, optional("HTML file to write (default: RUN/report.html, or report.html for several runs).")
+        Path | None,
+        optional("HTML file to write (default: RUN/report.html, or report.html for several runs).", metavar="FILE"),
     ] = None,
 ) -> None:
-    """Write a self-contained HTML report about runs: curves, scores, sentences, attention and config."""
+    """Show curves, scores, sentences, attention and config on one self-contained page."""
     from mtformer.report.run_report import write_report
 
-    file = out or (RunDir(runs[0]).report if len(runs) == 1 else Path("report.html"))
+    default = RunDir(runs[0]).report if len(runs) == 1 else Path("report.html")
+    file = out or default
     write_report(runs, file)
     echo(f"report: {file}", err=True)

@@ -2,14 +2,12 @@
 
 import sys
 from collections.abc import Callable
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from mtformer.cli.help import Command, Group
+from mtformer.cli.help import Command, Group, examples
 from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, optional
 from mtformer.cli.output import echo, for_terminal
 from mtformer.config.loading import load_config, resolve_paths
@@ -20,21 +18,30 @@ from mtformer.text.tags import with_tags
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 
 LINES_AT_ONCE = 1000
-MOST_DIGITS = 9
+"""Number of lines after which the output is flushed."""
+MAX_DIGITS = 9
+"""Number of digits of the longest word that can be a token id."""
 
-app = typer.Typer(cls=Group, help="Train and use tokenizers.", no_args_is_help=True)
+app = typer.Typer(cls=Group, no_args_is_help=True)
 
 Side = Literal["src", "tgt"]
-ModelArgument = Annotated[Path, argument("Run directory, bundle, folder of tokenizers, or SentencePiece model.")]
-SideOption = Annotated[Side, optional("Which of two separate tokenizers to use: src or tgt (default: src).", "--side")]
+ModelArgument = Annotated[
+    Path, argument("Run directory, bundle, folder of tokenizers, or SentencePiece model.", "MODEL")
+]
+"""Where the tokenizer is."""
+SideOption = Annotated[
+    Side, optional("Which of two separate tokenizers to use: src or tgt (default: src).", "--side", metavar="NAME")
+]
+"""Which tokenizer is used."""
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, epilog=examples("mtformer tokenizer train configs/demo.yaml tokenizer.vocab_size=4000"))
 def train(
     config: ConfigArgument,
     overrides: OverridesArgument = None,
     output: Annotated[
-        Path | None, optional("New folder to write (default: tokenizers/NAME for NAME.yaml).", "--output")
+        Path | None,
+        optional("New folder to write (default: tokenizers/NAME for NAME.yaml).", "--output", metavar="FOLDER"),
     ] = None,
 ) -> None:
     """Train SentencePiece models on the training data of a config, with the settings of its `tokenizer` section."""
@@ -45,17 +52,17 @@ def train(
     folder = output or Path("tokenizers") / config.stem
     if not loaded.data.sources:
         raise ConfigError("data.train: no training data; name at least one source")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        remedy = "" if folder.is_file() else ", or delete it"
-        raise DataError(f"{folder}: already exists; name another folder with --output{remedy}")
+    _require_new(folder)
+
     with alive("train the tokenizer", bar_format=ELAPSED):
         make_tokenizers(loaded, folder)
     pair = TokenizerPair.load(folder)
-    sizes = [("joint", pair.src)] if pair.joint else [("source", pair.src), ("target", pair.tgt)]
-    echo(*(f"{folder}: {name}, {one.vocab_size} tokens, sha256 {one.sha256}" for name, one in sizes))
+    tokenizers = {"joint": pair.src} if pair.joint else {"source": pair.src, "target": pair.tgt}
+    for name, tokenizer in tokenizers.items():
+        echo(f"{folder}: {name}, {tokenizer.vocab_size} tokens, sha256 {tokenizer.sha256}")
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, epilog=examples("mtformer tokenizer encode runs/demo < text.en > tokens.en"))
 def encode(
     model: ModelArgument,
     ids: Annotated[bool, optional("Write token ids instead of tokens.", "--ids")] = False,
@@ -63,10 +70,17 @@ def encode(
 ) -> None:
     """Split each line of stdin into tokens."""
     tokenizer = _load(model, side)
-    _convert_lines(lambda line, _: " ".join(map(str, tokenizer.encode([line])[0]) if ids else tokenizer.pieces(line)))
+
+    def split(line: str, place: str) -> str:
+        if ids:
+            [token_ids] = tokenizer.encode([line])
+            return " ".join(map(str, token_ids))
+        return " ".join(tokenizer.pieces(line))
+
+    _convert_lines(split)
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, epilog=examples("mtformer tokenizer decode runs/demo < tokens.en"))
 def decode(
     model: ModelArgument,
     ids: Annotated[bool, optional("Read token ids instead of tokens.", "--ids")] = False,
@@ -79,33 +93,63 @@ def decode(
         words = [word for word in line.split(" ") if word]
         if not ids:
             return tokenizer.decode_pieces(words)
-        for word in words:
-            if not word.isdecimal() or len(word) > MOST_DIGITS or int(word) >= tokenizer.vocab_size:
-                raise DataError(f"{place}: '{word:.20}' is not a token id; ids are 0 to {tokenizer.vocab_size - 1}")
-        return tokenizer.decode([[int(word) for word in words]])[0]
+        token_ids = [_token_id(word, tokenizer.vocab_size, place) for word in words]
+        [text] = tokenizer.decode([token_ids])
+        return text
 
     _convert_lines(join)
 
 
+def _token_id(word: str, vocab_size: int, place: str) -> int:
+    """Return the token id that a word is; raise DataError if it is none."""
+    is_number = word.isdecimal() and len(word) <= MAX_DIGITS
+    if not is_number or int(word) >= vocab_size:
+        raise DataError(f"{place}: '{word:.20}' is not a token id; ids are 0 to {vocab_size - 1}")
+    return int(word)
+
+
+def _require_new(folder: Path) -> None:
+    """Raise DataError unless the folder is missing or empty."""
+    if folder.is_file():
+        raise DataError(f"{folder}: already exists; name another folder with --output")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"{folder}: already exists; name another folder with --output, or delete it")
+
+
 def _load(path: Path, side: Side) -> Tokenizer:
+    """Return the tokenizer of one side of a run, bundle or folder, or a single SentencePiece model."""
     if not path.is_dir():
         return Tokenizer.load(path)
     run = RunDir(path)
-    if run.config.is_file():
+    is_run = run.config.is_file()
+    if is_run:
         RunDir.open(path)
     pair = TokenizerPair.load(run.tokenizer if run.tokenizer.is_dir() else path)
-    if run.config.is_file():
+    if is_run:
         pair = with_tags(pair, load_config(run.config).config.data)
     return pair.src if side == "src" else pair.tgt
 
 
 def _convert_lines(convert: Callable[[str, str], str]) -> None:
     """Write the converted lines of stdin to stdout; `convert` takes a line and its location for messages."""
-    first = 0
-    while block := list(islice(iter(partial(read_line, sys.stdin.buffer, "stdin"), b""), LINES_AT_ONCE)):
-        lines = decode_valid("stdin", first, block)
-        # With byte fallback, a model can generate a line break, which would split the line.
-        converted = [convert(line, f"stdin:{first + n}").replace("\n", " ") for n, line in enumerate(lines, start=1)]
-        sys.stdout.buffer.write("".join(f"{for_terminal(line, sys.stdout)}\n" for line in converted).encode("utf-8"))
+    num_lines = 0
+    while block := _read_block():
+        output = ""
+        for number, line in enumerate(decode_valid("stdin", num_lines, block), start=num_lines + 1):
+            # With byte fallback, a model can generate a line break, which would split the line.
+            converted = convert(line, f"stdin:{number}").replace("\n", " ")
+            output += f"{for_terminal(converted, sys.stdout)}\n"
+        sys.stdout.buffer.write(output.encode("utf-8"))
         sys.stdout.buffer.flush()
-        first += len(block)
+        num_lines += len(block)
+
+
+def _read_block() -> list[bytes]:
+    """Return the next lines of stdin; none at its end."""
+    block: list[bytes] = []
+    while len(block) < LINES_AT_ONCE:
+        line = read_line(sys.stdin.buffer, "stdin")
+        if not line:
+            break
+        block.append(line)
+    return block

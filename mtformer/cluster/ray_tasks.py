@@ -20,9 +20,15 @@ from mtformer.errors import ConfigError, DataError, MtformerError, log, require_
 from mtformer.version import __version__
 
 CONNECT_SECONDS = 10
+"""Maximum time to wait for a cluster."""
 LOCAL = "ray"
 """Address of the cluster of RAY_ADDRESS, else of one that runs on this machine, else of one that is started."""
 RETRIES = 3
+"""How often Ray repeats a task whose process or node has ended."""
+MAX_MESSAGE = 200
+"""Maximum number of characters that are logged of a message of Ray."""
+MAX_ERROR = 300
+"""Maximum number of characters that are shown of an error of Ray; its end says most."""
 _load = lru_cache(maxsize=1)(pickle.loads)
 
 
@@ -38,13 +44,16 @@ def connect(address: str) -> Iterator[None]:
 
     if address != LOCAL and not address.startswith("ray://"):
         raise ConfigError(f"--on {address}: not an address of Ray; use ray, or ray://HOST:PORT")
-    place = os.environ.get("RAY_ADDRESS", "auto") if address == LOCAL else address
-    if place != "auto":
-        with grpc.insecure_channel(place.removeprefix("ray://")) as channel:
+    server = os.environ.get("RAY_ADDRESS", "auto") if address == LOCAL else address
+    if server != "auto":
+        with grpc.insecure_channel(server.removeprefix("ray://")) as channel:
             try:
                 grpc.channel_ready_future(channel).result(CONNECT_SECONDS)
             except grpc.FutureTimeoutError as error:
-                raise ConfigError(f"{place}: no Ray cluster answers within {CONNECT_SECONDS} seconds") from error
+                raise ConfigError(
+                    f"{server}: no Ray cluster answers within {CONNECT_SECONDS} seconds; start one, or change --on"
+                ) from error
+
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here sends nothing
     on_sigterm = signal.getsignal(signal.SIGTERM)
     with redirect_stdout(_Messages()), warnings.catch_warnings():
@@ -67,30 +76,46 @@ class _Messages(io.StringIO):
     def write(self, text: str) -> int:
         for line in re.sub(r"\x1b\[\d*m", "", text).splitlines():
             if line.strip() and "[state-dump]" not in line:
-                log.warning("Ray: %s", line.strip()[:200])
+                log.warning("Ray: %s", line.strip()[:MAX_MESSAGE])
         return len(text)
 
 
 class RayTasks:
-    """Ray tasks that apply a function to an item, on one CPU each, and one GPU if `device` requires it (see `Workers`).
+    """Ray tasks that apply a function to an item.
 
-    `jobs` is the number of tasks that share the cluster; 0: one per GPU, or per node. Ray repeats a task three times.
+    Args:
+        function: see `Workers`.
+        device: each task gets a GPU on `cuda`, and on `auto` if there are GPUs.
+        jobs: number of tasks that divide the CPUs of the cluster; 0: one per GPU, or per node; None: each task gets
+            one CPU.
     """
 
     def __init__(self, function: Callable[[Any, int], Any], device: str, jobs: int | None = None) -> None:
         import ray
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        cpus, gpus = ([int(node.get(kind, 0)) for node in nodes] for kind in ("CPU", "GPU"))
-        num_gpus = int(device == "cuda" or (device == "auto" and sum(gpus) > 0))
-        self.jobs = jobs or max(1, sum(gpus) if num_gpus else sum(cpus) if jobs is None else len(nodes))
+        cpus = [int(node.get("CPU", 0)) for node in nodes]
+        gpus = [int(node.get("GPU", 0)) for node in nodes]
+        needs_gpu = device == "cuda" or (device == "auto" and sum(gpus) > 0)
+
+        if needs_gpu:
+            capacity = sum(gpus)
+        elif jobs is None:
+            capacity = sum(cpus)
+        else:
+            capacity = len(nodes)
+        self.jobs = jobs or max(1, capacity)
         """Number of tasks at a time."""
-        num_cpus = 1 if jobs is None else max(1, min(sum(cpus) // self.jobs, max(cpus)))
+        cpus_per_task = 1
+        if jobs is not None:
+            cpus_per_task = max(1, min(sum(cpus) // self.jobs, max(cpus)))
+
         self._function = ray.put(pickle.dumps(function))
         # With the default of max_calls, a process with a GPU ends after each task, and the next one loads the model.
         task = ray.remote(max_calls=0)(_make_task())
-        options = {"num_cpus": num_cpus, "num_gpus": num_gpus, "max_retries": RETRIES}
-        self._task = task.options(scheduling_strategy="SPREAD", **options)
+        self._task = task.options(
+            scheduling_strategy="SPREAD", num_cpus=cpus_per_task, num_gpus=int(needs_gpu), max_retries=RETRIES
+        )
 
     def submit(self, item: Any) -> "Future[Any]":
         """Start a task and return a future of its result."""
@@ -100,14 +125,17 @@ class RayTasks:
         return done
 
     def _finish(self, done: "Future[Any]", future: "Future[tuple[str, Any]]") -> None:
-        if (error := future.exception()) is not None:
+        error = future.exception()
+        if error is not None:
             done.set_exception(DataError(f"a task failed on Ray: {_one_line(error)}"))
             return
         message, result = future.result()
-        if message:
-            done.set_exception((result or ConfigError)(message))
-        else:
+        if not message:
             done.set_result(pickle.loads(result))
+        elif result is None:
+            done.set_exception(ConfigError(message))
+        else:
+            done.set_exception(result(message))
 
 
 def _make_task() -> Callable[[bytes, bytes, str, str], tuple[str, Any]]:
@@ -135,11 +163,16 @@ def compute(function: bytes, item: bytes, folder: str, node: str) -> tuple[str, 
     with suppress(OSError):  # without this folder, relative paths are missing
         os.chdir(folder)
     try:
-        return "", pickle.dumps(_load(function)(pickle.loads(item), 1))
-    except (MtformerError, OSError) as error:
-        return f"{node}: {error}", type(error) if isinstance(error, MtformerError) else DataError
+        result = _load(function)(pickle.loads(item), 1)
+        return "", pickle.dumps(result)
+    except MtformerError as error:
+        return f"{node}: {error}", type(error)
+    except OSError as error:
+        return f"{node}: {error}", DataError
 
 
 def _one_line(error: BaseException) -> str:
     """Return the message of an error, without the traceback that Ray adds."""
-    return " ".join(str(getattr(error, "cause", None) or error).split())[-300:]
+    cause = getattr(error, "cause", None) or error
+    text = " ".join(str(cause).split())
+    return text[-MAX_ERROR:]

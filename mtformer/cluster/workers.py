@@ -1,6 +1,5 @@
 """Apply a function to many items in several processes or on a Ray cluster; results keep the order of the items."""
 
-import os
 import signal
 import sys
 import threading
@@ -13,19 +12,19 @@ from itertools import islice
 from multiprocessing import get_context, parent_process
 from typing import Any, Generic, TypeVar
 
+from mtformer.cluster.cores import num_cores
 from mtformer.cluster.ray_tasks import RayTasks, connect
 from mtformer.errors import DataError, log
 
-ITEMS_ALONE = 4  # number of items that the main process computes before it starts worker processes, which takes seconds
+ITEMS_ALONE = 4
+"""Number of items that the main process computes before it starts worker processes, which takes seconds."""
+QUEUED_PER_TASK = 2
+"""Number of items per Ray task that are submitted: for short tasks, each process should have its next item."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Function = Callable[[Any, int], Any]
-_make_tasks: type[RayTasks] | None = None  # set inside `use_ray`
-
-
-def num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+_make_tasks: type[RayTasks] | None = None
+"""Class of the tasks; set inside `use_ray`."""
 
 
 class WorkerEndedError(DataError):
@@ -70,16 +69,24 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
         device: str = "cpu",
         starts_programs: bool = False,
     ) -> None:
-        self._function, self.num_processes = function, num_processes or num_cores()
+        self.num_processes = num_processes or num_cores()
+        self._function = function
         self._pool: ProcessPoolExecutor | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._tasks: RayTasks | None = None
-        self._running = dict[Future[Result], Item]()  # items of `as_completed`
+        self._running: dict[Future[Result], Item] = {}
+        """Items of `as_completed`."""
         self._num_alone = ITEMS_ALONE if self.num_processes > 1 else sys.maxsize
+        """Number of items that this process still computes itself."""
+
         if _make_tasks is not None:
-            self._tasks = _make_tasks(function, device, (num_processes or 0) if starts_programs else None)
-            # For short tasks, each process should have its next item.
-            self.num_processes, self._num_alone = self._tasks.jobs * (1 if starts_programs else 2), 0
+            self._num_alone = 0
+            if starts_programs:
+                self._tasks = _make_tasks(function, device, num_processes or 0)
+                self.num_processes = self._tasks.jobs
+            else:
+                self._tasks = _make_tasks(function, device, None)
+                self.num_processes = QUEUED_PER_TASK * self._tasks.jobs
         elif starts_programs:
             self._threads = ThreadPoolExecutor(self.num_processes)
 
@@ -92,12 +99,12 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
 
     def map(self, items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
         """Yield each item with its result, in order; at most as many items as there are processes are read ahead."""
-        rest = iter(items)
-        for item in islice(rest, self._num_alone):
-            self._num_alone -= 1
-            yield item, self._function(item, self.num_processes)
-        waiting = deque[tuple[Item, Future[Result]]]()
-        for item in rest:
+        waiting: deque[tuple[Item, Future[Result]]] = deque()
+        for item in items:
+            if self._num_alone > 0:
+                self._num_alone -= 1
+                yield item, self._function(item, self.num_processes)
+                continue
             waiting.append((item, self._submit(item)))
             if len(waiting) == self.num_processes:
                 yield self._first(waiting)
@@ -106,9 +113,10 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
 
     def as_completed(self, items: Iterable[Item]) -> Iterator[tuple[Item, "Future[Result]"]]:
         """Yield each item with its result or error when it is computed; read an item when a process is free for it."""
-        rest = iter(items)
+        remaining = iter(items)
         while True:
-            for item in islice(rest, self.num_processes - len(self._running)):
+            num_free = self.num_processes - len(self._running)
+            for item in islice(remaining, num_free):
                 self._running[self._submit(item)] = item
             if not self._running:
                 return
@@ -123,15 +131,21 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
         if self._pool is None:
             self._pool = ProcessPoolExecutor(self.num_processes, get_context("spawn"), _start, (self._function,))
         try:
-            with ThreadPoolExecutor(1, initializer=_block_sigint) as starter:
-                try:
-                    return starter.submit(self._pool.submit, _compute, item).result()
-                except (OSError, ValueError):  # before Python 3.12, a breaking pool closes pipes of a new process
-                    return starter.submit(self._pool.submit, _compute, item).result()  # it then says that it is broken
+            return self._submit_to(self._pool, item)
         except BrokenProcessPool:
             log.warning("a worker process was killed; its work is repeated")
             self._pool = None
             return self._submit(item)
+
+    @staticmethod
+    def _submit_to(pool: ProcessPoolExecutor, item: Item) -> "Future[Result]":
+        """Submit an item in a thread that blocks Ctrl-C, which would interrupt a process that starts now."""
+        with ThreadPoolExecutor(1, initializer=_block_sigint) as starter:
+            try:
+                return starter.submit(pool.submit, _compute, item).result()
+            except (OSError, ValueError):
+                # Before Python 3.12, a breaking pool closes pipes of a new process; it then says that it is broken.
+                return starter.submit(pool.submit, _compute, item).result()
 
     def _first(self, waiting: "deque[tuple[Item, Future[Result]]]") -> tuple[Item, Result]:
         """Remove the first item, and return it with its result."""
@@ -141,8 +155,9 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
         try:
             return item, self._submit(item).result()
         except BrokenProcessPool as error:
-            what = "a worker process was killed, most likely because memory ran out; lower data.num_workers"
-            raise WorkerEndedError(what) from error
+            raise WorkerEndedError(
+                "a worker process was killed, most likely because memory ran out; lower data.num_workers"
+            ) from error
 
 
 def _block_sigint() -> None:
@@ -151,7 +166,8 @@ def _block_sigint() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 
 
-_function: Function  # in a worker process
+_function: Function
+"""Function of a worker process."""
 
 
 def _start(function: Function) -> None:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from mtformer.cluster.workers import Workers, num_cores, use_ray
+from mtformer.cluster.cores import num_cores
+from mtformer.cluster.workers import Workers, use_ray
 from mtformer.config.loading import config_diff, dump_config, load_config, resolve_paths
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError, log
 from mtformer.experiment.run_state import read_state

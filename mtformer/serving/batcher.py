@@ -12,7 +12,8 @@ from mtformer.decoding.lines.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import MtformerError
 
-MAX_CHARACTERS = 10_000  # number of characters, including line ends, at which a batch is full
+MAX_CHARACTERS = 10_000
+"""Number of characters, including line ends, at which a batch is full."""
 
 
 class ClosedError(MtformerError):
@@ -39,7 +40,11 @@ class Job:
 class Batcher:
     """A thread that owns the models and translates waiting jobs together.
 
-    There is a translator for each target language, with the same settings. Running requests do not count as queued.
+    Running requests do not count as queued.
+
+    Args:
+        translators: a translator for each target language, with the same settings.
+        queue_size: maximum number of waiting jobs.
     """
 
     def __init__(self, translators: Mapping[str, Translator], queue_size: int) -> None:
@@ -47,8 +52,8 @@ class Batcher:
         self.waiting: queue.Queue[Job | None] = queue.Queue(queue_size)
         self._is_closing = False
         # When sampling, requests are not batched, because samples depend on the position of a line in its batch.
-        draws = any(one.decoding.draws for one in translators.values())
-        self._max_characters = 0 if draws else MAX_CHARACTERS
+        is_sampling = any(translator.decoding.draws for translator in translators.values())
+        self._max_characters = 0 if is_sampling else MAX_CHARACTERS
         self._thread = threading.Thread(target=self._work, name="translate", daemon=True)
 
     def start(self) -> None:
@@ -72,6 +77,7 @@ class Batcher:
         self._thread.join()
 
     def _work(self) -> None:
+        """Translate jobs until the batcher is closed; those with the same language and attention together."""
         while not self._is_closing:
             groups: dict[tuple[str, bool], list[Job]] = defaultdict(list)
             for job in self._gather():
@@ -82,37 +88,48 @@ class Batcher:
     def _gather(self) -> list[Job]:
         """Wait for a job, and return it together with those that already wait behind it."""
         jobs: list[Job] = []
-        size = 0
+        num_characters = 0
         with contextlib.suppress(queue.Empty):
-            while not jobs or size < self._max_characters:
+            while not jobs or num_characters < self._max_characters:
                 job = self.waiting.get(block=not jobs)
                 if job is None:
                     break
                 if not job.is_abandoned:
                     jobs.append(job)
-                    size += sum(len(line) + 1 for line in job.lines)
+                    num_characters += sum(len(line) + 1 for line in job.lines)
         return jobs
 
     def _translate(self, group: Sequence[Job]) -> None:
         """Answer jobs with the same settings together; if that fails, answer each job separately."""
-        group = [job for job in group if not job.is_abandoned]
-        if not group:
+        jobs = [job for job in group if not job.is_abandoned]
+        if not jobs:
             return
+        try:
+            translations = self._translations(jobs)
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].answer.set_exception(error)
+            else:
+                for job in jobs:
+                    self._translate([job])
+            return
+
+        start = 0
+        for job in jobs:
+            end = start + len(job.lines)
+            job.answer.set_result(translations[start:end])
+            start = end
+
+    def _translations(self, jobs: Sequence[Job]) -> list[Translation]:
+        """Return the translations of the lines of all jobs; raise ClosedError when no job needs them anymore."""
 
         def check_abandoned(_: int) -> None:
-            if self._is_closing or all(job.is_abandoned for job in group):
+            if self._is_closing or all(job.is_abandoned for job in jobs):
                 raise ClosedError
 
-        lines, n_best = [line for job in group for line in job.lines], max(job.n_best for job in group)
-        translate = self._translators[group[0].target].translate
-        try:
-            found = iter(translate(lines, attention=group[0].attention, progress=check_abandoned, n_best=n_best))
-        except Exception as error:
-            if len(group) > 1:
-                for job in group:
-                    self._translate([job])
-            else:
-                group[0].answer.set_exception(error)
-            return
-        for job in group:
-            job.answer.set_result([next(found) for _ in job.lines])
+        lines: list[str] = []
+        for job in jobs:
+            lines += job.lines
+        translator = self._translators[jobs[0].target]
+        n_best = max(job.n_best for job in jobs)
+        return translator.translate(lines, attention=jobs[0].attention, progress=check_abandoned, n_best=n_best)

@@ -3,28 +3,48 @@
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from fastapi.responses import HTMLResponse
 
 from mtformer.decoding.lines.sentences import UNSPACED
-from mtformer.decoding.lines.translation import Translation
+from mtformer.decoding.lines.translation import Attention, Translation
 from mtformer.serving.requests import Settings
 from mtformer.templating import render
 from mtformer.text.tokenizer import BYTE_PIECE, SPACE
 
 MAX_ALTERNATIVES = 4
-MIN_WEIGHT = 0.01  # smallest attention weight that the page shows
+"""Maximum number of alternatives that the page shows."""
+MIN_WEIGHT = 0.01
+"""Smallest attention weight that the page shows."""
+
+POLICY = (
+    "default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Content-Security-Policy of a page; `digest` is the checksum of its script."""
+PRIVATE_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+"""Headers that keep a page and its address on the browser."""
+
+Span = tuple[int, int]
+"""Start and end of consecutive tokens."""
 
 
 def make_page(title: str, settings: Settings) -> HTMLResponse:
     """Return the translation page."""
-    languages = settings.languages()
+    names = {}
+    targets = {}
+    for language in settings.languages():
+        code = language["code"]
+        names[code] = language["name"]
+        if language["targets"]:
+            targets[code] = language["targets"]
     values = {
-        "names": {one["code"]: one["name"] for one in languages},
-        "targets": {one["code"]: one["targets"] for one in languages if one["targets"]},
+        "names": names,
+        "targets": targets,
         "characters": settings.max_characters,
         "alternatives": min(settings.max_alternatives, MAX_ALTERNATIVES),
         "keyed": settings.api_key is not None,
@@ -34,57 +54,91 @@ def make_page(title: str, settings: Settings) -> HTMLResponse:
 
 def respond_with(html: str) -> HTMLResponse:
     """Return a page as a response, with headers that let the browser run only the page's own script."""
-    (script,) = re.findall("<script>(.*?)</script>", html, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'; "
-        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-    private = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
-    return HTMLResponse(html, headers={"Content-Security-Policy": policy, **private})
+    [script] = re.findall("<script>(.*?)</script>", html, re.DOTALL)
+    sha256 = hashlib.sha256(script.encode()).digest()
+    digest = base64.b64encode(sha256).decode()
+    headers = {"Content-Security-Policy": POLICY.format(digest=digest), **PRIVATE_HEADERS}
+    return HTMLResponse(html, headers=headers)
 
 
 def line_values(translation: Translation, n_best: int) -> dict[str, Any]:
     """Return the source tokens of a line, and its n best translations with words and attention, for the page."""
-    pieces = translation.attention.src_pieces if translation.attention is not None else []
-    units = _units(pieces, joins_words=False)
-    hypotheses = []
-    for one in (translation, *translation.alternatives)[:n_best]:
-        shown = {"text": one.text, "score": round(one.score, 4), "confidence": one.confidence}
-        hypotheses.append({**shown, "flags": list(one.flags), "words": _words(one, units)})
-    return {"source": [_text(pieces[start:end]) for start, end in units], "hypotheses": hypotheses}
+    src_pieces = [] if translation.attention is None else translation.attention.src_pieces
+    src_units = _units(src_pieces, joins_words=False)
+    hypotheses = (translation, *translation.alternatives)[:n_best]
+    return {
+        "source": [_text(src_pieces[start:end]) for start, end in src_units],
+        "hypotheses": [_hypothesis_values(hypothesis, src_units) for hypothesis in hypotheses],
+    }
 
 
-def _words(translation: Translation, src_units: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+def _hypothesis_values(hypothesis: Translation, src_units: Sequence[Span]) -> dict[str, Any]:
+    return {
+        "text": hypothesis.text,
+        "score": round(hypothesis.score, 4),
+        "confidence": hypothesis.confidence,
+        "flags": list(hypothesis.flags),
+        "words": _words(hypothesis, src_units),
+    }
+
+
+def _words(translation: Translation, src_units: Sequence[Span]) -> list[dict[str, Any]]:
     """Return the text and [source unit number, weight] pairs of each word; weights are means over its tokens."""
     attention = translation.attention
     if attention is None:
         return []
-    unit_of = {position: number for number, (start, end) in enumerate(src_units) for position in range(start, end)}
+    unit_of = _numbers_by_position(src_units)
     words = []
     for start, end in _units(attention.tgt_pieces, joins_words=True):
-        sums: dict[int, float] = {}
-        for row in range(start, end):
-            for position, weight in enumerate(attention.weights[row], start=attention.src_starts[row]):
-                sums[unit_of[position]] = sums.get(unit_of[position], 0.0) + weight / (end - start)
-        seen = [[number, round(weight, 3)] for number, weight in sums.items() if weight >= MIN_WEIGHT]
-        words.append({"text": _text(attention.tgt_pieces[start:end]), "attention": seen})
+        weights = _unit_weights(attention, start, end, unit_of)
+        visible = [[number, round(weight, 3)] for number, weight in weights.items() if weight >= MIN_WEIGHT]
+        words.append({"text": _text(attention.tgt_pieces[start:end]), "attention": visible})
     return words
 
 
-def _units(pieces: Sequence[str], joins_words: bool) -> list[tuple[int, int]]:
+def _numbers_by_position(units: Sequence[Span]) -> dict[int, int]:
+    """Return the number of the unit of each token."""
+    unit_of = {}
+    for number, (start, end) in enumerate(units):
+        for position in range(start, end):
+            unit_of[position] = number
+    return unit_of
+
+
+def _unit_weights(attention: Attention, start: int, end: int, unit_of: Mapping[int, int]) -> dict[int, float]:
+    """Return the attention of the target tokens from `start` to `end` on each source unit: means over the tokens."""
+    weights: dict[int, float] = defaultdict(float)
+    num_tokens = end - start
+    for row in range(start, end):
+        for position, weight in enumerate(attention.weights[row], start=attention.src_starts[row]):
+            weights[unit_of[position]] += weight / num_tokens
+    return weights
+
+
+def _units(pieces: Sequence[str], joins_words: bool) -> list[Span]:
     """Return the start and end of each unit: a token, the bytes of a letter or, with `joins_words`, a word."""
-    starts = []
-    for position, piece in enumerate(pieces):
-        before = pieces[position - 1] if position else SPACE
-        is_byte = BYTE_PIECE.fullmatch(piece) is not None and BYTE_PIECE.fullmatch(before) is not None
+    starts = [0] if pieces else []
+    for position in range(1, len(pieces)):
+        before = pieces[position - 1]
+        piece = pieces[position]
+        is_byte = _is_byte(before) and _is_byte(piece)
         is_inside_word = joins_words and not piece.startswith(SPACE) and not UNSPACED.search(before + piece)
-        if not position or not (is_byte or is_inside_word or before == SPACE):
+        if not (is_byte or is_inside_word or before == SPACE):
             starts.append(position)
     return list(pairwise([*starts, len(pieces)]))
 
 
+def _is_byte(piece: str) -> bool:
+    return BYTE_PIECE.fullmatch(piece) is not None
+
+
 def _text(pieces: Sequence[str]) -> str:
-    each = ((BYTE_PIECE.fullmatch(piece), piece) for piece in pieces)
-    text = b"".join(bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE, " ").encode() for byte, piece in each)
+    """Return the text of tokens, some of which may be single bytes of a letter."""
+    text = b""
+    for piece in pieces:
+        byte = BYTE_PIECE.fullmatch(piece)
+        if byte is not None:
+            text += bytes([int(byte[1], 16)])
+        else:
+            text += piece.replace(SPACE, " ").encode()
     return text.decode("utf-8", "replace")

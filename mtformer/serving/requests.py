@@ -26,10 +26,21 @@ from mtformer.documents.html import Fragment
 from mtformer.files import parse_json
 
 BODY_SECONDS = 30
+"""Maximum time in which the body of a request must arrive."""
 MAX_LINES = 1000
+"""Maximum number of lines in all texts of a request, and of fields in a form."""
+BYTES_PER_CHARACTER = 12
+"""Maximum number of bytes of a character in JSON and forms."""
+OTHER_BYTES = 4096
+"""Maximum number of bytes of a request besides its text."""
+MAX_NUMBER_DIGITS = 9
+"""Number of digits of a number in a form that are read."""
 BREAK = re.compile(r"(\r\n|\r|\n)")
+"""Line breaks."""
 FORM = "application/x-www-form-urlencoded"
+"""Content type of a form without files."""
 MULTIPART = "multipart/form-data"
+"""Content type of a form that may have files."""
 PROBLEMS = {
     "q": "q is missing, or is not a string or a list of strings",
     "source": "source is missing; give a language code (see GET /languages)",
@@ -37,8 +48,9 @@ PROBLEMS = {
     "format": "format must be text or html",
     "alternatives": "alternatives must be an integer of at least 0",
 }
-# pydantic's `str` rejects lone surrogates, which JSON can contain; the translator replaces them.
+"""Messages for missing or wrong fields."""
 Str = pydantic.InstanceOf[str]
+"""A string. pydantic's `str` rejects lone surrogates, which JSON can contain; the translator replaces them."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +75,17 @@ class Settings:
 
     def sources_of(self, target: str) -> list[str]:
         """Return the source languages that are available for a target language."""
-        return [source for source, one in self.directions if one == target]
+        return [source for source, direction_target in self.directions if direction_target == target]
 
-    def languages(self) -> list[dict[str, object]]:
+    def targets_of(self, source: str) -> list[str]:
+        """Return the target languages that are available for a source language."""
+        return [target for direction_source, target in self.directions if direction_source == source]
+
+    def languages(self) -> list[dict[str, Any]]:
         """Return each language once, with the languages it can be translated into, in LibreTranslate's format."""
-        codes = dict.fromkeys([*self.sources, *(target for _, target in self.directions)])
-        targets = {code: [target for source, target in self.directions if source == code] for code in codes}
-        return [{"code": code, "name": language_name(code), "targets": targets[code]} for code in codes]
+        targets = [target for _, target in self.directions]
+        codes = dict.fromkeys([*self.sources, *targets])
+        return [{"code": code, "name": language_name(code), "targets": self.targets_of(code)} for code in codes]
 
 
 def detect(text: str, candidates: Sequence[str]) -> dict[str, object]:
@@ -83,11 +99,20 @@ def detect(text: str, candidates: Sequence[str]) -> dict[str, object]:
         return {"confidence": 100.0, "language": candidates[0]}
     shares = probabilities(text, candidates)
     if shares is None:
-        words = LETTERS.findall(text.lower())
-        counts = [sum(word in words_of(code) for word in words) for code in candidates]
-        shares = [count / max(1, sum(counts)) for count in counts]
-    best = max(range(len(shares)), key=shares.__getitem__)
+        shares = _shares_of_function_words(text, candidates)
+    best = shares.index(max(shares))
     return {"confidence": round(100 * shares[best], 1), "language": candidates[best]}
+
+
+def _shares_of_function_words(text: str, candidates: Sequence[str]) -> list[float]:
+    """Return the share of each language among all function words in a text."""
+    words = LETTERS.findall(text.lower())
+    counts = []
+    for code in candidates:
+        function_words = words_of(code)
+        counts.append(sum(1 for word in words if word in function_words))
+    total = max(1, sum(counts))
+    return [count / total for count in counts]
 
 
 class Text:
@@ -101,7 +126,8 @@ class Text:
 
     def join(self, translations: Sequence[Translation]) -> str:
         """Join the translations of the lines with the same line breaks."""
-        return "".join(one.text + end for one, end in zip(translations, self.breaks, strict=True))
+        pairs = zip(translations, self.breaks, strict=True)
+        return "".join(f"{translation.text}{line_break}" for translation, line_break in pairs)
 
 
 class TextRequest(BaseModel):
@@ -118,24 +144,34 @@ class TextRequest(BaseModel):
     @pydantic.field_validator("q")
     @classmethod
     def _check_size(cls, q: str | list[str], info: ValidationInfo) -> str | list[str]:
-        max_characters = cast(Settings, info.context).max_characters
+        settings = cast(Settings, info.context)
         texts = [q] if isinstance(q, str) else q
-        num_characters = sum(map(len, texts))
-        num_lines = sum(1 + len(BREAK.findall(text)) for text in texts)
-        for number, most, unit in ((num_characters, max_characters, "characters"), (num_lines, MAX_LINES, "lines")):
-            if number > most:
-                raise ValueError(f"q has {number:,} {unit}; the maximum for a request is {most:,}: send less text")
+        _require_at_most(settings.max_characters, sum(map(len, texts)), "characters")
+        _require_at_most(MAX_LINES, sum(1 + len(BREAK.findall(text)) for text in texts), "lines")
         return q
 
     @cached_property
     def texts(self) -> list[Text | Fragment]:
         """All texts; a single one if `q` is not a list."""
         kind = Fragment if getattr(self, "format", "") == "html" else Text
-        return [kind(text) for text in ([self.q] if isinstance(self.q, str) else self.q)]
+        texts = [self.q] if isinstance(self.q, str) else self.q
+        return [kind(text) for text in texts]
 
 
-# A form has strings of digits.
-Number = Annotated[int, BeforeValidator(lambda one: int(one[:9]) if isinstance(one, str) and one.isdecimal() else one)]
+def _require_at_most(limit: int, number: int, unit: str) -> None:
+    if number > limit:
+        raise ValueError(f"q has {number:,} {unit}; the maximum for a request is {limit:,}: send less text")
+
+
+def _number_in_form(value: object) -> object:
+    """Return the number that a string of digits, from a form, stands for; other values unchanged."""
+    if isinstance(value, str) and value.isdecimal():
+        return int(value[:MAX_NUMBER_DIGITS])
+    return value
+
+
+Number = Annotated[int, BeforeValidator(_number_in_form)]
+"""An integer in JSON or in a form."""
 
 
 class TranslationRequest(TextRequest):
@@ -149,8 +185,10 @@ class TranslationRequest(TextRequest):
     @pydantic.model_validator(mode="after")
     def _check_values(self, info: ValidationInfo) -> "TranslationRequest":
         settings = cast(Settings, info.context)
-        asked = self.alternatives if "alternatives" in self.model_fields_set else settings.default_alternatives
-        self.alternatives = min(asked, settings.max_alternatives)
+        is_set = "alternatives" in self.model_fields_set
+        alternatives = self.alternatives if is_set else settings.default_alternatives
+        self.alternatives = min(alternatives, settings.max_alternatives)
+
         candidates = settings.sources_of(self.target)
         if not candidates or (self.source != "auto" and self.source not in candidates):
             known = ", ".join(f"{source} to {target}" for source, target in settings.directions)
@@ -161,7 +199,10 @@ class TranslationRequest(TextRequest):
     @property
     def lines(self) -> list[str]:
         """Lines of all texts."""
-        return [line for text in self.texts for line in text.lines]
+        lines: list[str] = []
+        for text in self.texts:
+            lines += text.lines
+        return lines
 
 
 Kind = TypeVar("Kind", bound=TextRequest)
@@ -169,32 +210,47 @@ Kind = TypeVar("Kind", bound=TextRequest)
 
 async def read_request(kind: type[Kind], request: Request, settings: Settings) -> Kind:
     """Read a JSON object, a form or a query string, check the key and other fields; raise HTTPException on errors."""
-    max_bytes = 12 * settings.max_characters + 4096  # a character has up to 12 bytes in JSON and forms
+    max_bytes = BYTES_PER_CHARACTER * settings.max_characters + OTHER_BYTES
     try:
         body = await asyncio.wait_for(_read_body(request, max_bytes), BODY_SECONDS)
     except (asyncio.TimeoutError, asyncio.CancelledError):  # the latter when the server shuts down
         raise HTTPException(408, "the request was not complete in time; send it again") from None
     except ClientDisconnect:
         raise HTTPException(400, "the connection was closed before the request was complete") from None
+
     fields = await _parse(body, request)
     if settings.api_key is not None:
-        if not (given := fields.get("api_key")):
-            raise HTTPException(403, "api_key is missing; this server requires one")
-        if not hmac.compare_digest(*(str(key).encode("utf-8", "surrogatepass") for key in (given, settings.api_key))):
-            raise HTTPException(403, "api_key is wrong")
+        _check_key(fields.get("api_key"), settings.api_key)
     try:
         return kind.model_validate(fields, context=settings)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        is_explained = first["type"] == "value_error"
-        what = str(first["ctx"]["error"]) if is_explained else PROBLEMS[str(first["loc"][0])]
-        raise HTTPException(400, what) from None
+        raise HTTPException(400, _first_problem(error)) from None
 
 
 def describe_body(kind: type[TextRequest]) -> dict[str, Any]:
     """Describe the request body for an OpenAPI schema; the fields may also be sent in the query string."""
     schema = {"schema": kind.model_json_schema()}
     return {"requestBody": {"content": dict.fromkeys(("application/json", FORM, MULTIPART), schema)}}
+
+
+def _check_key(key: object, expected: str) -> None:
+    """Refuse a request with another key, in a time that does not depend on where the keys differ."""
+    if not key:
+        raise HTTPException(403, "api_key is missing; this server requires one")
+    if not hmac.compare_digest(_key_bytes(str(key)), _key_bytes(expected)):
+        raise HTTPException(403, "api_key is wrong")
+
+
+def _key_bytes(key: str) -> bytes:
+    return key.encode("utf-8", "surrogatepass")
+
+
+def _first_problem(error: pydantic.ValidationError) -> str:
+    """Return the message for the first wrong field."""
+    details = error.errors(include_url=False)[0]
+    if details["type"] == "value_error":  # raised by a validator of this module
+        return str(details["ctx"]["error"])
+    return PROBLEMS[str(details["loc"][0])]
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
@@ -209,28 +265,38 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
 
 async def _parse(body: bytes, request: Request) -> dict[str, Any]:
     """Return the fields of a JSON object, or of the query string and form, where repeated fields become lists."""
-    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if body and kind not in (FORM, MULTIPART):
-        try:
-            found = parse_json(body)
-        except ValueError as error:  # also for bytes that are not UTF-8, or a number with thousands of digits
-            raise HTTPException(400, f"the request is not valid JSON: {error}") from None
-        if not isinstance(found, dict):
-            raise HTTPException(400, 'the request is not a JSON object; send {"q": ..., "source": ..., "target": ...}')
-        return found
-    if kind == FORM and body.lstrip().startswith(b"{"):
+    media_type = request.headers.get("content-type", "").partition(";")[0]
+    content_type = media_type.strip().lower()
+    if body and content_type not in (FORM, MULTIPART):
+        return _parse_object(body)
+    if content_type == FORM and body.lstrip().startswith(b"{"):
         raise HTTPException(400, "the body is JSON but sent as a form; set the header Content-Type: application/json")
+
     try:
-        query = _parse_form(request.scope["query_string"])
-        form = _parse_form(body) if kind != MULTIPART else await _parse_multipart(body, request.scope)
+        fields = _parse_form(request.scope["query_string"])
+        if content_type == MULTIPART:
+            fields |= await _parse_multipart(body, request.scope)
+        else:
+            fields |= _parse_form(body)
     except UnicodeDecodeError:
         raise HTTPException(400, "the form is not UTF-8") from None
     except ValueError:
         raise HTTPException(400, f"the form has more than {MAX_LINES:,} fields") from None
-    return {key: values[0] if len(values) == 1 else values for key, values in {**query, **form}.items()}
+    return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}
 
 
-def _parse_form(form: bytes) -> dict[str, list[str]]:
+def _parse_object(body: bytes) -> dict[str, Any]:
+    """Return a JSON object."""
+    try:
+        value = parse_json(body)
+    except ValueError as error:  # also for bytes that are not UTF-8, or a number with thousands of digits
+        raise HTTPException(400, f"the request is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise HTTPException(400, 'the request is not a JSON object; send {"q": ..., "source": ..., "target": ...}')
+    return value
+
+
+def _parse_form(form: bytes) -> dict[str, list[Any]]:
     return parse_qs(form.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=MAX_LINES)
 
 

@@ -12,9 +12,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from mtformer.errors import ConfigError
 
-GRACE_SECONDS = 10  # time that requests in progress get when the server shuts down
-MAX_HEAD = 1 << 17  # maximum number of bytes of a request head: enough for 10,000 characters in a query string
-HEAD_SECONDS = 10  # maximum time to wait for the head of the next request on a connection
+GRACE_SECONDS = 10
+"""Time that requests in progress get when the server shuts down."""
+MAX_HEAD = 1 << 17
+"""Maximum number of bytes of a request head: enough for 10,000 characters in a query string."""
+HEAD_SECONDS = 10
+"""Maximum time to wait for the head of the next request on a connection."""
 
 
 class Protocol(H11Protocol):
@@ -50,37 +53,49 @@ def explain_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any])
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket (port 0: any free port); raise ConfigError if the address is not available."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
         raise ConfigError(f"--host {host}: unknown host name or address; 127.0.0.1 is this machine") from None
+
+    family, _, _, _, address = addresses[0]
     is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
         return socket.create_server(address, family=family, dualstack_ipv6=is_dual)
     except OSError as error:
-        where = f"port {port} of {host}"
-        known = {
-            errno.EADDRINUSE: f"{where} is in use; choose another with --port, or 0 for any free port",
-            errno.EACCES: f"{where} requires administrator rights; choose port 1024 or higher with --port",
-            errno.EADDRNOTAVAIL: f"--host {host}: not an address of this machine",
-        }
-        raise ConfigError(known.get(error.errno or 0, f"{host} port {port}: {error.strerror}")) from None
+        raise ConfigError(_explain_listen_error(error, host, port)) from None
+
+
+def _explain_listen_error(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} of {host} is in use; choose another with --port, or 0 for any free port"
+    if error.errno == errno.EACCES:
+        return f"port {port} of {host} requires administrator rights; choose port 1024 or higher with --port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"--host {host}: not an address of this machine; 127.0.0.1 is this machine, 0.0.0.0 all its addresses"
+    return f"{host} port {port}: {error.strerror}"
 
 
 def is_local(sock: socket.socket) -> bool:
     """Return True if only this machine can reach the socket."""
-    return ipaddress.ip_address(sock.getsockname()[0].split("%")[0]).is_loopback
+    address, *_ = sock.getsockname()
+    without_scope, *_ = address.split("%")
+    return ipaddress.ip_address(without_scope).is_loopback
 
 
 def url(sock: socket.socket) -> str:
     """Return the address of the page."""
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    host, port, *_ = sock.getsockname()
+    if ":" in host:
+        host = f"[{host}]"
+    return f"http://{host}:{port}"
 
 
 def make_server(app: Any, is_verbose: bool) -> uvicorn.Server:
-    """Return a server for an ASGI application; if `is_verbose`, it logs each request and the errors of uvicorn.
+    """Return a server, which runs until a signal stops it; SIGINT raises KeyboardInterrupt.
 
-    It runs until a signal stops it; SIGINT raises KeyboardInterrupt.
+    Args:
+        app: the ASGI application.
+        is_verbose: log each request and the errors of uvicorn.
     """
     if is_verbose:
         logging.getLogger("uvicorn").handlers = logging.getLogger("mtformer").handlers

@@ -112,6 +112,6 @@ def test_the_card_is_written_before_the_table(
     def closed(*_: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("mtformer.cli.eval._table", closed)
+    monkeypatch.setattr("mtformer.cli.exam._table", closed)
     assert invoke("exam", trained[0], "--lines", 1, "--json", tmp_path / "card.json").exit_code == 141
     assert json.loads((tmp_path / "card.json").read_text())["exams"]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from program import invoke
 
-from mtformer.cli.app import COMMANDS, load_command
-from mtformer.cli.help import METAVAR_OF, PANEL_OF
+from mtformer.cli.commands import COMMANDS, load_command
+from mtformer.cli.help import PANELS
 
 
 def screens() -> dict[str, Any]:
@@ -85,9 +85,15 @@ def test_hidden_negative_options_work() -> None:
     assert context.params["sampling"] is False
 
 
-def test_panels_and_metavars_name_existing_parameters() -> None:
-    known = {one.name for command in SCREENS.values() for one in command.params}
-    assert {*PANEL_OF, *METAVAR_OF} <= known
+@pytest.mark.parametrize("words", SCREENS)
+def test_options_name_panels_of_the_screen(words: str) -> None:
+    panels = {getattr(parameter, "rich_help_panel", None) for parameter in SCREENS[words].params}
+    assert panels - {None} <= {*PANELS}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_screen_starts_with_the_summary(name: str) -> None:
+    assert invoke(name, "--help").stdout.splitlines()[2] == COMMANDS[name].summary
 
 
 def test_required_options_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:

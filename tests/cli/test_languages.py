@@ -216,10 +216,10 @@ def test_the_confidence_is_fitted_to_both_directions(
 ) -> None:
     found = list[tuple[str, str, int]]()
 
-    def record(run: RunDir, translator: Translator, sets: list[EvalSet]) -> None:
+    def record(run: RunDir, translator: Translator, sets: list[EvalSet], progress: object) -> None:
         found.extend((one.src_lang, one.tgt_lang, len(one.sources)) for one in sets)
 
-    monkeypatch.setattr("mtformer.cli.eval.calibrate_run", record)
+    monkeypatch.setattr("mtformer.experiment.calibrate.calibrate_run", record)
     run = shutil.copytree(both.path, tmp_path / "run")
     result = invoke("train", run / "config.yaml", "--run-dir", run, "--resume")
     assert result.exit_code == 0, result.stderr

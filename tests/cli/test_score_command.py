@@ -87,7 +87,7 @@ def test_scores_of_too_long_lines_are_nan(run: Path, tmp_path: Path) -> None:
     result = score(run, tmp_path / "src", tmp_path / "tgt")
     lines = result.stdout.splitlines()
     assert [line == "nan" for line in lines] == [False, True, False, True]
-    assert "2 of 4 lines have more tokens than the model has positions; score: nan" in result.stderr
+    assert "2 of 4 lines have more tokens than the model has positions; their score is nan" in result.stderr
     shown = score(run, tmp_path / "src", tmp_path / "tgt", "--json").stdout.splitlines()
     assert [json.loads(line)["log_probability"] is None for line in shown] == [False, True, False, True]
     assert json.loads(shown[2])["pieces"] == ["</s>"]

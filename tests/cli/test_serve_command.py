@@ -107,7 +107,8 @@ def test_a_public_host_requires_a_key(run: Path, monkeypatch: pytest.MonkeyPatch
         result = invoke("serve", run, "--host", "0.0.0.0", "--port", 0, *key)
         assert result.exit_code == 2
         assert result.stderr == (
-            "error: --host 0.0.0.0 is reachable from other machines; set MTFORMER_API_KEY or remove --host\n"
+            "error: --host 0.0.0.0 is reachable from other machines; give --api-key or set MTFORMER_API_KEY, "
+            "or remove --host\n"
         )
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mtformer.cli.train import first_host, set_ranks
+from mtformer.cluster.slurm import first_host, set_ranks
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 from pages import ROOT
 
-from mtformer.cli.app import COMMANDS, load_command
+from mtformer.cli.commands import COMMANDS, load_command
 from mtformer.config.fields import section_keys
 
 

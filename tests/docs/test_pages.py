@@ -16,7 +16,7 @@ from pages import PAGES, REASONS, Block, blocks, page_name
 from program import invoke
 from pydantic import TypeAdapter
 
-from mtformer.cli.app import COMMANDS, load_command
+from mtformer.cli.commands import COMMANDS, load_command
 from mtformer.config.data import Source
 from mtformer.config.loading import load_config
 from mtformer.experiment.sweep import plan_sweep

@@ -16,7 +16,8 @@ from fastapi.testclient import TestClient
 from served import alone, recorded, run_async
 
 from mtformer.decoding.translator import Translator
-from mtformer.serving import app, requests
+from mtformer.serving import requests, service
+from mtformer.serving.app import create_app
 from mtformer.serving.requests import MAX_LINES, TranslationRequest
 
 Start = Callable[..., TestClient]
@@ -102,7 +103,7 @@ def test_alternatives_are_the_next_best_translations(client: TestClient, transla
 
 
 def test_the_default_number_of_alternatives_is_set_by_n_best(translator: Translator) -> None:
-    with TestClient(app.create_app(translator.with_decoding(n_best=3), "model", 100, 5)) as client:
+    with TestClient(create_app(translator.with_decoding(n_best=3), "model", 100, 5)) as client:
         request = {"q": "the dog", **EN_DE}
         three = client.post("/translate", json={**request, "alternatives": 2}).json()
         assert client.post("/translate", json=request).json() == three
@@ -403,7 +404,7 @@ def test_a_full_queue_is_reported_at_once(held: Any, translator: Translator) -> 
 
 def test_no_request_waits_forever(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     client, _, _ = held
-    monkeypatch.setattr(app, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(service, "ANSWER_SECONDS", 0.2)
     answer = client.post("/translate", json={"q": "a dog", **EN_DE})
     assert answer.status_code == 503
     assert "took too long" in answer.json()["error"]

@@ -1,0 +1,75 @@
+"""`mtformer distill`: train a student on the translations of a teacher."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tqdm import tqdm
+
+from mtformer.cli import options
+from mtformer.cli.options import optional
+from mtformer.cli.output import echo, table_lines
+from mtformer.cli.train import require_new_folder, require_one_process, run_training
+from mtformer.errors import ConfigError
+from mtformer.files import MADE_FROM
+from mtformer.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from mtformer.experiment.finish import ModelScores
+
+
+def distill(
+    runs: options.EnsembleArgument,
+    *,
+    config: Annotated[Path, optional("Config of the student, with its training data.", "--config", metavar="CONFIG")],
+    mono: Annotated[
+        list[Path] | None, optional("More text to translate; repeat for more files.", "--mono", metavar="FILE")
+    ] = None,
+    run_dir: Annotated[
+        Path | None, optional("Run directory of the student (default: runs/NAME).", metavar="FOLDER")
+    ] = None,
+    on: options.OnOption = None,
+) -> None:
+    """Translate the training data of the student with a teacher, or with several as an ensemble.
+
+    Of the five best translations of a line, the one most similar to the reference is used. The student trains on them
+    and on its own data; then both models are compared on the test sets. The same command resumes an interrupted one.
+    """
+    from mtformer.cli.progress import line_progress
+    from mtformer.cluster.workers import use_ray
+    from mtformer.config.loading import load_config
+    from mtformer.decoding.translator import Translator
+    from mtformer.evaluation.evaluate import named_sets
+    from mtformer.experiment.distill import distilled_config, load_teachers
+    from mtformer.experiment.finish import finish_distilling
+
+    run = RunDir(run_dir or Path("runs") / config.stem)
+    require_one_process("distill")
+    require_new_folder(run, run.corpus / MADE_FROM)
+    student = load_config(config).config
+
+    # What the comparison at the end needs is checked before hours of translation and training.
+    if not student.data.test:
+        raise ConfigError(f"{config}: no data.test; add a test set, on which teacher and student are compared")
+    test_sets = named_sets(student.data.test, student.data)
+    Translator.load(runs, device=student.training.device).with_decoding(student.decoding)
+
+    with use_ray(on), tqdm(desc="translate", unit="line", disable=None, leave=False) as bar:
+        load = partial(load_teachers, runs, student)
+        distilled = distilled_config(load, student, mono or [], run, bar.update)
+    run_training(distilled, run.path, ["mtformer", *sys.argv[1:]], "auto")
+
+    scores = finish_distilling(runs, run, student, test_sets, line_progress)
+    echo(*_score_table(scores))
+    echo(f"translate with: mtformer translate {run.path}", err=True)
+
+
+def _score_table(scores: "list[ModelScores]") -> list[str]:
+    rows = [["test set", "model", "BLEU", "chrF2++", "lines/s", "parameters"]]
+    for row in scores:
+        bleu, chrf, *_ = row.card.scores
+        num_parameters = "-" if row.num_parameters is None else f"{row.num_parameters:,}"
+        speed = f"{row.lines_per_second:,.0f}"
+        rows.append([row.test_set, row.model, f"{bleu.value:.2f}", f"{chrf.value:.2f}", speed, num_parameters])
+    return table_lines(rows, right=range(2, 6))

@@ -1,0 +1,131 @@
+"""`mtformer exam`: the behavior of models on perturbed lines."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from tqdm import tqdm
+
+from mtformer.cli.decoding_options import Load
+from mtformer.cli.eval import RefOption, SrcOption, find_sets
+from mtformer.cli.help import INPUT_OUTPUT
+from mtformer.cli.options import ToOption, argument, optional
+from mtformer.cli.output import echo, printable, require_no_input, table_lines
+from mtformer.errors import ConfigError, explain_write_errors, log
+from mtformer.files import FORMAT, write_json
+
+if TYPE_CHECKING:
+    from mtformer.decoding.translator import Translator
+    from mtformer.evaluation.card import EvalSet
+    from mtformer.evaluation.exam import Row
+
+Limit = tuple[str, str, float]
+"""A limit of a value: row, column and number."""
+
+
+def exam(
+    runs: Annotated[list[Path], argument("Run directory or bundle; several are compared.", "RUN")],
+    src: SrcOption = None,
+    ref: RefOption = None,
+    to: ToOption = None,
+    lines: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Number of lines of the test set, from the first.",
+            metavar="N",
+            rich_help_panel=INPUT_OUTPUT,
+        ),
+    ] = 200,
+    limits: Annotated[
+        Path | None, optional("YAML file with limits of the values.", metavar="FILE", panel=INPUT_OUTPUT)
+    ] = None,
+    json_file: Annotated[
+        Path | None, optional("File for the card as JSON.", "--json", metavar="FILE", panel=INPUT_OUTPUT)
+    ] = None,
+    *,
+    load: Load,
+) -> None:
+    """Translate lines with capitals, typos, URLs, long lines and other changes, and compare with the unchanged lines.
+
+    The lines come from --src and --ref, the first test set of the config, or its dev set. The exit code is 1 if a limit
+    is broken and 0 otherwise; see docs/experiments.md.
+    """
+    from mtformer.evaluation.exam import broken_limits, read_limits
+
+    if json_file is not None and json_file.is_dir():
+        raise ConfigError(f"{json_file}: is a folder; name a file")
+    require_no_input(json_file, src, ref, limits)
+    accepted = read_limits(limits) if limits is not None else []
+
+    runs = list(dict.fromkeys(runs))
+    translators = {str(run): load([run], to) for run in runs}
+    test = find_sets(runs[0], src, ref, to=to, or_dev=True)[0]
+    translators = {run: translator.into(test.tgt_lang) for run, translator in translators.items()}
+
+    cards = {run: _take_exam(run, translator, test, lines) for run, translator in translators.items()}
+    broken = {run: broken_limits(accepted, rows) for run, rows in cards.items()}
+    for run, rows in cards.items():
+        _warn_of_blank_cells(run, rows, accepted)
+        for limit in broken[run]:
+            message = "{row}.{column} is {value:g}, but its limit is {limit:g}".format(**limit)
+            echo(f"{run}: {message}", err=True)
+
+    exams = []
+    for run, rows in cards.items():
+        weights = translators[run].weight_hashes
+        exams.append({"run": run, "weights": weights, "rows": rows, "broken": broken[run]})
+    try:
+        if json_file is not None:
+            with explain_write_errors(f"{json_file}:", "name another file"):
+                write_json(json_file, {"format": FORMAT, "test_set": test.name, "exams": exams}, indent=2)
+    finally:  # after the file, because the reader of a pipe may end before the last line
+        echo(*_table(cards))
+    if any(broken.values()):
+        raise typer.Exit(1)
+
+
+def _take_exam(run: str, translator: "Translator", test: "EvalSet", num_lines: int) -> "dict[str, Row]":
+    """Return the rows of the card of a run, with a progress bar."""
+    from mtformer.evaluation.exam import ROWS, take_exam
+
+    rows = take_exam(translator, test, num_lines)
+    with tqdm(rows, printable(run), len(ROWS), unit="row", disable=None, leave=False) as bar:
+        return dict(bar)
+
+
+def _warn_of_blank_cells(run: str, rows: "Mapping[str, Row]", limits: Sequence[Limit]) -> None:
+    """Log which values of a card are missing."""
+    if all(row["unaligned"] is None for row in rows.values()):
+        log.warning("%s: the translator returned no attention, so the column unaligned is blank", run)
+    for row, column, _ in limits:
+        if rows[row][column] is None:
+            log.warning("%s: the limit %s.%s is not checked, because the cell is blank", run, row, column)
+
+
+def _table(cards: "Mapping[str, Mapping[str, Row]]") -> list[str]:
+    """Return the cards as one table; with several runs, each row has one line per run."""
+    from mtformer.evaluation.exam import COLUMNS, ROWS
+
+    has_run_column = len(cards) > 1
+    table = [["row", "run", *COLUMNS] if has_run_column else ["row", *COLUMNS]]
+    for name in ROWS:
+        for run, rows in cards.items():
+            labels = [name, run] if has_run_column else [name]
+            table.append([*labels, *_cells(rows[name])])
+    num_columns = len(table[0])
+    return table_lines(table, right=range(num_columns - len(COLUMNS), num_columns))
+
+
+def _cells(row: "Row") -> list[str]:
+    """Return the values of a row as text: the number of lines, then figures with one decimal."""
+    values: dict[str, Any] = dict(row)
+    num_lines = f"{values.pop('lines'):.0f}"
+    return [num_lines, *map(_figure, values.values())]
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{round(value, 1) + 0.0:.1f}"  # adding 0.0 turns -0.0, a rounded small negative number, into 0.0

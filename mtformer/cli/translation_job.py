@@ -1,0 +1,262 @@
+"""Translation of an input in blocks of lines: from the lines and their options to the lines of the output."""
+
+import os
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from itertools import count
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import typer
+from tqdm import tqdm
+
+from mtformer.cli.line_files import InputPosition, ParallelLines, ResumableOutput
+from mtformer.cli.output import for_terminal
+from mtformer.cli.translation_format import OutputFormat
+from mtformer.cluster.workers import Workers
+from mtformer.errors import log, require_extra
+from mtformer.text.tags import Target
+
+if TYPE_CHECKING:
+    from mtformer.config.schema import DecodingConfig
+    from mtformer.decoding.lines.translation import Translation
+    from mtformer.decoding.translator import Translator
+    from mtformer.report.attention import AttentionFile
+
+STDOUT_DESCRIPTOR = 1
+"""File descriptor of stdout."""
+STDERR_DESCRIPTOR = 2
+"""File descriptor of stderr."""
+PAGE_STARTS = ("<!doctype", "<?xml", "<html")
+"""Starts of an HTML page, in lower case."""
+
+
+class Block(NamedTuple):
+    """Consecutive lines with their options."""
+
+    lines: list[str]
+    first_line: int
+    end: InputPosition
+    options: dict[str, Any]
+    """Arguments of `Translator.translate` that have a value for each line."""
+    targets: list[str] | None = None
+    """Translations to analyze."""
+
+
+class TranslatorDescription(NamedTuple):
+    """What the command needs to know about a translator that may run on another machine."""
+
+    decoding: "DecodingConfig"
+    is_calibrated: bool
+    """True if the translator has a fitted confidence."""
+    settings: dict[str, Any]
+    """Everything that affects translations, except for the input and the options of the command."""
+
+
+@dataclass
+class TranslateBlock:
+    """Function that translates blocks of lines, in this process or on Ray; the first call loads the translator."""
+
+    load: Callable[[], "Translator"]
+    is_html: bool
+    arguments: dict[str, Any]
+    """Keyword arguments for `Translator.translate`."""
+    device: str
+    progress: Callable[[int], object] | None = None
+
+    @cached_property
+    def translator(self) -> "Translator":
+        """The translator."""
+        return self.load()
+
+    def __call__(self, block: Block, num_threads: int = 1) -> "list[Translation]":
+        """Translate a block."""
+        translate: Callable[..., list[Translation]] = self.translator.translate
+        if self.is_html:
+            from mtformer.documents.html import translate_html
+
+            translate = partial(translate_html, self.translator)
+        arguments = {**self.arguments, **block.options}
+        return translate(block.lines, first_line=block.first_line, progress=self.progress, **arguments)
+
+    def describe(self, item: None, num_threads: int) -> TranslatorDescription:
+        """Describe the translator; raise ConfigError if a package is missing."""
+        if self.is_html:
+            require_extra("--html", "html", "bs4")
+        translator = self.translator
+
+        settings: dict[str, Any] = {
+            "weights": _named_hashes(translator),
+            "device": translator.engine.device,
+            "precision": translator.engine.dtype,
+            **translator.decoding.output_settings(),
+        }
+        if not translator.models:
+            settings["backend"] = "ctranslate2"
+        if translator.engine.target != Target():
+            settings["to"] = asdict(translator.engine.target)
+        if translator.calibration is not None:
+            settings["confidence"] = zlib.crc32(translator.calibration.model_dump_json().encode())
+        return TranslatorDescription(translator.decoding, translator.calibration is not None, settings)
+
+
+def _named_hashes(translator: "Translator") -> list[str]:
+    """Return the folder, the name and the start of the checksum of each file of weights."""
+    names = []
+    for path, sha256 in zip(translator.weights, translator.weight_hashes, strict=True):
+        names.append(f"{path.parent.name}/{path.name} {sha256[:12]}")
+    return names
+
+
+@dataclass
+class TranslationJob:
+    """Translation of an input, with counts of what happened."""
+
+    translate_block: TranslateBlock
+    lines: ParallelLines
+    side_files: Sequence[str]
+    """Names of the arguments that are read from files in parallel with the source, in the order of the files."""
+    output_format: OutputFormat
+    min_confidence: float | None = None
+    """Translations with a lower confidence are left blank."""
+    attention_file: "AttentionFile | None" = None
+    """File for the attention of all lines."""
+    is_on_ray: bool = False
+    num_lines: int = 0
+    """Number of translated lines."""
+    flags: Counter[str] = field(default_factory=Counter)
+    """Number of translations with each flag."""
+
+    def run_to_file(self, output: ResumableOutput, settings: dict[str, Any], continues: bool) -> None:
+        """Write an output file that can be resumed after an interruption and gets its final name when complete.
+
+        Args:
+            output: the file.
+            settings: all values that affect the output, except for the input.
+            continues: resume an interrupted output.
+        """
+        file = output.open(self.lines, settings, continues)
+        if file is None:
+            return
+        with file:
+            try:
+                self.run(file, lambda end: output.save(file, end))
+            except KeyboardInterrupt:
+                log.info("finished lines are in %s; repeat the command with --continue to resume", output.partial)
+                raise
+        output.finish(self.lines.position)
+
+    def run(self, file: IO[bytes], save: Callable[[InputPosition], object]) -> None:
+        """Translate the remaining input; call `save` after each block with its end."""
+        total = self.lines.total
+        first_line = self.lines.num_lines
+        with (
+            tqdm(desc="translate", unit="line", total=total, initial=first_line, disable=None, leave=False) as bar,
+            Workers(self.translate_block, 1, self.translate_block.device) as workers,
+        ):
+            if not self.is_on_ray:
+                self.translate_block.progress = bar.update
+            for block, translations in workers.map(self._blocks()):
+                self._write(file, block, translations)
+                if self.is_on_ray:
+                    bar.update(len(translations))
+                save(block.end)
+
+    def converse(self) -> None:
+        """Translate each line typed at a prompt on stderr, until the end of the input."""
+        with suppress(ImportError):
+            import readline  # noqa: F401  # lets `input` edit and repeat lines
+        typer.echo("type a sentence and press Enter; Ctrl-D exits", err=True)
+
+        # `input` writes the prompt to file descriptor 1, which therefore becomes stderr.
+        stdout = open(os.dup(STDOUT_DESCRIPTOR), "w", encoding="utf-8")  # noqa: SIM115  # closed when the process exits
+        os.dup2(STDERR_DESCRIPTOR, STDOUT_DESCRIPTOR)
+        with suppress(EOFError):
+            for number in count():
+                line = input("> ")
+                block = Block([line], number, InputPosition(number + 1, []), options={})
+                [translation] = self.translate_block(block)
+                text = self._finish(number, line, translation, translation)
+                typer.echo(for_terminal(text, stdout), stdout, nl=False)
+        typer.echo(err=True)
+
+    def warn_of_flags(self) -> None:
+        """Log one warning that counts the flags of all translations."""
+        from mtformer.decoding.lines.translation import MEANINGS
+
+        parts = []
+        for flag, meaning in MEANINGS.items():
+            num_flagged = self.flags[flag]
+            if num_flagged:
+                verb_ending = "s" if num_flagged == 1 else ""
+                parts.append(f"{num_flagged} of {self.num_lines} translations {meaning.format(verb_ending)}")
+        if parts:
+            log.warning("%s (see --json)", ", ".join(parts))
+
+    def _blocks(self) -> Iterator[Block]:
+        """Yield the remaining lines; those of an HTML page as one."""
+        blocks = self.lines.blocks()
+        if self.translate_block.is_html:
+            blocks = _joined_page(blocks)
+        for lines, *side_lines in blocks:
+            options: dict[str, Any] = dict(zip(self.side_files, side_lines, strict=True))
+            targets = options.pop("targets", None)
+            if "required" in options:
+                options["required"] = [_phrases(line) for line in options["required"]]
+            end = self.lines.position
+            yield Block(lines, end.num_lines - len(lines), end, options, targets)
+
+    def _write(self, file: IO[bytes], block: Block, translations: "list[Translation]") -> None:
+        """Write the translations of a block."""
+        analyzed: Sequence[str | Translation] = block.targets or translations
+        rows = zip(block.lines, analyzed, translations, strict=True)
+        for number, (source, target, translation) in enumerate(rows, start=block.first_line):
+            text = self._finish(number, source, target, translation)
+            file.write(for_terminal(text, file).encode("utf-8"))
+
+    def _finish(self, number: int, source: str, analyzed: "str | Translation", translation: "Translation") -> str:
+        """Count the flags, add the attention to its file, and return the output lines of a translation.
+
+        Args:
+            number: number of the line, from 0.
+            source: the line.
+            analyzed: translation whose attention is added to the file.
+            translation: translation that is written.
+        """
+        if self.attention_file is not None:
+            self.attention_file.add(self.translate_block.translator, number + 1, source, analyzed)
+
+        flags = {flag.split(":")[0] for flag in translation.flags}
+        self.flags.update(flags)
+        self.num_lines += 1
+
+        confidence = 1.0 if translation.confidence is None else translation.confidence  # None without text
+        if self.min_confidence is not None and confidence < self.min_confidence:
+            translation = replace(translation, text="", alternatives=(), attention=None)
+        return self.output_format.lines(number, translation)
+
+
+def _joined_page(blocks: Iterator[list[list[str]]]) -> Iterator[list[list[str]]]:
+    """Yield blocks; if the first line with text starts an HTML page and does not end it, all lines become one."""
+    for [lines] in blocks:
+        start = _first_text(lines).lower().lstrip("\ufeff \t")
+        if start.startswith(PAGE_STARTS) and "</html" not in start:
+            page = list(lines)
+            for [later_lines] in blocks:
+                page += later_lines
+            lines = ["\n".join(page)]
+        yield [lines]
+        yield from blocks
+
+
+def _first_text(lines: Sequence[str]) -> str:
+    """Return the first line that is not blank, or an empty string."""
+    return next((line for line in lines if line.strip()), "")
+
+
+def _phrases(line: str) -> list[str]:
+    """Return the required phrases in a line, which are separated by tabs."""
+    return [phrase for phrase in line.split("\t") if phrase.strip()]

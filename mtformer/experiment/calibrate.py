@@ -1,0 +1,55 @@
+"""The confidence of translations, fitted to dev sets (see `mtformer.decoding.lines.confidence`)."""
+
+from collections.abc import Sequence
+
+from mtformer.config.loading import load_config
+from mtformer.decoding.lines.confidence import GOOD_CHRF, MIN_PAIRS, fit, write_calibration
+from mtformer.decoding.lines.translation import Translation
+from mtformer.decoding.translator import Translator
+from mtformer.errors import DataError, log
+from mtformer.evaluation.card import EvalSet
+from mtformer.evaluation.evaluate import named_sets
+from mtformer.evaluation.scores import sentence_chrf
+from mtformer.experiment.evaluate_run import OpenProgress, no_progress
+from mtformer.run_dir import RunDir
+
+
+def calibrate_run(
+    run: RunDir, translator: Translator, dev_sets: Sequence[EvalSet], progress: OpenProgress = no_progress
+) -> None:
+    """Fit the confidence of the translations of a run to dev sets, and save it in the run.
+
+    Raise DataError if the sets have too few sentences.
+    """
+    num_pairs = sum(len(dev.sources) for dev in dev_sets)
+    if num_pairs < MIN_PAIRS:
+        raise DataError(f"confidence needs at least {MIN_PAIRS} dev pairs, not {num_pairs}; add dev data")
+
+    sources: list[str] = []
+    translations: list[Translation] = []
+    chrf: list[float] = []
+    with progress("calibrate", num_pairs) as advance:
+        for dev in dev_sets:
+            in_language = translator.into(dev.tgt_lang)
+            dev_translations = in_language.translate(dev.sources, token_scores=True, progress=advance)
+            sources += dev.sources
+            translations += dev_translations
+            chrf += sentence_chrf([translation.text for translation in dev_translations], dev.references[0])
+
+    write_calibration(run.confidence, fit(sources, translations, chrf))
+    percentage = 100 * sum(score >= GOOD_CHRF for score in chrf) / len(chrf)
+    log.info("confidence fitted to %d pairs; %.0f%% have a chrF2++ of at least %g", len(chrf), percentage, GOOD_CHRF)
+
+
+def calibrate_on_dev(run: RunDir, translator: Translator, progress: OpenProgress = no_progress) -> None:
+    """Fit the confidence of a run to its own dev data, unless it has one; if that is not possible, log why."""
+    if run.confidence.exists():  # it may be that of `eval --calibrate`
+        return
+    data = load_config(run.config).config.data
+    sources = {str(number): source for number, source in enumerate(data.dev_sources)}
+    if not sources:
+        return
+    try:
+        calibrate_run(run, translator, named_sets(sources, data), progress)
+    except DataError as error:
+        log.info("no confidence was fitted: %s", error)

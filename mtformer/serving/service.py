@@ -1,0 +1,166 @@
+"""The endpoints that translate and detect languages."""
+
+import asyncio
+import queue
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import Request
+from fastapi.responses import JSONResponse
+from prometheus_client import Counter
+from starlette.exceptions import HTTPException
+
+from mtformer.decoding.lines.translation import Translation
+from mtformer.documents.html import Fragment
+from mtformer.errors import log
+from mtformer.serving.batcher import Batcher, ClosedError, Job
+from mtformer.serving.page import line_values
+from mtformer.serving.requests import Settings, Text, TextRequest, TranslationRequest, detect, read_request
+
+ANSWER_SECONDS = 120
+"""Maximum time to wait for a translation."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """The endpoints, and what they share."""
+
+    batcher: Batcher
+    settings: Settings
+    hosts: frozenset[str] | None
+    """Names of this server; None: any name is accepted."""
+    sentences: Counter
+    """Counter of translated lines that are not blank."""
+
+    async def check_site(self, request: Request) -> None:
+        """Refuse requests that pages of other sites make the user's browser send.
+
+        Browsers send the site of the page in the Origin header; without this check, any site could use this server. The
+        Host header reveals a host name of another site that resolves to this machine (DNS rebinding). Starlette's
+        TrustedHostMiddleware does not check Origin, and responds in plain text.
+        """
+        host = request.headers.get("host", "")
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:  # such as an unclosed bracket
+            name = None
+        if self.hosts is not None and name not in self.hosts:
+            raise HTTPException(
+                403, "the Host header does not name this server; open the address that the server printed at its start"
+            )
+
+        origin = request.headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            raise HTTPException(403, "requests from pages of other sites are refused; use the page of this server")
+
+    async def translate(self, request: Request) -> JSONResponse:
+        """Translate a text or a list of texts; return translatedText, confidence, alternatives and detectedLanguage."""
+        query = await read_request(TranslationRequest, request, self.settings)
+        translations = await self._answer(query, request, attention=query.format == "html")
+        _warn_of_repairs(query.texts)
+
+        lines_of_texts = _divide(translations, query.texts)
+        max_ranks = 1 + query.alternatives
+        n_bests = [_join(text, lines, max_ranks) for text, lines in zip(query.texts, lines_of_texts, strict=True)]
+        fields: dict[str, list[Any]] = {"translatedText": [n_best[0] for n_best in n_bests]}
+        if translations and all(translation.confidence is not None for translation in translations):
+            fields["confidence"] = [_lowest_confidence(lines) for lines in lines_of_texts]
+        if query.alternatives:
+            fields["alternatives"] = [n_best[1:] for n_best in n_bests]
+        if query.source == "auto":
+            candidates = self.settings.sources_of(query.target)
+            fields["detectedLanguage"] = [detect("\n".join(text.lines), candidates) for text in query.texts]
+
+        if isinstance(query.q, list):
+            return JSONResponse(fields)
+        return JSONResponse({name: values[0] for name, values in fields.items()})
+
+    async def words(self, request: Request) -> JSONResponse:
+        """Translate a text; return the n best translations of each line with their words and attention."""
+        query = await read_request(TranslationRequest, request, self.settings)
+        if query.format == "html":
+            raise HTTPException(400, "format html is not supported by /words; use /translate")
+        translations = await self._answer(query, request, attention=True)
+        n_best = 1 + query.alternatives
+        return JSONResponse({"lines": [line_values(translation, n_best) for translation in translations]})
+
+    async def detect(self, request: Request) -> JSONResponse:
+        """Return the language of a text, or of each text in a list, with the confidence in percent."""
+        query = await read_request(TextRequest, request, self.settings)
+        languages = [[detect(text.text, self.settings.sources)] for text in query.texts]
+        return JSONResponse(languages if isinstance(query.q, list) else languages[0])
+
+    async def _answer(self, query: TranslationRequest, request: Request, attention: bool) -> list[Translation]:
+        """Translate all lines; the job is abandoned if the client disconnects or the job takes too long."""
+        job = Job(query.lines, query.target, 1 + query.alternatives, attention)
+        try:
+            self.batcher.submit(job)
+        except queue.Full:
+            raise HTTPException(503, "too many requests are waiting; send this one again later") from None
+
+        answer = asyncio.wrap_future(job.answer)
+        disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
+        events: set[asyncio.Future[Any]] = {answer, disconnected}
+        try:
+            await asyncio.wait(events, timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise HTTPException(503, "the translation took too long; send less text at a time")
+            translations = answer.result()
+        except asyncio.CancelledError:  # when the server shuts down
+            raise ClosedError from None
+        finally:
+            job.is_abandoned = True
+            answer.cancel()
+            disconnected.cancel()
+
+        self.sentences.inc(sum(1 for line in job.lines if line.strip()))
+        return translations
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _warn_of_repairs(texts: Sequence[Text | Fragment]) -> None:
+    num_repaired = sum(1 for text in texts if isinstance(text, Fragment) and text.is_repaired)
+    if num_repaired:
+        log.warning("repaired unclosed or wrongly nested tags in %d of %d texts", num_repaired, len(texts))
+
+
+def _divide(translations: Sequence[Translation], texts: Sequence[Text | Fragment]) -> list[list[Translation]]:
+    """Return the translations of the lines of each text."""
+    parts = []
+    start = 0
+    for text in texts:
+        end = start + len(text.lines)
+        parts.append(list(translations[start:end]))
+        start = end
+    return parts
+
+
+def _join(text: Text | Fragment, lines: Sequence[Translation], max_ranks: int) -> list[str]:
+    """Return the text of the best translations of all lines, then that of the second-best ones, and so on.
+
+    Lines with fewer translations use their best one.
+
+    Args:
+        text: the text that is translated.
+        lines: the translations of its lines, with alternatives.
+        max_ranks: maximum number of joined texts.
+    """
+    n_bests = [[line, *line.alternatives] for line in lines]
+    num_ranks = min(max_ranks, max(map(len, n_bests), default=1))
+    joined = []
+    for rank in range(num_ranks):
+        translations = [n_best[rank] if rank < len(n_best) else n_best[0] for n_best in n_bests]
+        copy = type(text)(text.text)  # a fragment of HTML can be joined only once
+        joined.append(copy.join(translations))
+    return joined
+
+
+def _lowest_confidence(lines: Sequence[Translation]) -> float:
+    """Return the lowest confidence of the lines of a text; 1 for a text without lines."""
+    return min((line.confidence or 0.0 for line in lines), default=1.0)
