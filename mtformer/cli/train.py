@@ -281,7 +281,7 @@ def distill(
         for name, models in (("teacher", runs), ("student", [run.path])):
             translator = Translator.load(models, device=student.training.device)
             translator = translator.into(student.data.tgt_lang).with_decoding(student.decoding)
-            size = sum(parameter.numel() for model in translator.models for parameter in model.parameters())
+            size = translator.engine.num_parameters
             for one in sets:
                 target = run.evaluation(one.name) if name == "student" else Path(folder, one.name)
                 card = evaluate(translator, one, student.evaluation, target)

@@ -181,7 +181,7 @@ class TranslateBlock:
             ],
             "device": one.engine.device,
             "precision": one.engine.dtype,
-            **({} if one.models else {"backend": "ctranslate2"}),
+            **({} if one.engine.name == "mtformer" else {"backend": one.engine.name}),
             **one.decoding.output_settings(),
         }
         if one.engine.target != Target():

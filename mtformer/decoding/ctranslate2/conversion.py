@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mtformer.config.schema import ModelConfig
 from mtformer.data.store.cache import CTRANSLATE2, delete_unused, entries, make_lock
-from mtformer.decoding.ctranslate2.engine import import_ctranslate2
+from mtformer.decoding.ctranslate2.loading import import_ctranslate2
 from mtformer.decoding.search.inference import alignment_layer
 from mtformer.errors import CheckpointError, ConfigError, log
 from mtformer.files import (
