@@ -6,8 +6,8 @@ B sentences, S source length, T target length.
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,8 +65,9 @@ class CTranslate2Engine(Engine):
     ) -> None:
         self.translator = translator
         self.device = translator.device
-        precision_of = {kind: name for name, kind in PRECISIONS.items() if name is not None}
-        self.dtype = precision_of.get(translator.compute_type, translator.compute_type)
+        compute_type = translator.compute_type
+        names = {kind: name for name, kind in PRECISIONS.items() if name is not None}
+        self.dtype = names.get(compute_type, compute_type)
         self.max_positions = max_positions
         self.has_vocabulary_map = has_vocabulary_map
         self.src_pieces = tokenizers.src.vocabulary()
@@ -94,21 +95,22 @@ class CTranslate2Engine(Engine):
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the log-probability of each token of each target, including its eos."""
-        results = self.translator.score_batch(
-            [self._src_names(source) for source in sources],
-            [self._tgt_names(target) for target in targets],
-            max_batch_size=SCORED_TOKENS,
-            **OPTIONS,
-        )
+        src_pieces = [self._src_names(source) for source in sources]
+        tgt_pieces = [self._tgt_names(target) for target in targets]
+        results = self.translator.score_batch(src_pieces, tgt_pieces, max_batch_size=SCORED_TOKENS, **OPTIONS)
         return [list(result.log_probs) for result in results]
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the attention (T, S) from each target to its source, both without eos: float32, on the CPU."""
+        src_pieces = [self._src_names(source) for source in sources]
+        tgt_pieces = [self._tgt_names(target) for target in targets]
+        longest = max(map(len, targets))
+        # The targets are prefixes, after which the search adds at least one token.
         results = self.translator.translate_batch(
-            [self._src_names(source) for source in sources],
-            [self._tgt_names(target) for target in targets],  # as prefixes, after which the search only adds eos
+            src_pieces,
+            tgt_pieces,
             beam_size=1,
-            max_decoding_length=max(map(len, targets)) + 1,
+            max_decoding_length=longest + 1,
             min_decoding_length=0,
             max_batch_size=BEAM_TOKENS,
             return_attention=True,
@@ -116,11 +118,13 @@ class CTranslate2Engine(Engine):
             **OPTIONS,
         )
 
-        first = len(self.target.tags)
-        return [
-            torch.tensor(result.attention[0])[: len(target), first : first + len(source) - 1]
-            for result, source, target in zip(results, sources, targets, strict=True)
-        ]
+        num_tags = len(self.target.tags)
+        all_weights = []
+        for result, source, target in zip(results, sources, targets, strict=True):
+            weights = torch.tensor(result.attention[0])
+            without_tags = weights[:, num_tags:]
+            all_weights.append(without_tags[: len(target), : len(source) - 1])
+        return all_weights
 
     def _start(self, segments: Sequence[Segment], settings: DecodingConfig) -> "list[_Search]":
         """Start the search of a batch.
@@ -128,15 +132,11 @@ class CTranslate2Engine(Engine):
         A library call has a single maximum length. It affects only searches that reach it, so all sentences use the
         largest maximum, and `_finish` repeats the search for the few that reach their own maximum.
         """
-        src_lengths_B = torch.tensor([len(self.target.tags) + len(segment.source) for segment in segments])
+        num_tags = len(self.target.tags)
+        src_lengths_B = torch.tensor([num_tags + len(segment.source) for segment in segments])
         reserved = [len(segment.prefix) for segment in segments]
         bounds = LengthBounds(settings, src_lengths_B, reserved, self.max_positions - 1)
-        searches = [
-            _Search(segment, min_length, max_length)
-            for segment, min_length, max_length in zip(
-                segments, bounds.min_B.tolist(), bounds.max_B.tolist(), strict=True
-            )
-        ]
+        searches = list(map(_Search, segments, bounds.min_B.tolist(), bounds.max_B.tolist()))
         self._submit(searches, settings, bounds.max_steps - 1)
         return searches
 
@@ -145,37 +145,35 @@ class CTranslate2Engine(Engine):
 
         The library's scores omit the prefix, and eos if a hypothesis is truncated. Such hypotheses are rescored.
         """
-        n_bests = [search.hypotheses(self.tgt_ids, settings) for search in searches]
+        for search in searches:
+            search.n_best = search.hypotheses(self.tgt_ids, settings)
 
-        truncated = [number for number, n_best in enumerate(n_bests) if _has_truncated(n_best)]
-        self._submit([searches[number] for number in truncated], settings)
-        for number in truncated:
-            n_bests[number] = searches[number].hypotheses(self.tgt_ids, settings)
+        truncated = [search for search in searches if search.is_truncated]
+        self._submit(truncated, settings)
+        for search in truncated:
+            search.n_best = search.hypotheses(self.tgt_ids, settings)
+            search.needs_scores = True
 
-        with_prefix = [number for number, search in enumerate(searches) if search.segment.prefix]
-        self._rescore(searches, n_bests, sorted({*truncated, *with_prefix}), settings)
-        return n_bests
+        self._rescore([search for search in searches if search.needs_scores], settings)
+        return [search.n_best for search in searches]
 
-    def _rescore(
-        self, searches: "Sequence[_Search]", n_bests: NBests, numbers: Sequence[int], settings: DecodingConfig
-    ) -> None:
-        """Replace the scores in `n_bests[number]` for these numbers, and keep the best `beam_size` hypotheses."""
-        pairs = []
-        for number in numbers:
-            pairs += [(number, hypothesis) for hypothesis in n_bests[number]]
-        if not pairs:
+    def _rescore(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> None:
+        """Replace the scores of the hypotheses of these searches."""
+        sources = []
+        targets = []
+        for search in searches:
+            for hypothesis in search.n_best:
+                sources.append(search.segment.source)
+                targets.append(hypothesis.tokens)
+        if not targets:
             return
 
-        sources = [searches[number].segment.source for number, _ in pairs]
-        log_probs = self.score(sources, [hypothesis.tokens for _, hypothesis in pairs])
-        rescored: dict[int, list[Hypothesis]] = defaultdict(list)
-        for (number, hypothesis), of_tokens in zip(pairs, log_probs, strict=True):
-            scored = to_hypothesis(hypothesis.tokens, of_tokens, settings.length_penalty)
-            rescored[number].append(replace(scored, at_limit=hypothesis.at_limit))
-
-        for number, hypotheses in rescored.items():
-            hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
-            n_bests[number] = hypotheses[: settings.beam_size]
+        log_probs = self.score(sources, targets)
+        start = 0
+        for search in searches:
+            end = start + len(search.n_best)
+            search.rescore(log_probs[start:end], settings)
+            start = end
 
     def _submit(self, searches: "Sequence[_Search]", settings: DecodingConfig, max_length: int | None = None) -> None:
         """Start searches with one call per combination of bounds, separately for segments with and without a prefix.
@@ -189,18 +187,21 @@ class CTranslate2Engine(Engine):
                 hypotheses.
         """
         options = self._options(settings, is_truncating=max_length is None)
-        calls: dict[tuple[int, int, bool], list[_Search]] = defaultdict(list)
+        calls: dict[_Call, list[_Search]] = defaultdict(list)
         for search in searches:
             longest = search.max_length if max_length is None else max_length
-            calls[search.min_length, longest, bool(search.segment.prefix)].append(search)
+            call = _Call(search.min_length, longest, has_prefix=bool(search.segment.prefix))
+            calls[call].append(search)
 
-        for (shortest, longest, has_prefix), members in calls.items():
+        for call, members in calls.items():
+            sources = [self._src_names(search.segment.source) for search in members]
+            prefixes = [self._tgt_names(search.segment.prefix) for search in members]
             futures = self.translator.translate_batch(
-                [self._src_names(search.segment.source) for search in members],
-                [self._tgt_names(search.segment.prefix) for search in members],
-                min_decoding_length=shortest,
-                max_decoding_length=longest,
-                use_vmap=self.has_vocabulary_map and not has_prefix,  # with both, the library raises IndexError
+                sources,
+                prefixes,
+                min_decoding_length=call.min_length,
+                max_decoding_length=call.max_length,
+                use_vmap=self.has_vocabulary_map and not call.has_prefix,  # with both, the library raises IndexError
                 asynchronous=True,
                 **options,
             )
@@ -217,6 +218,7 @@ class CTranslate2Engine(Engine):
             num_hypotheses = 2 * settings.beam_size
 
         excluded = (PAD, BOS, *self.target.excluded)
+        beams_per_batch = BEAM_TOKENS // settings.beam_size
         return {
             "beam_size": settings.beam_size,
             "patience": patience,
@@ -225,7 +227,7 @@ class CTranslate2Engine(Engine):
             "repetition_penalty": settings.repetition_penalty,
             "no_repeat_ngram_size": settings.no_repeat_ngram_size,
             "suppress_sequences": [[self.tgt_pieces[token]] for token in excluded],
-            "max_batch_size": max(1, BEAM_TOKENS // settings.beam_size),
+            "max_batch_size": max(1, beams_per_batch),
             "return_scores": True,
             "return_end_token": True,
             **OPTIONS,
@@ -233,11 +235,20 @@ class CTranslate2Engine(Engine):
 
     def _src_names(self, source: Sequence[int]) -> list[str]:
         """Return the pieces of a source with its tags, without eos, which the converted model adds."""
-        return [self.src_pieces[token] for token in (*self.target.tags, *source[:-1])]
+        without_eos = source[:-1]
+        return [self.src_pieces[token] for token in (*self.target.tags, *without_eos)]
 
     def _tgt_names(self, target: Sequence[int]) -> list[str]:
         """Return the pieces of a target."""
         return [self.tgt_pieces[token] for token in target]
+
+
+class _Call(NamedTuple):
+    """Searches that one call of the library can start have these in common."""
+
+    min_length: int
+    max_length: int
+    has_prefix: bool
 
 
 @dataclass
@@ -248,6 +259,19 @@ class _Search:
     min_length: int
     max_length: int
     future: Any = None
+    """The library's future result."""
+    n_best: list[Hypothesis] = field(default_factory=list, init=False)
+    """Hypotheses found so far."""
+    needs_scores: bool = field(init=False)
+    """True if the library's scores omit a part of the hypotheses."""
+
+    def __post_init__(self) -> None:
+        self.needs_scores = bool(self.segment.prefix)
+
+    @property
+    def is_truncated(self) -> bool:
+        """Return True if a hypothesis has the maximum length."""
+        return any(hypothesis.at_limit for hypothesis in self.n_best)
 
     def hypotheses(self, ids_of: Mapping[str, int], settings: DecodingConfig) -> list[Hypothesis]:
         """Wait for the result and return distinct hypotheses, without truncated ones if enough others have ended.
@@ -269,16 +293,26 @@ class _Search:
             if PAD in tokens or key in distinct:
                 continue
 
-            log_probability = score * max(1, len(ids)) ** settings.length_penalty
+            length = max(1, len(ids))
+            log_probability = score * length**settings.length_penalty
             at_limit = len(tokens) >= self.max_length
-            distinct[key] = Hypothesis(tokens, score, log_probability, [], at_limit)
+            hypothesis = Hypothesis(tokens, score, log_probability, [], at_limit)
+            distinct[key] = hypothesis
             if has_ended:
-                ended.append(distinct[key])
-        return ended if len(ended) >= settings.beam_size else list(distinct.values())
+                ended.append(hypothesis)
 
+        if len(ended) >= settings.beam_size:
+            return ended
+        return list(distinct.values())
 
-def _has_truncated(n_best: Sequence[Hypothesis]) -> bool:
-    return any(hypothesis.at_limit for hypothesis in n_best)
+    def rescore(self, log_probs: Sequence[list[float]], settings: DecodingConfig) -> None:
+        """Replace the scores of the hypotheses by those of their tokens, and keep the best `beam_size`."""
+        rescored = []
+        for hypothesis, of_tokens in zip(self.n_best, log_probs, strict=True):
+            scored = to_hypothesis(hypothesis.tokens, of_tokens, settings.length_penalty)
+            rescored.append(replace(scored, at_limit=hypothesis.at_limit))
+        rescored.sort(key=lambda hypothesis: -hypothesis.score)
+        self.n_best = rescored[: settings.beam_size]
 
 
 def unsupported(feature: str) -> ConfigError:

@@ -50,6 +50,7 @@ def open_model(
     compute_type = _compute_type(library, device, precision)
     num_threads = torch.get_num_threads()
     num_workers = min(num_threads, MAX_WORKERS) if device == "cpu" else 1
+    threads_per_worker = num_threads // num_workers
     try:
         with _verified(folder):
             model = library.Translator(
@@ -57,7 +58,7 @@ def open_model(
                 device=device,
                 compute_type=compute_type,
                 inter_threads=num_workers,
-                intra_threads=num_threads // num_workers,
+                intra_threads=threads_per_worker,
                 max_queued_batches=-1,
             )
     except RuntimeError as error:
@@ -70,7 +71,8 @@ def open_model(
 
 
 def _pick_device(library: ModuleType, device: str) -> str:
-    available = ["cuda", "cpu"] if library.get_cuda_device_count() > 0 else ["cpu"]
+    has_cuda = library.get_cuda_device_count() > 0
+    available = ["cuda", "cpu"] if has_cuda else ["cpu"]
     if device == "auto":
         return available[0]
     if device not in available:
@@ -92,7 +94,8 @@ def _compute_type(library: ModuleType, device: str, precision: str | None) -> st
 @contextmanager
 def _verified(folder: Path) -> Iterator[None]:
     """Verify the files that the library reads; raise CheckpointError if one changes until the end of the context."""
-    names = [name for name in read_meta(folder, CHECKSUMS)["sha256"] if READ_BY_LIBRARY.fullmatch(name)]
+    listed = read_meta(folder, CHECKSUMS)["sha256"]
+    names = [name for name in listed if READ_BY_LIBRARY.fullmatch(name)]
     paths = [folder / name for name in names]
     with unchanged(*paths):
         verify(folder, CT2_WEIGHTS, *names, listing=CHECKSUMS)

@@ -1,7 +1,7 @@
 """Beam search.
 
-U sentences that are not finished, R beams per sentence, T target length, t tokens so far, V vocabulary, K = 2R
-candidates, M remaining sentences, N hypotheses, Q rows of a sentence.
+U sentences that are not finished, R beams per sentence, T target length, t tokens so far, V vocabulary, I = R x V
+indices beam * V + token, K = 2R candidates, M selected sentences, N = M x R hypotheses, Q rows of a sentence.
 """
 
 import math
@@ -49,7 +49,8 @@ def beam_search(
     R = settings.beam_size
     decoder = StepDecoder(models, batch, R)
     beams = _Beams(batch, R, settings.length_penalty)
-    n_bests: list[list[Hypothesis]] = [[] for _ in range(len(batch.src_BS))]
+    num_sentences = len(batch.src_BS)
+    n_bests: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
 
     for position in range(batch.bounds.max_steps):
         step = decoder.step(beams.last_UR, beams.tokens_URt, beams.sentence_U)
@@ -79,7 +80,8 @@ def _raw_log_probs(step: Step, candidates: Candidates) -> Tensor:
     """Return the unmodified log-probabilities (U, K) of the candidates."""
     V = step.raw_URV.size(2)
     index_UK = torch.add(candidates.token_BK, candidates.beam_BK, alpha=V)
-    return step.raw_URV.flatten(1).gather(1, index_UK)
+    raw_UI = step.raw_URV.flatten(1)
+    return raw_UI.gather(1, index_UK)
 
 
 class _Beams:
@@ -89,7 +91,7 @@ class _Beams:
         self.R = R
         self.length_penalty = length_penalty
         self.max_U = batch.bounds.max_B
-        U = self.max_U.size(0)
+        U = len(self.max_U)
         T = batch.bounds.max_steps
         device = self.max_U.device
         self.sentence_U = torch.arange(U, device=device)
@@ -110,24 +112,22 @@ class _Beams:
     def finish(self, candidates: Candidates, raw_UK: Tensor, position: int) -> None:
         """Add those of the first R candidates that end to the finished hypotheses, and keep the best R of these."""
         R = self.R
-        score_UR = candidates.score_BK[:, :R]
-        beam_UR = candidates.beam_BK[:, :R]
-        token_UR = candidates.token_BK[:, :R]
-        continues_UR = (token_UR != EOS) | self.done_U.unsqueeze(1)
+        score_UR, beam_UR, token_UR = candidates.first(R)
+        done_U1 = self.done_U.unsqueeze(1)
+        continues_UR = (token_UR != EOS) | done_U1
         if continues_UR.device.type == "cpu" and continues_UR.all():
             return
 
         length = position + 1
-        rank_UR = (score_UR / length**self.length_penalty).masked_fill(continues_UR, -math.inf)
-        ranks_UQ = torch.cat([self.finished_rank_UR, rank_UR], dim=1)
-        self.finished_rank_UR, place_UR = ranks_UQ.topk(R)
+        rank_UR = score_UR / length**self.length_penalty
+        rank_UR = rank_UR.masked_fill(continues_UR, -math.inf)
+        rank_UQ = torch.cat([self.finished_rank_UR, rank_UR], dim=1)
+        self.finished_rank_UR, place_UR = rank_UQ.topk(R)
 
-        raw_URt = _extend(self.raw_URt, beam_UR, raw_UK[:, :R])
         tokens_URt = _extend(self.tokens_URt, beam_UR, token_UR)
-        for finished_URT, new_URt in ((self.finished_raw_URT, raw_URt), (self.finished_tokens_URT, tokens_URt)):
-            finished_URt = finished_URT[..., :length]
-            both_UQt = torch.cat([finished_URt, new_URt], dim=1)
-            finished_URt.copy_(_pick(both_UQt, place_UR))
+        _merge(self.finished_tokens_URT, tokens_URt, place_UR)
+        raw_URt = _extend(self.raw_URt, beam_UR, raw_UK[:, :R])
+        _merge(self.finished_raw_URT, raw_URt, place_UR)
 
     def extend(self, candidates: Candidates, raw_UK: Tensor) -> Tensor:
         """Extend the beams with the first R candidates that do not end, and return the parent beam (U, R) of each.
@@ -136,13 +136,15 @@ class _Beams:
         """
         # A stable sort puts the candidates that continue first, and keeps their order.
         ends_UK = candidates.token_BK == EOS
-        place_UR = ends_UK.sort(dim=1, stable=True).indices[:, : self.R]
+        order_UK = ends_UK.sort(dim=1, stable=True).indices
+        place_UR = order_UK[:, : self.R]
 
-        self.score_UR = candidates.score_BK.gather(1, place_UR)
-        parent_UR = candidates.beam_BK.gather(1, place_UR)
-        self.last_UR = candidates.token_BK.gather(1, place_UR)
-        self.tokens_URt = _extend(self.tokens_URt, parent_UR, self.last_UR)
-        self.raw_URt = _extend(self.raw_URt, parent_UR, raw_UK.gather(1, place_UR))
+        score_UR, parent_UR, token_UR = candidates.gather(place_UR)
+        raw_UR = raw_UK.gather(1, place_UR)
+        self.score_UR = score_UR
+        self.last_UR = token_UR
+        self.tokens_URt = _extend(self.tokens_URt, parent_UR, token_UR)
+        self.raw_URt = _extend(self.raw_URt, parent_UR, raw_UR)
         return parent_UR
 
     def update_done(self, position: int, early_stopping: Stopping) -> None:
@@ -152,9 +154,12 @@ class _Beams:
         if early_stopping != "ended":
             # At the maximum length, the score of a beam would be the highest that it can still reach.
             length = self.max_U + 1 if early_stopping == "certain" else position + 1
-            best_live_U = self.score_UR.amax(dim=1) / length**self.length_penalty
-            is_enough_U = is_enough_U & (best_live_U <= worst_U)
-        self.done_U = self.done_U | is_enough_U | (position >= self.max_U)
+            score_U = self.score_UR.amax(dim=1)
+            rank_U = score_U / length**self.length_penalty
+            is_enough_U = is_enough_U & (rank_U <= worst_U)
+
+        is_longest_U = position >= self.max_U
+        self.done_U = self.done_U | is_enough_U | is_longest_U
 
     def keep(self, keep_M: Tensor) -> None:
         """Keep only these sentences, in this order."""
@@ -164,13 +169,15 @@ class _Beams:
 
     def collect(self, n_bests: list[list[Hypothesis]]) -> None:
         """Add the finished hypotheses of each sentence that is done to its list in `n_bests`, best first."""
-        done_U = self.done_U.nonzero().squeeze(1)
-        ranks = self.finished_rank_UR[done_U].flatten().tolist()
-        tokens_NT = self.finished_tokens_URT[done_U].flatten(0, 1)
-        raw_NT = self.finished_raw_URT[done_U].flatten(0, 1)
+        done_M = self.done_U.nonzero().squeeze(1)
+        rank_N = self.finished_rank_UR[done_M].flatten()
+        ranks = rank_N.tolist()
+        tokens_NT = self.finished_tokens_URT[done_M].flatten(0, 1)
+        raw_NT = self.finished_raw_URT[done_M].flatten(0, 1)
         hypotheses = to_hypotheses(tokens_NT, raw_NT, self.length_penalty)
 
-        sentences = self.sentence_U[done_U].repeat_interleave(self.R).tolist()
+        sentence_M = self.sentence_U[done_M]
+        sentences = sentence_M.repeat_interleave(self.R).tolist()
         for sentence, rank, hypothesis in zip(sentences, ranks, hypotheses, strict=True):
             if rank != -math.inf:
                 n_bests[sentence].append(hypothesis)
@@ -178,10 +185,20 @@ class _Beams:
 
 def _pick(x_UQT: Tensor, index_UR: Tensor) -> Tensor:
     """Return a tensor (U, R, T) whose row [u, r] is row index_UR[u, r] of x_UQT[u]."""
-    index_URT = index_UR.unsqueeze(2).expand(-1, -1, x_UQT.size(2))
+    T = x_UQT.size(2)
+    index_URT = index_UR.unsqueeze(2).expand(-1, -1, T)
     return x_UQT.gather(1, index_URT)
 
 
 def _extend(x_UQt: Tensor, index_UR: Tensor, new_UR: Tensor) -> Tensor:
     """Return `_pick(x_UQt, index_UR)` with one more column."""
-    return torch.cat([_pick(x_UQt, index_UR), new_UR.unsqueeze(2)], dim=2)
+    picked_URt = _pick(x_UQt, index_UR)
+    return torch.cat([picked_URt, new_UR.unsqueeze(2)], dim=2)
+
+
+def _merge(finished_URT: Tensor, new_URt: Tensor, index_UR: Tensor) -> None:
+    """Replace the rows of `finished_URT` by those that `index_UR` picks among its rows and the new ones."""
+    t = new_URt.size(2)
+    finished_URt = finished_URT[..., :t]
+    both_UQt = torch.cat([finished_URt, new_URt], dim=1)
+    finished_URt.copy_(_pick(both_UQt, index_UR))

@@ -1,7 +1,7 @@
 """Candidates: the continuations from which a search step chooses.
 
-B sentences, U of them not finished, R beams each, V vocabulary, t tokens so far, K candidates, X selected candidates or
-columns.
+B sentences, U of them not finished, R beams each, V vocabulary, I = R x V indices beam * V + token, t tokens so far,
+K candidates, X selected candidates or columns, C columns of a chunk.
 """
 
 from collections.abc import Callable
@@ -33,6 +33,11 @@ class Step:
     correct: Correction | None = None
     """See `top_candidates`; None if there are rules, whose changes it would overwrite."""
 
+    @property
+    def position(self) -> int:
+        """Number of tokens so far."""
+        return self.history_URt.size(2)
+
 
 class Candidates(NamedTuple):
     """Possible continuations of each sentence, best first."""
@@ -41,6 +46,14 @@ class Candidates(NamedTuple):
     """Sum of the log-probabilities as modified by the rules."""
     beam_BK: Tensor
     token_BK: Tensor
+
+    def first(self, num_candidates: int) -> "Candidates":
+        """Return the first candidates of each sentence."""
+        return Candidates(*(part_BK[:, :num_candidates] for part_BK in self))
+
+    def gather(self, place_BX: Tensor) -> "Candidates":
+        """Return the candidates with these places, in this order."""
+        return Candidates(*(part_BK.gather(1, place_BX) for part_BK in self))
 
 
 def best_candidates(step: Step, score_UR: Tensor, K: int) -> Candidates:
@@ -71,30 +84,42 @@ def top_candidates(log_prob_BRV: Tensor, score_BR: Tensor, K: int, correct: Corr
         score_BK, index_BK = total_BRV.flatten(1).topk(K)
     else:
         index_BX = _indices_of_best_chunks(log_prob_BRV, score_BR, K)
-        log_prob_BX = log_prob_BRV.reshape(B, R * V).gather(1, index_BX)
-        total_BX = log_prob_BX + score_BR.gather(1, index_BX // V)
+        log_prob_BI = log_prob_BRV.reshape(B, R * V)
+        log_prob_BX = log_prob_BI.gather(1, index_BX)
+        score_BX = score_BR.gather(1, index_BX // V)
+        total_BX = log_prob_BX + score_BX
         score_BK, place_BK = total_BX.topk(K)
         index_BK = index_BX.gather(1, place_BK)
-    return Candidates(score_BK, beam_BK=index_BK // V, token_BK=index_BK % V)
+
+    beam_BK = index_BK // V
+    token_BK = index_BK % V
+    return Candidates(score_BK, beam_BK, token_BK)
 
 
 def _corrected_candidates(log_prob_BRV: Tensor, score_BR: Tensor, K: int, correct: Correction) -> Candidates:
     """Return the best K of 2K candidates whose rounded log-probabilities are corrected, also in `log_prob_BRV`."""
     V = log_prob_BRV.size(2)
-    _, beam_BX, token_BX = top_candidates(log_prob_BRV, score_BR, max(4, 2 * K))
+    num_corrected = max(4, 2 * K)
+    _, beam_BX, token_BX = top_candidates(log_prob_BRV, score_BR, num_corrected)
     index_BX = torch.add(token_BX, beam_BX, alpha=V)
-    rounded_BX = log_prob_BRV.flatten(1).gather(1, index_BX)
+    log_prob_BI = log_prob_BRV.view(len(index_BX), -1)
+    rounded_BX = log_prob_BI.gather(1, index_BX)
     log_prob_BX = rounded_BX + correct(beam_BX, token_BX)
 
     # These candidates hold most of the probability mass, so the correction changes the normalization too.
     added_BX = log_prob_BX.exp() - rounded_BX.exp()
-    added_BR = torch.zeros_like(score_BR).scatter_add_(1, beam_BX, added_BX)
-    log_prob_BX -= added_BR.log1p().gather(1, beam_BX)
-    log_prob_BRV.view(len(index_BX), -1).scatter_(1, index_BX, log_prob_BX)
+    added_BR = torch.zeros_like(score_BR)
+    added_BR.scatter_add_(1, beam_BX, added_BX)
+    log_norm_BR = added_BR.log1p()
+    log_prob_BX -= log_norm_BR.gather(1, beam_BX)
+    log_prob_BI.scatter_(1, index_BX, log_prob_BX)
 
-    total_BX = score_BR.gather(1, beam_BX) + log_prob_BX
+    score_BX = score_BR.gather(1, beam_BX)
+    total_BX = score_BX + log_prob_BX
     score_BK, place_BK = total_BX.topk(K)
-    return Candidates(score_BK, beam_BX.gather(1, place_BK), token_BX.gather(1, place_BK))
+    beam_BK = beam_BX.gather(1, place_BK)
+    token_BK = token_BX.gather(1, place_BK)
+    return Candidates(score_BK, beam_BK, token_BK)
 
 
 def _indices_of_best_chunks(log_prob_BRV: Tensor, score_BR: Tensor, K: int) -> Tensor:
@@ -105,16 +130,23 @@ def _indices_of_best_chunks(log_prob_BRV: Tensor, score_BR: Tensor, K: int) -> T
     end = num_chunks * CHUNK
 
     # The K chunks of all beams with the highest maxima; chunk c of beam r has the number r * num_chunks + c.
-    max_BRX = log_prob_BRV[..., :end].unflatten(2, (num_chunks, CHUNK)).amax(dim=3)
+    chunks_BRXC = log_prob_BRV[..., :end].unflatten(2, (num_chunks, CHUNK))
+    max_BRX = chunks_BRXC.amax(dim=3)
     total_BRX = max_BRX + score_BR.unsqueeze(2)
-    chunk_BK = total_BRX.flatten(1).topk(K, sorted=False).indices
+    best = total_BRX.flatten(1).topk(K, sorted=False)
+    chunk_BK = best.indices
 
     # The columns before the chunk, plus V - end columns after the last chunk of each earlier beam.
-    first_BK = torch.add(chunk_BK * CHUNK, chunk_BK // num_chunks, alpha=V - end)
-    index_BX = (first_BK.unsqueeze(2) + torch.arange(CHUNK, device=device)).flatten(1)
+    beam_BK = chunk_BK // num_chunks
+    first_BK = torch.add(chunk_BK * CHUNK, beam_BK, alpha=V - end)
+    column_C = torch.arange(CHUNK, device=device)
+    index_BKC = first_BK.unsqueeze(2) + column_C
+    index_BX = index_BKC.flatten(1)
     if end == V:
         return index_BX
 
-    first_R1 = torch.arange(R, device=device).unsqueeze(1) * V
-    rest_RX = first_R1 + torch.arange(end, V, device=device)
-    return torch.cat([index_BX, rest_RX.flatten().expand(B, -1)], dim=1)
+    beam_R1 = torch.arange(R, device=device).unsqueeze(1)
+    column_X = torch.arange(end, V, device=device)
+    rest_RX = beam_R1 * V + column_X
+    rest_BX = rest_RX.flatten().expand(B, -1)
+    return torch.cat([index_BX, rest_BX], dim=1)

@@ -24,6 +24,10 @@ class Continuation(NamedTuple):
     num_met: int
     """Number of phrase tokens in the extended hypothesis (see `num_met`)."""
 
+    def is_allowed(self, num_tokens: int) -> bool:
+        """Return False for an eos that follows fewer than all `num_tokens` tokens of the phrases."""
+        return self.token != EOS or self.num_met == num_tokens
+
 
 DEAD = Continuation(-math.inf, 0, PAD, 0)
 """Continuation that fills a place for which there is no other."""
@@ -52,14 +56,10 @@ class RequiredPhrases:
                 continue
 
             histories = step.history_URt[row].tolist()
-            chosen = self._choose_for_sentence(sentence, histories, step.log_prob_URV[row], score_UR[row])
-            filled = [*chosen[:K], *[DEAD] * (K - len(chosen))]
-            scores = [continuation.score for continuation in filled]
-            beams = [continuation.beam for continuation in filled]
-            tokens = [continuation.token for continuation in filled]
-            candidates.score_BK[row] = candidates.score_BK.new_tensor(scores)
-            candidates.beam_BK[row] = candidates.beam_BK.new_tensor(beams)
-            candidates.token_BK[row] = candidates.token_BK.new_tensor(tokens)
+            log_prob_RV = step.log_prob_URV[row]
+            chosen = self._choose_for_sentence(sentence, histories, log_prob_RV, score_UR[row])
+            num_missing = K - len(chosen)
+            _write(candidates, row, chosen[:K] + [DEAD] * num_missing)
         return candidates
 
     def _choose_for_sentence(
@@ -72,14 +72,24 @@ class RequiredPhrases:
         continuations = _continuations(histories, phrases, log_prob_RV, score_R)
 
         # Without any other continuation, eos is allowed before all phrases are met.
-        allowed = [each for each in continuations if each.token != EOS or each.num_met == num_tokens]
+        allowed = [continuation for continuation in continuations if continuation.is_allowed(num_tokens)]
         if allowed or sentence in self.completed:
             continuations = allowed
 
         chosen = _allocate(continuations, R)
-        if any(each.token == EOS and each.num_met == num_tokens for each in chosen[:R]):
-            self.completed.add(sentence)
+        for continuation in chosen[:R]:
+            if continuation.token == EOS and continuation.num_met == num_tokens:
+                self.completed.add(sentence)
         return chosen
+
+
+def _write(candidates: Candidates, row: int, continuations: Sequence[Continuation]) -> None:
+    """Replace the K candidates of a sentence."""
+    scores = [continuation.score for continuation in continuations]
+    beams = [continuation.beam for continuation in continuations]
+    tokens = [continuation.token for continuation in continuations]
+    for part_BK, values in zip(candidates, (scores, beams, tokens), strict=True):
+        part_BK[row] = part_BK.new_tensor(values)
 
 
 def missing(tokens: Sequence[int], phrases: Sequence[Phrase]) -> list[Phrase]:
@@ -89,7 +99,8 @@ def missing(tokens: Sequence[int], phrases: Sequence[Phrase]) -> list[Phrase]:
 
 def _contains(tokens: Sequence[int], phrase: Phrase) -> bool:
     length = len(phrase)
-    return any(tuple(tokens[i : i + length]) == phrase for i in range(len(tokens) - length + 1))
+    num_places = len(tokens) - length + 1
+    return any(tuple(tokens[i : i + length]) == phrase for i in range(num_places))
 
 
 def num_met(tokens: Sequence[int], open_phrases: Sequence[Phrase]) -> int:
@@ -112,7 +123,8 @@ def _num_begun(tokens: Sequence[int], phrase: Phrase) -> int:
     """Return the length of the longest prefix of the phrase that is a suffix of the tokens."""
     longest = min(len(phrase), len(tokens))
     for length in range(longest, 0, -1):
-        if tuple(tokens[len(tokens) - length :]) == phrase[:length]:
+        suffix = tuple(tokens[-length:])
+        if suffix == phrase[:length]:
             return length
     return 0
 
@@ -125,22 +137,25 @@ def _continuations(
     The best tokens are selected per beam: a global selection would prune beams that have met phrases and score lower.
     """
     R, V = log_prob_RV.shape
-    best_tokens = log_prob_RV.topk(min(R + 1, V), dim=1).indices.tolist()  # R tokens besides eos
+    num_best = min(R + 1, V)  # R tokens besides eos
+    best_tokens = log_prob_RV.topk(num_best, dim=1).indices.tolist()
     num_tokens = sum(map(len, phrases))
     continuations = []
-    for beam, (history, score) in enumerate(zip(histories, score_R.tolist(), strict=True)):
-        if score == -math.inf:
+    scores = score_R.tolist()
+    for beam, history in enumerate(histories):
+        if scores[beam] == -math.inf:
             continue
 
         open_phrases = missing(history, phrases)
-        num_complete = num_tokens - sum(map(len, open_phrases))
+        num_open = sum(map(len, open_phrases))
+        num_complete = num_tokens - num_open
         next_of_phrases = {phrase[_num_begun(history, phrase)] for phrase in open_phrases}
         tokens = sorted(next_of_phrases.union(best_tokens[beam]))
         new_scores = (log_prob_RV[beam, tokens] + score_R[beam]).tolist()
         for token, new_score in zip(tokens, new_scores, strict=True):
             if new_score != -math.inf:
-                met = num_complete + num_met([*history, token], open_phrases)
-                continuations.append(Continuation(new_score, beam, token, met))
+                num_new = num_met([*history, token], open_phrases)
+                continuations.append(Continuation(new_score, beam, token, num_complete + num_new))
     return continuations
 
 
@@ -163,7 +178,8 @@ def _allocate(continuations: list[Continuation], R: int) -> list[Continuation]:
         turns.append((num_offered[bank], -bank, rank))
         num_offered[bank] += 1
     turns.sort()
-    selected.update(rank for _, _, rank in turns[: R - num_best])
+    for _, _, rank in turns[: R - num_best]:
+        selected.add(rank)
 
     first = [continuation for rank, continuation in enumerate(ranked) if rank in selected]
     others = [continuation for rank, continuation in enumerate(ranked) if rank not in selected]

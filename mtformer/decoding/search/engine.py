@@ -57,7 +57,8 @@ class Engine(Protocol):
 
     def beam_tokens(self, settings: DecodingConfig) -> int:
         """Return the batch size in beam tokens: `decoding.batch_tokens`, or the default for the device."""
-        return settings.batch_tokens or BEAM_TOKENS.get(self.device, BEAM_TOKENS["cpu"])
+        default = BEAM_TOKENS.get(self.device, BEAM_TOKENS["cpu"])
+        return settings.batch_tokens or default
 
     def with_target(self, target: Target) -> "Engine":
         """Return a copy of the engine for another target language."""
@@ -83,6 +84,7 @@ def plan_batches(lengths: Sequence[int], beam_tokens: int, num_rows: int) -> lis
     while start < len(order):
         longest = max(1, lengths[order[start]])
         num_sentences = max(1, beam_tokens // (num_rows * longest))
-        batches.append(order[start : start + num_sentences])
-        start += num_sentences
+        end = start + num_sentences
+        batches.append(order[start:end])
+        start = end
     return batches

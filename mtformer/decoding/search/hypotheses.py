@@ -41,7 +41,8 @@ def to_hypothesis(tokens: list[int], log_probs: list[float], length_penalty: flo
 def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, length_penalty: float) -> list[Hypothesis]:
     """Return the hypothesis of each row of tokens, which end with eos and are padded on the right."""
     lengths = (tokens_NT != PAD).sum(dim=1).tolist()
-    rows = zip(tokens_NT.tolist(), log_prob_NT.tolist(), lengths, strict=True)
-    return [
-        to_hypothesis(tokens[: length - 1], log_probs[:length], length_penalty) for tokens, log_probs, length in rows
-    ]
+    hypotheses = []
+    for tokens, log_probs, length in zip(tokens_NT.tolist(), log_prob_NT.tolist(), lengths, strict=True):
+        without_eos = tokens[: length - 1]
+        hypotheses.append(to_hypothesis(without_eos, log_probs[:length], length_penalty))
+    return hypotheses

@@ -52,11 +52,14 @@ class PackedLinear(nn.Module):
         return F.linear(x, weight, bias)
 
     def _pack(self, rows: slice) -> tuple[Tensor, Tensor | None]:
-        weight = self.weight[rows].detach().to(self.dtype).contiguous()
+        weight = self.weight[rows].detach()
+        weight = weight.to(self.dtype).contiguous()
         if _can_pack(self.dtype):
             weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
-        bias = None if self.bias is None else self.bias[rows].detach().to(self.dtype)
-        return weight, bias
+        if self.bias is None:
+            return weight, None
+        bias = self.bias[rows].detach()
+        return weight, bias.to(self.dtype)
 
 
 def _can_pack(dtype: torch.dtype) -> bool:
@@ -89,7 +92,8 @@ class InferenceModel:
             for name, child in module.named_children():
                 if isinstance(child, Linear):
                     setattr(module, name, PackedLinear(child.weight, child.bias, dtype))
-        return cls(transformer, PackedLinear(transformer.output, transformer.output_bias, dtype))
+        output = PackedLinear(transformer.output, transformer.output_bias, dtype)
+        return cls(transformer, output)
 
     def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int) -> DecoderCache:
         """Encode the source and return an empty cache.
@@ -106,7 +110,8 @@ class InferenceModel:
     def step(self, token_N: Tensor, cache: DecoderCache) -> tuple[Tensor, Correction | None]:
         """Return the logits (N, V) of the next token, and the correction of their rounding, if any."""
         token_BR = token_N.view(-1, cache.R)
-        hidden_ND = self.transformer.decode(token_BR, cache.encoder_output, cache).flatten(0, 1)
+        hidden_BRD = self.transformer.decode(token_BR, cache.encoder_output, cache)
+        hidden_ND = hidden_BRD.flatten(0, 1)
         logits_NV = self.project(hidden_ND)
         if logits_NV.dtype == hidden_ND.dtype:
             return logits_NV, None
@@ -116,11 +121,12 @@ class InferenceModel:
         """Return the exact logits (B, X) of these tokens minus the rounded ones; see `Correction`."""
         B = len(beam_BX)
         N = len(logits_NV)
-        first_row_B1 = torch.arange(0, N, N // B, device=beam_BX.device).unsqueeze(1)
-        row_BX = beam_BX + first_row_B1
+        first_row_B = torch.arange(0, N, N // B, device=beam_BX.device)
+        row_BX = beam_BX + first_row_B.unsqueeze(1)
 
         embedding_BXD = F.embedding(token_BX, self.transformer.output)
-        exact_BX = (hidden_ND[row_BX] * embedding_BXD).sum(dim=-1)
+        product_BXD = hidden_ND[row_BX] * embedding_BXD
+        exact_BX = product_BXD.sum(dim=-1)
         if self.transformer.output_bias is not None:
             exact_BX = exact_BX + self.transformer.output_bias[token_BX]
 
@@ -130,15 +136,19 @@ class InferenceModel:
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
     """Return the log of the mean probabilities of all models, (..., V) in float32."""
-    log_probs = [torch.log_softmax(of_model, dim=-1, dtype=torch.float32) for of_model in logits]
-    return torch.stack(log_probs).logsumexp(dim=0) - math.log(len(logits))
+    log_probs = torch.stack([torch.log_softmax(of_model, dim=-1, dtype=torch.float32) for of_model in logits])
+    log_sum = log_probs.logsumexp(dim=0)
+    return log_sum - math.log(len(logits))
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device, value: int = PAD) -> tuple[Tensor, Tensor]:
     """Return rows of ids padded on the right, (B, longest), and their lengths (B,), both int64."""
     lengths = [len(row) for row in rows]
     longest = max(lengths)
-    padded = [[*row, *[value] * (longest - len(row))] for row in rows]
+    padded = []
+    for row in rows:
+        padding = [value] * (longest - len(row))
+        padded.append([*row, *padding])
     return torch.tensor(padded, device=device), torch.tensor(lengths, device=device)
 
 

@@ -50,12 +50,13 @@ class LengthBounds:
         src_tokens_B = (src_lengths_B - 1).double()
 
         # Limited to the capacity before the conversion, because a large ratio would overflow.
-        longest_B = (src_tokens_B * settings.max_length_ratio).ceil().clamp(max=capacity)
-        max_B = longest_B.long() + EXTRA_TOKENS
+        longest_B = (src_tokens_B * settings.max_length_ratio).ceil()
+        max_B = longest_B.clamp(max=capacity).long() + EXTRA_TOKENS
         if settings.max_length is not None:
             max_B = max_B.clamp(max=settings.max_length)
         reserved_B = torch.tensor(reserved, device=max_B.device)
-        self.max_B = torch.maximum(max_B, reserved_B).clamp(max=capacity)
+        max_B = torch.maximum(max_B, reserved_B)
+        self.max_B = max_B.clamp(max=capacity)
 
         shortest_B = (src_tokens_B * settings.min_length_ratio).floor()
         min_B = shortest_B.clamp(settings.min_length, capacity).long()
@@ -64,71 +65,92 @@ class LengthBounds:
         # Python numbers, so that search steps do not synchronize with the device.
         self.longest_min = int(self.min_B.max())
         self.shortest_max = int(self.max_B.min())
-        self.max_steps = int(self.max_B.max()) + 1
+        longest_max = int(self.max_B.max())
+        self.max_steps = longest_max + 1
         """Maximum length in the batch, including eos."""
 
-        # None without excluded tokens, because a copy to the device takes time.
-        self.excluded_X = torch.tensor(excluded, device=max_B.device) if excluded else None
+        self.excluded_X: Tensor | None = None
+        if excluded:  # a copy to the device takes time
+            self.excluded_X = torch.tensor(excluded, device=max_B.device)
 
     def __call__(self, step: Step) -> None:
         """Exclude tokens that violate the bounds."""
-        position = step.history_URt.size(2)
         log_prob_URV = step.log_prob_URV
-        log_prob_URV[..., PAD].fill_(-math.inf)
-        log_prob_URV[..., BOS].fill_(-math.inf)
+        for token in (PAD, BOS):
+            log_prob_URV[..., token].fill_(-math.inf)
         if self.excluded_X is not None:
             log_prob_URV.index_fill_(2, self.excluded_X, -math.inf)
 
-        if position < self.longest_min:
-            is_too_short_U = position < self.min_B[step.sentence_U]
-            log_prob_URV[..., EOS].masked_fill_(is_too_short_U.unsqueeze(1), -math.inf)
+        if step.position < self.longest_min:
+            self._exclude_early_eos(step)
+        if step.position >= self.shortest_max:
+            self._exclude_all_but_eos(step)
 
-        if position >= self.shortest_max:
-            ending_UR = step.raw_URV[..., EOS].clone()
-            must_end_U = position >= self.max_B[step.sentence_U]
-            log_prob_URV.masked_fill_(must_end_U.view(-1, 1, 1), -math.inf)
-            log_prob_URV[..., EOS] = torch.where(must_end_U.unsqueeze(1), ending_UR, log_prob_URV[..., EOS])
+    def _exclude_early_eos(self, step: Step) -> None:
+        """Exclude eos in sentences below their minimum length."""
+        min_U = self.min_B[step.sentence_U]
+        is_too_short_U = step.position < min_U
+        eos_UR = step.log_prob_URV[..., EOS]
+        eos_UR.masked_fill_(is_too_short_U.unsqueeze(1), -math.inf)
+
+    def _exclude_all_but_eos(self, step: Step) -> None:
+        """Exclude all tokens except eos in sentences that have reached their maximum length."""
+        max_U = self.max_B[step.sentence_U]
+        must_end_U = step.position >= max_U
+        must_end_U1 = must_end_U.unsqueeze(1)
+        must_end_U11 = must_end_U.view(-1, 1, 1)
+
+        log_prob_URV = step.log_prob_URV
+        raw_eos_UR = step.raw_URV[..., EOS].clone()  # before it is excluded: it may be the same tensor
+        log_prob_URV.masked_fill_(must_end_U11, -math.inf)
+        eos_UR = log_prob_URV[..., EOS]
+        eos_UR.copy_(torch.where(must_end_U1, raw_eos_UR, eos_UR))
 
 
 def exclude_repeated_ngrams(n: int, step: Step) -> None:
     """Exclude each token that completes an n-gram already in the history (Paulus et al. 2018, section 2.5)."""
     num_context = n - 1
-    num_tokens = step.history_URt.size(2)
-    if num_tokens < n:
+    if step.position < n:
         return
 
     # A token that follows an earlier occurrence of the last n - 1 tokens would complete a repeated n-gram.
-    last_URn = step.history_URt[..., num_tokens - num_context :]
-    next_URt = step.history_URt[..., num_context:]
-    is_same_URt = torch.ones_like(next_URt, dtype=torch.bool)
+    history_URt = step.history_URt
+    context_URn = history_URt[..., step.position - num_context :]
+    next_URt = history_URt[..., num_context:]
+    num_ngrams = next_URt.size(2)
+    is_repeated_URt = torch.ones_like(next_URt, dtype=torch.bool)
     for i in range(num_context):
-        is_same_URt &= step.history_URt[..., i : i + next_URt.size(2)] == last_URn[..., i : i + 1]
+        earlier_URt = history_URt[..., i : i + num_ngrams]
+        is_repeated_URt &= earlier_URt == context_URn[..., i : i + 1]
 
     # Other positions write to pad, which is excluded anyway.
-    excluded_URt = next_URt.masked_fill(~is_same_URt, PAD)
+    excluded_URt = next_URt.masked_fill(~is_repeated_URt, PAD)
     step.log_prob_URV.scatter_(2, excluded_URt, -math.inf)
 
 
 def penalize_repetition(theta: float, step: Step) -> None:
     """Multiply the log-probabilities of earlier tokens by theta >= 1 (Keskar et al. 2019, section 4.1)."""
-    seen_URt = step.log_prob_URV.gather(2, step.history_URt)
-    step.log_prob_URV.scatter_(2, step.history_URt, seen_URt * theta)
+    history_URt = step.history_URt
+    log_prob_URV = step.log_prob_URV
+    seen_URt = log_prob_URV.gather(2, history_URt)
+    log_prob_URV.scatter_(2, history_URt, seen_URt * theta)
 
 
 def force_prefixes(prefix_BT: Tensor, step: Step) -> None:
     """Exclude all tokens except the next prefix token of each sentence (-1: none); this overrides earlier rules."""
-    position = step.history_URt.size(2)
-    if position >= prefix_BT.size(1):
+    if step.position >= prefix_BT.size(1):
         return
 
-    token_U = prefix_BT[step.sentence_U, position]
-    is_forced_U11 = (token_U >= 0).view(-1, 1, 1)
-    R = step.log_prob_URV.size(1)
-    index_UR1 = token_U.clamp(min=0).view(-1, 1, 1).expand(-1, R, 1)
+    log_prob_URV = step.log_prob_URV
+    R = log_prob_URV.size(1)
+    token_U = prefix_BT[step.sentence_U, step.position]
+    token_U11 = token_U.view(-1, 1, 1)
+    is_forced_U11 = token_U11 >= 0
+    index_UR1 = token_U11.clamp(min=0).expand(-1, R, 1)
 
     # Sentences without a prefix token keep the value of token 0.
     forced_UR1 = step.raw_URV.gather(2, index_UR1)
-    unforced_UR1 = step.log_prob_URV.gather(2, index_UR1)
+    unforced_UR1 = log_prob_URV.gather(2, index_UR1)
     value_UR1 = torch.where(is_forced_U11, forced_UR1, unforced_UR1)
-    step.log_prob_URV.masked_fill_(is_forced_U11, -math.inf)
-    step.log_prob_URV.scatter_(2, index_UR1, value_UR1)
+    log_prob_URV.masked_fill_(is_forced_U11, -math.inf)
+    log_prob_URV.scatter_(2, index_UR1, value_UR1)

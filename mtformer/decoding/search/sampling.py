@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.search.candidates import Step, top_candidates
+from mtformer.decoding.search.candidates import Step, best_candidates
 from mtformer.decoding.search.hypotheses import Hypothesis, to_hypotheses
 from mtformer.decoding.search.inference import InferenceModel
 from mtformer.decoding.search.steps import SearchBatch, StepDecoder, sentences_to_keep
@@ -37,37 +37,38 @@ def generate(
         keys: line numbers of the sentences in the user's input, needed for sampling: draws depend only on (seed, key,
             sample number, position), not on batching.
     """
-    B = batch.src_BS.size(0)
     C = settings.num_rows
-    max_steps = batch.bounds.max_steps
+    N = len(batch.src_BS) * C
+    T = batch.bounds.max_steps
     device = batch.src_BS.device
     uniform_NT = None
     if settings.draws:
-        uniform_NT = _uniform_numbers(settings.seed, keys, C, max_steps).to(device)
+        uniform_NT = _uniform_numbers(settings.seed, keys, C, T).to(device)
 
     decoder = StepDecoder(models, batch, C)
-    tokens_NT = torch.full((B * C, max_steps), PAD, device=device)
-    raw_NT = torch.zeros(B * C, max_steps, device=device)
-    row_M = torch.arange(B * C, device=device)
-    token_M = torch.full((B * C,), batch.start, device=device)
-    done_M = torch.zeros(B * C, dtype=torch.bool, device=device)
+    tokens_NT = torch.full((N, T), PAD, device=device)
+    raw_NT = torch.zeros(N, T, device=device)
+    row_M = torch.arange(N, device=device)
+    token_M = torch.full((N,), batch.start, device=device)
+    done_M = torch.zeros(N, dtype=torch.bool, device=device)
 
-    for position in range(max_steps):
-        history_M1t = tokens_NT[row_M, :position].unsqueeze(1)
-        step = decoder.step(token_M.unsqueeze(1), history_M1t, row_M // C)
+    for position in range(T):
+        history_Mt = tokens_NT[row_M, :position]
+        sentence_M = row_M // C
+        step = decoder.step(token_M.unsqueeze(1), history_Mt.unsqueeze(1), sentence_M)
         if uniform_NT is None:
             token_M = _best_tokens(step)
         else:
-            uniform_M = uniform_NT[row_M, position]
-            log_prob_MV = step.log_prob_URV.squeeze(1)
-            token_M = draw_tokens(log_prob_MV, uniform_M, settings.temperature, settings.top_k, settings.top_p)
+            token_M = _random_tokens(step, uniform_NT[row_M, position], settings)
 
+        # Rows that are done stay in the batch until their whole sentence leaves it.
         token_M = token_M.masked_fill(done_M, PAD)
         tokens_NT[row_M, position] = token_M
-        raw_NT[row_M, position] = step.raw_URV.squeeze(1).gather(1, token_M.unsqueeze(1)).squeeze(1)
+        raw_NT[row_M, position] = _raw_log_probs(step, token_M)
         done_M = done_M | (token_M == EOS)
 
-        keep_B = sentences_to_keep(done_M.view(-1, C), position)
+        done_BC = done_M.view(-1, C)
+        keep_B = sentences_to_keep(done_BC, position)
         if keep_B is not None:
             if keep_B.size(0) == 0:
                 break
@@ -79,7 +80,8 @@ def generate(
             done_M = done_M[keep_M]
 
     hypotheses = to_hypotheses(tokens_NT, raw_NT, settings.length_penalty)
-    return [hypotheses[first : first + C] for first in range(0, B * C, C)]
+    first_rows = range(0, N, C)
+    return [hypotheses[first : first + C] for first in first_rows]
 
 
 def _uniform_numbers(seed: int, keys: Sequence[int], num_samples: int, num_steps: int) -> Tensor:
@@ -97,8 +99,23 @@ def _uniform_numbers(seed: int, keys: Sequence[int], num_samples: int, num_steps
 
 def _best_tokens(step: Step) -> Tensor:
     """Return the most probable token (M,) of each row."""
-    zero_M1 = step.log_prob_URV.new_zeros(step.log_prob_URV.size(0), 1)
-    return top_candidates(step.log_prob_URV, zero_M1, 1, step.correct).token_BK.squeeze(1)
+    num_rows = len(step.log_prob_URV)
+    score_M1 = step.log_prob_URV.new_zeros(num_rows, 1)
+    best = best_candidates(step, score_M1, 1)
+    return best.token_BK.squeeze(1)
+
+
+def _random_tokens(step: Step, uniform_M: Tensor, settings: DecodingConfig) -> Tensor:
+    """Return a token (M,) for each row, drawn with numbers in [0, 1)."""
+    log_prob_MV = step.log_prob_URV.squeeze(1)
+    return draw_tokens(log_prob_MV, uniform_M, settings.temperature, settings.top_k, settings.top_p)
+
+
+def _raw_log_probs(step: Step, token_M: Tensor) -> Tensor:
+    """Return the unmodified log-probability (M,) of the token of each row."""
+    raw_MV = step.raw_URV.squeeze(1)
+    raw_M1 = raw_MV.gather(1, token_M.unsqueeze(1))
+    return raw_M1.squeeze(1)
 
 
 def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
@@ -119,7 +136,8 @@ def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_
 
     # Shifted so that the maximum is 0: otherwise, all values could become -inf at very low temperatures.
     log_prob_MX = log_prob_MV.double()
-    shifted_MX = log_prob_MX - log_prob_MX.amax(dim=1, keepdim=True)
+    max_M1 = log_prob_MX.amax(dim=1, keepdim=True)
+    shifted_MX = log_prob_MX - max_M1
     prob_MX = (shifted_MX / temperature).softmax(dim=1)
     if top_p < 1.0:
         prob_before_MX = prob_MX.cumsum(dim=1) - prob_MX
@@ -127,9 +145,11 @@ def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_
 
     # The probabilities are not normalized again; instead, the uniform numbers are scaled to their sum.
     cumulative_MX = prob_MX.cumsum(dim=1)
-    place_M1 = uniform_M.unsqueeze(1) * cumulative_MX[:, -1:]
+    sum_M1 = cumulative_MX[:, -1:]
+    place_M1 = uniform_M.unsqueeze(1) * sum_M1
     index_M1 = torch.searchsorted(cumulative_MX, place_M1, right=True)
-    index_M1 = index_M1.clamp(max=cumulative_MX.size(1) - 1)
+    last_index = cumulative_MX.size(1) - 1
+    index_M1 = index_M1.clamp(max=last_index)
     if token_MX is None:
         return index_M1.squeeze(1)
     return token_MX.gather(1, index_M1).squeeze(1)

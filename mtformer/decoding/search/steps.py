@@ -62,7 +62,8 @@ class StepDecoder:
             history_URt: tokens so far.
             sentence_U: index of each sentence in the original batch.
         """
-        logits_NV, correct = self._logits(token_UR.flatten())
+        token_N = token_UR.flatten()
+        logits_NV, correct = self._logits(token_N)
         raw_NV = torch.log_softmax(logits_NV, dim=-1, dtype=torch.float32)
         raw_URV = raw_NV.view(*token_UR.shape, -1)
         if not self.rules:
@@ -70,7 +71,8 @@ class StepDecoder:
             self.bounds(step)
             return step
 
-        step = Step(raw_URV.clone(), raw_URV, history_URt, sentence_U)
+        log_prob_URV = raw_URV.clone()
+        step = Step(log_prob_URV, raw_URV, history_URt, sentence_U)
         for rule in self.rules:
             rule(step)
         self.bounds(step)
@@ -79,10 +81,14 @@ class StepDecoder:
 
     def _logits(self, token_N: Tensor) -> tuple[Tensor, Correction | None]:
         """Return the logits (N, V), or the log of the mean probabilities of several models, and their correction."""
-        outputs = [model.step(token_N, cache) for model, cache in zip(self.models, self.caches, strict=True)]
+        outputs = []
+        for model, cache in zip(self.models, self.caches, strict=True):
+            outputs.append(model.step(token_N, cache))
         if len(outputs) == 1:
             return outputs[0]
-        return mean_log_probs([logits_NV for logits_NV, _ in outputs]), None
+
+        logits = [logits_NV for logits_NV, _ in outputs]
+        return mean_log_probs(logits), None
 
     def keep(self, sentences_M: Tensor) -> None:
         """Keep only these sentences in the batch, in this order."""
@@ -97,9 +103,11 @@ class StepDecoder:
 
 def _let_stuck_rows_end(step: Step) -> None:
     """Allow eos in the rows in which the rules have excluded all tokens."""
-    is_stuck_UR = step.log_prob_URV.amax(dim=2) == -math.inf
+    best_UR = step.log_prob_URV.amax(dim=2)
+    is_stuck_UR = best_UR == -math.inf
     eos_UR = step.log_prob_URV[..., EOS]
-    eos_UR.copy_(torch.where(is_stuck_UR, step.raw_URV[..., EOS], eos_UR))
+    raw_eos_UR = step.raw_URV[..., EOS]
+    eos_UR.copy_(torch.where(is_stuck_UR, raw_eos_UR, eos_UR))
 
 
 def sentences_to_keep(done_UX: Tensor, position: int) -> Tensor | None:
@@ -112,7 +120,8 @@ def sentences_to_keep(done_UX: Tensor, position: int) -> Tensor | None:
     if done_UX.device.type != "cpu" and not is_end_of_period:
         return None
 
-    keep_M = (~done_UX.all(dim=1)).nonzero().squeeze(1)
-    num_sentences = done_UX.size(0)
-    num_done = num_sentences - keep_M.size(0)
+    is_unfinished_U = ~done_UX.all(dim=1)
+    keep_M = is_unfinished_U.nonzero().squeeze(1)
+    num_sentences = len(done_UX)
+    num_done = num_sentences - len(keep_M)
     return keep_M if num_done * 8 >= num_sentences else None

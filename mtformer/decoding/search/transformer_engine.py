@@ -106,14 +106,16 @@ class TransformerEngine(Engine):
     def _search(self, segments: Sequence[Segment], settings: DecodingConfig) -> NBests:
         src_BS, src_lengths_B = self._pad_sources([segment.source for segment in segments])
         reserved = [segment.num_required_tokens for segment in segments]
-        bounds = LengthBounds(settings, src_lengths_B, reserved, self.max_positions - 1, self.target.excluded)
+        capacity = self.max_positions - 1
+        bounds = LengthBounds(settings, src_lengths_B, reserved, capacity, self.target.excluded)
         rules = _rules(segments, settings, src_BS.device)
         batch = SearchBatch(src_BS, src_lengths_B, bounds, rules, self.target.start)
 
         required = [segment.required for segment in segments]
         has_required = any(required)
         if settings.draws or (settings.beam_size == 1 and not has_required):
-            n_bests = generate(self.models, batch, settings, keys=[segment.line for segment in segments])
+            lines = [segment.line for segment in segments]
+            n_bests = generate(self.models, batch, settings, keys=lines)
         else:
             choose = RequiredPhrases(required).choose if has_required else best_candidates
             n_bests = beam_search(self.models, batch, settings, choose)
@@ -125,22 +127,29 @@ class TransformerEngine(Engine):
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return log p(token | source, previous tokens) for each token of each target, including its eos."""
         src_BS, src_lengths_B = self._pad_sources(sources)
-        tgt_BT, tgt_lengths_B = pad([[self.target.start, *target, EOS] for target in targets], src_BS.device)
+        start = self.target.start
+        tgt_BT, tgt_lengths_B = pad([[start, *target, EOS] for target in targets], src_BS.device)
         tgt_in_BT = tgt_BT[:, :-1]
         tgt_out_BT = tgt_BT[:, 1:]
         is_real_BT = padding_mask(tgt_lengths_B - 1, tgt_out_BT.size(1))
-        hidden_states = [model.transformer(src_BS, src_lengths_B, tgt_in_BT)[is_real_BT] for model in self.models]
         token_N = tgt_out_BT[is_real_BT]
+        hidden_states = [model.transformer(src_BS, src_lengths_B, tgt_in_BT)[is_real_BT] for model in self.models]
 
         log_probs: list[float] = []
         for first in range(0, len(token_N), POSITIONS_AT_ONCE):
             positions = slice(first, first + POSITIONS_AT_ONCE)
-            logits = [
-                model.project(hidden_ND[positions]) for model, hidden_ND in zip(self.models, hidden_states, strict=True)
-            ]
-            log_prob_N1 = mean_log_probs(logits).gather(1, token_N[positions].unsqueeze(1))
-            log_probs += log_prob_N1.squeeze(1).tolist()
-        return list(_split(log_probs, [len(target) + 1 for target in targets]))
+            log_probs += self._log_probs([hidden_ND[positions] for hidden_ND in hidden_states], token_N[positions])
+        lengths = [len(target) + 1 for target in targets]
+        return list(_split(log_probs, lengths))
+
+    def _log_probs(self, hidden_states: Sequence[Tensor], token_N: Tensor) -> list[float]:
+        """Return the log-probabilities of tokens, given the hidden states (N, D) of each model."""
+        logits = []
+        for model, hidden_ND in zip(self.models, hidden_states, strict=True):
+            logits.append(model.project(hidden_ND))
+        log_prob_NV = mean_log_probs(logits)
+        log_prob_N1 = log_prob_NV.gather(1, token_N.unsqueeze(1))
+        return log_prob_N1.squeeze(1).tolist()
 
     @torch.inference_mode()
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -149,25 +158,33 @@ class TransformerEngine(Engine):
         The weights are averaged over the heads of `alignment_layer` and over the models.
         """
         src_BS, src_lengths_B = self._pad_sources(sources)
-        tgt_in_BT, _ = pad([[self.target.start, *target] for target in targets], src_BS.device)
-        weights = []
+        start = self.target.start
+        tgt_in_BT, _ = pad([[start, *target] for target in targets], src_BS.device)
+        all_weights = []
         for model in self.models:
             decoder = model.transformer.decoder
             layer = decoder[alignment_layer(len(decoder))]
             assert isinstance(layer, DecoderLayer)
-            with record_weights([layer.cross_attention]) as recorded:
+            attention = layer.cross_attention
+            with record_weights([attention]) as recorded:
                 model.transformer(src_BS, src_lengths_B, tgt_in_BT)
-            weights.append(recorded[layer.cross_attention].mean(dim=1).float())
+            weights_BTS = recorded[attention].mean(dim=1)
+            all_weights.append(weights_BTS.float())
 
-        mean_BTS = torch.stack(weights).mean(dim=0).cpu()
-        without_tags_BTS = mean_BTS[..., len(self.target.tags) :]
-        pairs = zip(without_tags_BTS, sources, targets, strict=True)
-        return [weights_TS[: len(target), : len(source) - 1].clone() for weights_TS, source, target in pairs]
+        mean_BTS = torch.stack(all_weights).mean(dim=0)
+        num_tags = len(self.target.tags)
+        without_tags_BTS = mean_BTS.cpu()[..., num_tags:]
+        of_pairs = []
+        for weights_TS, source, target in zip(without_tags_BTS, sources, targets, strict=True):
+            without_eos_TS = weights_TS[: len(target), : len(source) - 1]
+            of_pairs.append(without_eos_TS.clone())
+        return of_pairs
 
     def _pad_sources(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Return the padded sources (B, S) with tags, and their lengths (B,)."""
-        tagged = [[*self.target.tags, *source] for source in sources]
-        return pad(tagged, self.models[0].transformer.output.device)
+        tags = self.target.tags
+        device = self.models[0].transformer.output.device
+        return pad([[*tags, *source] for source in sources], device)
 
 
 def _num_parameters(model: InferenceModel) -> int:
@@ -182,7 +199,8 @@ def _rules(segments: Sequence[Segment], settings: DecodingConfig, device: torch.
     if settings.no_repeat_ngram_size:
         rules.append(partial(exclude_repeated_ngrams, settings.no_repeat_ngram_size))
     if any(segment.prefix for segment in segments):
-        prefix_BT, _ = pad([segment.prefix for segment in segments], device, value=-1)
+        prefixes = [segment.prefix for segment in segments]
+        prefix_BT, _ = pad(prefixes, device, value=-1)
         rules.append(partial(force_prefixes, prefix_BT))
     return rules
 
@@ -199,5 +217,6 @@ def _split(values: Sequence[float], lengths: Sequence[int]) -> Iterator[list[flo
     """Yield consecutive parts of these lengths."""
     start = 0
     for length in lengths:
-        yield list(values[start : start + length])
-        start += length
+        end = start + length
+        yield list(values[start:end])
+        start = end
