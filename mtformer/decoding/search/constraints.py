@@ -170,7 +170,7 @@ def _allocate(continuations: list[Continuation], R: int) -> list[Continuation]:
     num_best = R // 2
     selected = set(range(num_best))
 
-    # (round in which a bank offers it, order of the bank, rank)
+    # Each turn is (number of better ones in the bank, minus the number of the bank, rank), and the lowest come first.
     turns = []
     num_offered: Counter[int] = Counter()
     for rank in range(num_best, len(ranked)):
@@ -181,6 +181,6 @@ def _allocate(continuations: list[Continuation], R: int) -> list[Continuation]:
     for _, _, rank in turns[: R - num_best]:
         selected.add(rank)
 
-    first = [continuation for rank, continuation in enumerate(ranked) if rank in selected]
-    others = [continuation for rank, continuation in enumerate(ranked) if rank not in selected]
-    return first + others
+    chosen = [continuation for rank, continuation in enumerate(ranked) if rank in selected]
+    unchosen = [continuation for rank, continuation in enumerate(ranked) if rank not in selected]
+    return chosen + unchosen

@@ -24,6 +24,9 @@ from mtformer.text.tokenizer import PAD
 ROWS = 256
 """Number of rows of a typical matrix product, for which the layout is optimized."""
 
+PackedPart = tuple[Tensor, Tensor | None]
+"""Packed weight and bias."""
+
 
 class PackedLinear(nn.Module):
     """Linear layer x W^T + b with the weight (out, in) in the layout of the kernel; the output has dtype `dtype`.
@@ -36,8 +39,8 @@ class PackedLinear(nn.Module):
         self.weight = weight
         self.bias = bias
         self.dtype = dtype
-        self.parts: dict[tuple[int, int | None], tuple[Tensor, Tensor | None]] = {}
-        """Packed weight and bias of each slice (start, stop) of the rows."""
+        self.parts: dict[tuple[int, int | None], PackedPart] = {}
+        """The packed part for each slice (start, stop) of the rows."""
 
     def forward(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         """Return the output of `Linear.forward` for the same arguments."""
@@ -51,7 +54,7 @@ class PackedLinear(nn.Module):
             return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return F.linear(x, weight, bias)
 
-    def _pack(self, rows: slice) -> tuple[Tensor, Tensor | None]:
+    def _pack(self, rows: slice) -> PackedPart:
         weight = self.weight[rows].detach()
         weight = weight.to(self.dtype).contiguous()
         if _can_pack(self.dtype):
