@@ -94,8 +94,8 @@ class TranslateBlock:
             "precision": translator.engine.dtype,
             **translator.decoding.output_settings(),
         }
-        if not translator.models:
-            settings["backend"] = "ctranslate2"
+        if translator.engine.name != "mtformer":
+            settings["backend"] = translator.engine.name
         if translator.engine.target != Target():
             settings["to"] = asdict(translator.engine.target)
         if translator.calibration is not None:

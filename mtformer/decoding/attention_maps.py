@@ -54,7 +54,7 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
     is None, the translator translates the source. The model may be in training mode. Raise ConfigError if the
     translator has several models or uses another backend, DataError if a side is longer than the model supports.
     """
-    if len(translator.models) != 1:
+    if translator.engine.name != "mtformer" or len(translator.models) != 1:
         raise ConfigError("attention maps need one model and the mtformer backend; give one run and one checkpoint")
     [model], tgt, target = translator.models, translator.tokenizers.tgt, translator.engine.target
     [source] = given = check_lines([source])

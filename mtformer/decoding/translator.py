@@ -22,7 +22,8 @@ from mtformer.config.schema import Config, DecodingConfig
 from mtformer.config.yaml_text import Origin
 from mtformer.data.filters.numbers import writes_digits
 from mtformer.decoding.ctranslate2.conversion import cached_model
-from mtformer.decoding.ctranslate2.engine import open_model, unsupported
+from mtformer.decoding.ctranslate2.engine import unsupported
+from mtformer.decoding.ctranslate2.loading import open_model
 from mtformer.decoding.lines.confidence import Calibration, load_calibration
 from mtformer.decoding.lines.inputs import check_inputs, check_lines, make_segments, without_case
 from mtformer.decoding.lines.placement import has_unlikely_token, is_appended
@@ -33,6 +34,7 @@ from mtformer.decoding.search.constraints import missing
 from mtformer.decoding.search.engine import Engine, plan_batches
 from mtformer.decoding.search.inference import InferenceModel
 from mtformer.decoding.search.segments import Segment
+from mtformer.decoding.search.transformer_engine import TransformerEngine
 from mtformer.decoding.weights import find_weights, is_default, verified_weights
 from mtformer.device import pick_device, pick_search_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError, log
@@ -83,9 +85,11 @@ class Translator:
         weight_hashes: Sequence[str] | None = None,
     ) -> None:
         if isinstance(models, Sequence):
-            models = Engine([InferenceModel(model) for model in models])
+            models = TransformerEngine([InferenceModel(model) for model in models])
         self.engine: Engine = models
-        self.models = [one.transformer for one in self.engine.models]
+        own = models.models if isinstance(models, TransformerEngine) else ()
+        self.models = [model.transformer for model in own]
+        """Models of our own backend, which may be in training mode."""
         self.tokenizers = tokenizers if data is None else with_tags(tokenizers, data)
         self.decoding = decoding
         self.max_tokens = self.engine.max_positions - 1
@@ -259,8 +263,8 @@ class Translator:
     ) -> list[list[Translation]]:
         """Search and postprocess batch by batch, and return the n best translations of each segment."""
         decoding, lengths = postprocess.decoding, [len(segment.source) for segment in segments]
-        budget = min(self.engine.batch_tokens(decoding), self.engine.max_batch_tokens)
-        batches = plan_batches(lengths, budget, decoding.num_rows)
+        beam_tokens = min(self.engine.beam_tokens(decoding), self.engine.max_beam_tokens)
+        batches = plan_batches(lengths, beam_tokens, decoding.num_rows)
         by_batch = [[segments[number] for number in batch] for batch in batches]
         found: list[list[Translation]] = [[] for _ in segments]
         num_left = Counter(segment.line for segment in segments)
@@ -369,7 +373,7 @@ class Translator:
         report = progress or (lambda count: None)
         report(len(src) - len(fits))
         with evaluating(self.models):
-            for batch in plan_batches([lengths[i] for i in fits], self.engine.batch_tokens(self.decoding), 1):
+            for batch in plan_batches([lengths[i] for i in fits], self.engine.beam_tokens(self.decoding), 1):
                 numbers = [fits[i] for i in batch]
                 scores = self.engine.score([src[i] for i in numbers], [tgt[i] for i in numbers])
                 self._require_finite(scores)
@@ -413,7 +417,7 @@ def _load_own(
         models.append(InferenceModel.prepare(model, device, precision))
         weights += paths
         weight_hashes += hashes
-    return Engine(models, precision), weights, weight_hashes
+    return TransformerEngine(models, precision), weights, weight_hashes
 
 
 def _load_ctranslate2(

@@ -13,19 +13,30 @@ from mtformer.run_dir import CT2_WEIGHTS, WEIGHTS, RunDir, lower_is_better
 MIN_LEAD = 0.01
 """Relative lead in the dev score with which the best checkpoint is preferred to the average. The best of many noisy
 scores is too high by chance: in a run on Multi30k both had 41.1 dev BLEU, and the average was 0.6 better on test."""
+LATEST = re.compile(r"last:([1-9]\d{0,8})")
+"""Name of the latest N checkpoints."""
+STEP = re.compile(r"\d{1,18}")
+"""Name of the checkpoint of a step."""
 
 
 def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
     """Return the weight files that `--checkpoint` selects: one, or with `last:N` the latest N, whose mean is used.
 
-    Names are `averaged`, `best` by a dev metric, `last`, `last:N`, a step, and the path of a checkpoint folder or
-    safetensors file; None: the weights of the bundle, or `default_weights`. Files listed in meta.json or checksums.json
-    are verified. Raise CheckpointError if the checkpoint is damaged or does not exist.
+    Files listed in meta.json or checksums.json are verified.
+
+    Args:
+        run: run directory, bundle or export.
+        checkpoint: `averaged`, `best` by a dev metric, `last`, `last:N`, a step, or the path of a checkpoint folder or
+            safetensors file; None: the weights of the bundle, or `default_weights`.
+        best_metric: dev metric that decides which checkpoint is the best.
+
+    Raise CheckpointError if the checkpoint is damaged or does not exist.
     """
-    paths = _find(run, checkpoint, best_metric)
-    steps = run.steps()
+    paths = _find_paths(run, checkpoint, best_metric)
+    intact_steps = run.steps()
     for folder in run.checkpoint_folders():
-        if int(folder.name[5:]) not in steps:
+        step = int(folder.name.removeprefix("step-"))
+        if step not in intact_steps:
             log.warning("%s is damaged, so this checkpoint is not used", folder / META)
     for path in paths:
         _verified_sha256(run, path)
@@ -45,13 +56,17 @@ def verified_weights(run: RunDir, paths: Sequence[Path]) -> Iterator[list[str]]:
 
 def _verified_sha256(run: RunDir, path: Path) -> str:
     """Return the SHA-256 of a weight file; raise CheckpointError if meta.json or checksums.json has another one."""
-    if path.parent.parent == run.checkpoints or (path.name == WEIGHTS and (path.parent / META).exists()):
+    folder = path.parent
+    has_listing = path.name == WEIGHTS
+    if folder.parent == run.checkpoints or (has_listing and (folder / META).exists()):
         listing = META
-    elif path == run.bundle_weights or (path.name == WEIGHTS and (path.parent / CHECKSUMS).exists()):
+    elif path == run.bundle_weights or (has_listing and (folder / CHECKSUMS).exists()):
         listing = CHECKSUMS
     else:
-        return file_sha256(path)  # a file that the user names has no checksum
-    return str(verify(path.parent, path.name, listing=listing)["sha256"][path.name])
+        return file_sha256(path)  # another file that the user names
+
+    meta = verify(folder, path.name, listing=listing)
+    return str(meta["sha256"][path.name])
 
 
 class DefaultWeights(NamedTuple):
@@ -70,33 +85,42 @@ def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
     Without dev scores, return the averaged weights, or else the last checkpoint; if only checkpoints have dev scores,
     return the best checkpoint. Raise CheckpointError if meta.json of the averaged weights is damaged.
     """
-    steps = run.best_steps(best_metric)[:1]
+    best_steps = run.best_steps(best_metric)
     if not run.averaged.is_dir():
-        steps = steps or run.steps()[-1:]
-        return DefaultWeights(run.checkpoint(steps[0]), None, "") if steps else None
+        steps = best_steps[:1] or run.steps()[-1:]
+        if not steps:
+            return None
+        return DefaultWeights(run.checkpoint(steps[0]), None, "")
+
     meta = read_meta(run.averaged)
-    average = meta["metrics"].get(best_metric)
     if meta.get("is_chosen"):
         return DefaultWeights(run.averaged, None, "weights chosen by `mtformer adapt`")
-    if not steps:
+    if not best_steps:
         return DefaultWeights(run.averaged, None, "averaged weights (not validated: there is no dev data)")
-    folder = run.checkpoint(steps[0])
-    best = read_meta(folder)["metrics"][best_metric]
-    best_text = f"best checkpoint (step {steps[0]}, dev {best_metric} {best:.4g})"
-    if average is None:
-        return DefaultWeights(folder, None, f"{best_text}; the averaged weights were not validated")
-    average_text = f"averaged weights (dev {best_metric} {average:.4g})"
-    gain = average - best
-    if (gain if lower_is_better(best_metric) else -gain) <= MIN_LEAD * best:
+
+    best_step = best_steps[0]
+    best_folder = run.checkpoint(best_step)
+    best_score = read_meta(best_folder)["metrics"][best_metric]
+    best_text = f"best checkpoint (step {best_step}, dev {best_metric} {best_score:.4g})"
+    average_score = meta["metrics"].get(best_metric)
+    if average_score is None:
+        return DefaultWeights(best_folder, None, f"{best_text}; the averaged weights were not validated")
+
+    gain = average_score - best_score
+    average_text = f"averaged weights (dev {best_metric} {average_score:.4g})"
+    lead = gain if lower_is_better(best_metric) else -gain
+    if lead <= MIN_LEAD * best_score:
         return DefaultWeights(run.averaged, gain, f"{average_text}, {gain:+.2f} compared to the {best_text}")
-    return DefaultWeights(folder, gain, f"{best_text}; the {average_text} differ by {gain:+.2f}")
+    return DefaultWeights(best_folder, gain, f"{best_text}; the {average_text} differ by {gain:+.2f}")
 
 
 def are_others(run: RunDir, hashes: Sequence[str], best_metric: str) -> bool:
     """Return True if these SHA-256 are not those of the default weights, as after further training."""
     with contextlib.suppress(CheckpointError):  # without weights, scores can still be compared
         default = default_weights(run, best_metric)
-        return default is not None and [read_meta(default.folder)["sha256"][WEIGHTS]] != list(hashes)
+        if default is not None:
+            default_hash = read_meta(default.folder)["sha256"][WEIGHTS]
+            return list(hashes) != [default_hash]
     return False
 
 
@@ -104,46 +128,86 @@ def is_default(run: RunDir, weights: Sequence[Path], best_metric: str) -> bool:
     """Return True if these are the weights for which the confidence of a run, bundle or export is fitted."""
     if run.is_bundle or (run.path / CT2_WEIGHTS).is_file():
         return True  # it has one set of weights
+
     default = default_weights(run, best_metric)
-    return default is not None and list(weights) == [default.folder / WEIGHTS]
+    if default is None:
+        return False
+    return list(weights) == [default.folder / WEIGHTS]
 
 
-def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
-    if checkpoint is None and run.is_bundle:
-        return [run.bundle_weights]
+def _find_paths(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
+    """Return the weight files that a name selects; raise CheckpointError if there are none."""
     if checkpoint is None:
-        default = default_weights(run, best_metric)
-        if default is not None:
-            return [default.folder / WEIGHTS]
-        if (run.path / CT2_WEIGHTS).is_file():
-            raise CheckpointError(f"{run.path}: a CTranslate2 export; translate, eval and serve can load it")
-        raise CheckpointError(f"{run.path}: {_available(run, best_metric)}; train it first")
-    if checkpoint == "averaged" and run.averaged.is_dir():
-        return [run.averaged / WEIGHTS]
-    if checkpoint == "best" and (best := run.best_steps(best_metric)):
-        return [run.checkpoint(best[0]) / WEIGHTS]
-    if checkpoint == "last" and (steps := run.steps()):
-        return [run.checkpoint(steps[-1]) / WEIGHTS]
-    if (last := re.fullmatch(r"last:([1-9]\d{0,8})", checkpoint)) and not run.is_bundle:
-        steps = run.regular_steps()[-int(last[1]) :]
-        if len(steps) < int(last[1]):
-            raise CheckpointError(f"{run.checkpoints}: {last[1]} checkpoints requested, but only {len(steps)} exist")
-        return [run.checkpoint(step) / WEIGHTS for step in steps]
-    if re.fullmatch(r"\d{1,18}", checkpoint) and run.checkpoint(int(checkpoint)).is_dir():
-        return [run.checkpoint(int(checkpoint)) / WEIGHTS]
+        return [_default_path(run, best_metric)]
+
+    latest = LATEST.fullmatch(checkpoint)
+    if latest is not None and not run.is_bundle:
+        return _latest_paths(run, int(latest[1]))
+
+    folder = _named_folder(run, checkpoint, best_metric)
+    if folder is not None:
+        return [folder / WEIGHTS]
     for path in (Path(checkpoint), Path(checkpoint, WEIGHTS)):
         if path.is_file():
             return [path]
     raise CheckpointError(f"{run.path}: no checkpoint '{checkpoint}'; {_available(run, best_metric)}")
 
 
+def _default_path(run: RunDir, best_metric: str) -> Path:
+    """Return the weights of the bundle, or the default weights of the run; raise CheckpointError if it has none."""
+    if run.is_bundle:
+        return run.bundle_weights
+
+    default = default_weights(run, best_metric)
+    if default is not None:
+        return default.folder / WEIGHTS
+    if (run.path / CT2_WEIGHTS).is_file():
+        raise CheckpointError(f"{run.path}: a CTranslate2 export; translate, eval and serve can load it")
+    raise CheckpointError(f"{run.path}: {_available(run, best_metric)}; train it first")
+
+
+def _named_folder(run: RunDir, checkpoint: str, best_metric: str) -> Path | None:
+    """Return the folder of a checkpoint of the run, or None if it has none with this name."""
+    if checkpoint == "averaged" and run.averaged.is_dir():
+        return run.averaged
+    if checkpoint == "best":
+        best_steps = run.best_steps(best_metric)
+        return run.checkpoint(best_steps[0]) if best_steps else None
+    if checkpoint == "last":
+        steps = run.steps()
+        return run.checkpoint(steps[-1]) if steps else None
+    if STEP.fullmatch(checkpoint):
+        folder = run.checkpoint(int(checkpoint))
+        return folder if folder.is_dir() else None
+    return None
+
+
+def _latest_paths(run: RunDir, num_checkpoints: int) -> list[Path]:
+    """Return the weights of the latest checkpoints; raise CheckpointError if there are fewer."""
+    steps = run.regular_steps()[-num_checkpoints:]
+    if len(steps) < num_checkpoints:
+        raise CheckpointError(
+            f"{run.checkpoints}: {num_checkpoints} checkpoints requested, but only {len(steps)} exist"
+        )
+    return [run.checkpoint(step) / WEIGHTS for step in steps]
+
+
 def _available(run: RunDir, best_metric: str) -> str:
+    """Return a text that lists the checkpoints of a run; raise DamagedError if all are damaged."""
     if run.is_bundle:
         return "a bundle has one set of weights; leave the checkpoint out"
+
+    names = []
+    if run.averaged.is_dir():
+        names.append("averaged")
+    if run.best_steps(best_metric):
+        names.append("best")
     steps = run.steps()
-    names = ["averaged"] if run.averaged.is_dir() else []
-    names += ["best"] if run.best_steps(best_metric) else []
-    names += ["last", "last:N", *map(str, steps)] if steps else []
-    for folder in [] if names else run.checkpoint_folders():
+    if steps:
+        names += ["last", "last:N", *map(str, steps)]
+    if names:
+        return f"available: {', '.join(names)}"
+
+    for folder in run.checkpoint_folders():
         read_meta(folder)  # raises the error if a file is damaged
-    return f"available: {', '.join(names)}" if names else "it has no checkpoint yet"
+    return "it has no checkpoint yet"

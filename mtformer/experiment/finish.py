@@ -101,17 +101,10 @@ def _model_scores(
     model: str, translator: Translator, test_sets: Sequence[EvalSet], folders: Sequence[Path], config: Config
 ) -> list[ModelScores]:
     """Score a model on each test set, and save the score cards in the folders."""
-    num_parameters = _num_parameters(translator)
+    num_parameters = translator.engine.num_parameters
     scores = []
     for test, folder in zip(test_sets, folders, strict=True):
         card = evaluate(translator, test, config.evaluation, folder)
         speed = len(test.sources) / max(card.seconds, SHORTEST_TIME)
         scores.append(ModelScores(test.name, model, card, speed, num_parameters))
     return scores
-
-
-def _num_parameters(translator: Translator) -> int | None:
-    num_parameters = 0
-    for model in translator.models:
-        num_parameters += sum(parameter.numel() for parameter in model.parameters())
-    return num_parameters or None

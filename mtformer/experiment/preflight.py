@@ -251,7 +251,7 @@ def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
     sources, num_sentences = largest.sources, sum(len(one.sources) for one in prepared.dev)
     translator = prepared.translator(config, step.full_model())
     lengths = [len(ids) + 1 for ids in prepared.tokenizers.src.encode(sources)]
-    plan = plan_batches(lengths, translator.engine.batch_tokens(translator.decoding), translator.decoding.beam_size)
+    plan = plan_batches(lengths, translator.engine.beam_tokens(translator.decoding), translator.decoding.beam_size)
     batches = list(prepared.dev_batches(config))
     start = time.perf_counter()
     dev_loss(step, batches[:1])

@@ -17,7 +17,7 @@ from mtformer.config.languages import language_name
 from mtformer.config.schema import Config
 from mtformer.data.corpus.sources import files_of
 from mtformer.decoding.ctranslate2.conversion import write_model
-from mtformer.decoding.ctranslate2.engine import import_ctranslate2
+from mtformer.decoding.ctranslate2.loading import import_ctranslate2
 from mtformer.decoding.lines.confidence import load_calibration
 from mtformer.decoding.translator import from_data_report
 from mtformer.decoding.weights import find_weights, is_default, verified_weights

@@ -37,13 +37,14 @@ from torch import Tensor
 from mtformer.config.loading import dump_config
 from mtformer.config.schema import Config, DecodingConfig
 from mtformer.decoding.ctranslate2.conversion import to_spec
-from mtformer.decoding.search import engine as engines
+from mtformer.decoding.search import transformer_engine
 from mtformer.decoding.search.beam import beam_search
-from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.hypotheses import Hypothesis
 from mtformer.decoding.search.inference import InferenceModel
 from mtformer.decoding.search.rules import LengthBounds
 from mtformer.decoding.search.sampling import generate
 from mtformer.decoding.search.segments import Segment
+from mtformer.decoding.search.steps import SearchBatch
 from mtformer.decoding.translator import Translator
 from mtformer.device import DTYPES, set_up_memory
 from mtformer.export.bundle import export
@@ -90,7 +91,8 @@ def mtformer_system(
     def decode(src_BS: Tensor, src_lengths_B: Tensor) -> list[Hypothesis]:
         bounds = LengthBounds(settings, src_lengths_B, [0] * len(src_BS), num_tokens)
         decode_batch = generate if num_beams == 1 else beam_search
-        best = [found[0] for found in decode_batch([model], src_BS, src_lengths_B, settings, bounds)]
+        batch = SearchBatch(src_BS, src_lengths_B, bounds)
+        best = [found[0] for found in decode_batch([model], batch, settings)]
         if any(len(hypothesis.tokens) != num_tokens - 1 for hypothesis in best):
             raise RuntimeError(f"not {num_tokens} target tokens for each sentence")
         return best
@@ -201,7 +203,7 @@ def mtformer_on_ids(size: Size, folder: Path, precision: str, num_beams: int) ->
     )
 
     def translate(sources: Sequence[Sequence[int]], setting: Setting) -> int:
-        engines.MAX_WORKERS, batch_size, _ = setting
+        transformer_engine.MAX_WORKERS, batch_size, _ = setting
         batches = [[Segment(ids) for ids in batch] for batch in batches_of(sources, batch_size)]
         found = translator.engine.search(batches, settings)
         return sum(len(n_best[0].tokens) + 1 for n_bests in found for n_best in n_bests)

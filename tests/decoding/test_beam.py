@@ -7,9 +7,7 @@ import torch
 from toy import ConfidentModel, Limits, ToyModel, assert_same, batch, beam_search, greedy, sentences, up_to
 
 from mtformer.config.schema import Stopping
-from mtformer.decoding.search.beam import best_candidates
-from mtformer.decoding.search.candidates import Candidates
-from mtformer.decoding.search.rules import Step
+from mtformer.decoding.search.candidates import Candidates, Step, best_candidates
 from mtformer.text.tokenizer import EOS
 
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]

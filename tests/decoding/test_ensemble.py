@@ -5,8 +5,8 @@ import pytest
 import torch
 from toy import Limits, ToyModel, assert_same, batch, beam_search, greedy, random_ids, sentences, tiny_model
 
-from mtformer.decoding.search.engine import Engine
 from mtformer.decoding.search.inference import mean_log_probs
+from mtformer.decoding.search.transformer_engine import TransformerEngine
 from mtformer.text.tokenizer import EOS
 
 LIMITS = Limits(max_length_ratio=1.0)
@@ -59,6 +59,8 @@ def test_members_of_different_sizes_give_results_independent_of_the_batch() -> N
     together = beam_search(models, *batch(*many), 3, 1.0, LIMITS)
     for source, n_best in zip(many[:8], together, strict=False):
         assert_same(n_best, beam_search(models, *batch(source), 3, 1.0, LIMITS)[0])
-    scored = Engine(models).score([[*source, EOS] for source in many], [n_best[0].tokens for n_best in together])
+    scored = TransformerEngine(models).score(
+        [[*source, EOS] for source in many], [n_best[0].tokens for n_best in together]
+    )
     for n_best, expected in zip(together, scored, strict=True):
         assert n_best[0].token_log_probabilities == pytest.approx(expected, abs=1e-4)

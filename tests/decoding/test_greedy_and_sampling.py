@@ -10,7 +10,7 @@ import pytest
 import torch
 from toy import Limits, ToyModel, assert_same, batch, greedy, sample, sentences, up_to
 
-from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.hypotheses import Hypothesis
 from mtformer.decoding.search.sampling import draw_tokens
 from mtformer.text.tokenizer import BOS, EOS, PAD
 

@@ -11,7 +11,7 @@ from toy import random_lines
 from mtformer.decoding.lines import translation as flag
 from mtformer.decoding.lines.postprocessing import expected_utilities, is_looping, search_flags, text_flags
 from mtformer.decoding.lines.translation import MEANINGS
-from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.hypotheses import Hypothesis
 
 
 @pytest.mark.parametrize(

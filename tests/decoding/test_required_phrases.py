@@ -25,9 +25,10 @@ from mtformer.config.schema import DecodingConfig, TokenizerConfig
 from mtformer.decoding.lines import postprocessing
 from mtformer.decoding.lines.inputs import Line, _phrase_ids, check_inputs, make_segments, required_terms
 from mtformer.decoding.lines.translation import LOST_ADDRESS, NUMBERS, REPETITION, Translation, flag_phrases
-from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.candidates import Step
 from mtformer.decoding.search.constraints import RequiredPhrases, missing, num_met
-from mtformer.decoding.search.rules import Rule, Step
+from mtformer.decoding.search.hypotheses import Hypothesis
+from mtformer.decoding.search.rules import Rule
 from mtformer.decoding.search.segments import Phrase, Segment
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
@@ -178,7 +179,7 @@ def test_a_translation_is_found_if_it_ends_among_the_first_candidates() -> None:
     for log_prob, found in ((-2.0, set[int]()), (-0.5, {0})):
         log_prob_URV[..., 5], log_prob_URV[..., EOS] = -1.0, log_prob
         assert EOS in required.choose(step, torch.zeros(1, 1), 2).token_BK
-        assert required.found == found
+        assert required.completed == found
 
 
 def test_prefixes_and_required_phrases_can_be_combined() -> None:

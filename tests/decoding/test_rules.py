@@ -22,7 +22,7 @@ from toy import (
     up_to,
 )
 
-from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.hypotheses import Hypothesis
 from mtformer.decoding.search.rules import Rule, penalize_repetition
 from mtformer.text.tokenizer import EOS, UNK
 

@@ -24,9 +24,10 @@ from toy import (
 
 from mtformer.config.schema import DecodingConfig, ModelConfig, Stopping
 from mtformer.decoding.search.candidates import top_candidates
-from mtformer.decoding.search.engine import Engine, plan_batches
+from mtformer.decoding.search.engine import plan_batches
 from mtformer.decoding.search.inference import InferenceModel
 from mtformer.decoding.search.rules import Rule, penalize_repetition
+from mtformer.decoding.search.transformer_engine import TransformerEngine
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import EOS
 
@@ -146,7 +147,7 @@ def test_a_sentence_above_the_budget_forms_its_own_batch() -> None:
 
 @pytest.mark.parametrize(("device", "default"), [("cpu", 8192), ("cuda", 65_536)])
 def test_the_default_batch_size_depends_on_the_device(device: str, default: int) -> None:
-    engine = Engine([InferenceModel(Transformer(ModelConfig(d_model=8, num_heads=2, d_ff=8), 9, 9))])
+    engine = TransformerEngine([InferenceModel(Transformer(ModelConfig(d_model=8, num_heads=2, d_ff=8), 9, 9))])
     engine.device = device
-    assert engine.batch_tokens(DecodingConfig()) == default
-    assert engine.batch_tokens(DecodingConfig(batch_tokens=100)) == 100
+    assert engine.beam_tokens(DecodingConfig()) == default
+    assert engine.beam_tokens(DecodingConfig(batch_tokens=100)) == 100

@@ -11,7 +11,8 @@ from toy import random_lines
 
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.lines.translation import Translation
-from mtformer.decoding.search import engine as module
+from mtformer.decoding.search import transformer_engine as module
+from mtformer.decoding.search.steps import SearchBatch
 from mtformer.decoding.translator import Translator, override
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.files import write_checksums
@@ -134,10 +135,10 @@ def test_the_batch_is_halved_if_memory_runs_out(
     lines, whole, capacity = random_lines(20, seed=5), module.beam_search, 6
     expected = texts(translator, lines)
 
-    def short_of_memory(model: Any, src_BS: torch.Tensor, *more: Any, **named: Any) -> object:
-        if src_BS.size(0) > capacity:
+    def short_of_memory(models: Any, batch: SearchBatch, *more: Any) -> object:
+        if batch.src_BS.size(0) > capacity:
             raise torch.OutOfMemoryError
-        return whole(model, src_BS, *more, **named)
+        return whole(models, batch, *more)
 
     monkeypatch.setattr(module, "beam_search", short_of_memory)
     with caplog.at_level(logging.WARNING, "mtformer"):

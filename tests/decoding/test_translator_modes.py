@@ -15,8 +15,8 @@ from toy import random_lines
 
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.lines.postprocessing import agreement, expected_utilities
-from mtformer.decoding.search.candidates import Hypothesis
 from mtformer.decoding.search.engine import Batches, Engine, NBests
+from mtformer.decoding.search.hypotheses import Hypothesis
 from mtformer.decoding.translator import Translation, Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
 from mtformer.files import write_checksums

@@ -14,11 +14,13 @@ from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig, ModelConfig
 from mtformer.decoding.search import beam
-from mtformer.decoding.search.beam import Chooser, best_candidates
-from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.beam import Chooser
+from mtformer.decoding.search.candidates import Step, best_candidates
+from mtformer.decoding.search.hypotheses import Hypothesis
 from mtformer.decoding.search.inference import InferenceModel, pad
-from mtformer.decoding.search.rules import LengthBounds, Rule, Step, exclude_repeated_ngrams, force_prefixes
+from mtformer.decoding.search.rules import LengthBounds, Rule, exclude_repeated_ngrams, force_prefixes
 from mtformer.decoding.search.sampling import generate
+from mtformer.decoding.search.steps import SearchBatch
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
@@ -160,16 +162,17 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return the n-best translations of each sentence by beam search with a model or an ensemble."""
     decoding = limits.settings(beam_size=beam_size, length_penalty=alpha, **settings)
-    bounds = limits.bounds(src_lengths_B)
-    return beam.beam_search(_as_list(models), src_BS, src_lengths_B, decoding, bounds, rules=rules, choose=choose)
+    batch = SearchBatch(src_BS, src_lengths_B, limits.bounds(src_lengths_B), rules)
+    return beam.beam_search(_as_list(models), batch, decoding, choose)
 
 
 def greedy(
     model: Any, src_BS: Tensor, src_lengths_B: Tensor, limits: Limits, alpha: float = 1.0, rules: Sequence[Rule] = ()
 ) -> list[Hypothesis]:
     """Return the translation of each sentence by greedy search."""
-    decoding, bounds = limits.settings(beam_size=1, length_penalty=alpha), limits.bounds(src_lengths_B)
-    return [one for [one] in generate(_as_list(model), src_BS, src_lengths_B, decoding, bounds, rules=rules)]
+    decoding = limits.settings(beam_size=1, length_penalty=alpha)
+    batch = SearchBatch(src_BS, src_lengths_B, limits.bounds(src_lengths_B), rules)
+    return [hypothesis for [hypothesis] in generate(_as_list(model), batch, decoding)]
 
 
 def sample(
@@ -185,8 +188,8 @@ def sample(
 ) -> list[list[Hypothesis]]:
     """Return sampled translations of each sentence; the default keys are the indices of the sentences."""
     decoding = limits.settings(sampling=True, n_best=num_samples, length_penalty=alpha, **settings)
-    keys, bounds = range(len(src_BS)) if keys is None else keys, limits.bounds(src_lengths_B)
-    return generate(_as_list(model), src_BS, src_lengths_B, decoding, bounds, rules=rules, keys=keys)
+    batch = SearchBatch(src_BS, src_lengths_B, limits.bounds(src_lengths_B), rules)
+    return generate(_as_list(model), batch, decoding, range(len(src_BS)) if keys is None else keys)
 
 
 def _as_list(models: Any) -> list[Any]:

@@ -24,8 +24,8 @@ from mtformer.config.schema import DecodingConfig, ModelConfig
 from mtformer.decoding.ctranslate2.conversion import to_spec
 from mtformer.decoding.ctranslate2.engine import CTranslate2Engine, _Search
 from mtformer.decoding.lines.translation import Translation
-from mtformer.decoding.search.candidates import Hypothesis
 from mtformer.decoding.search.engine import Engine
+from mtformer.decoding.search.hypotheses import Hypothesis
 from mtformer.decoding.search.segments import Segment
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError, DeviceError

@@ -4,15 +4,15 @@ import copy
 
 import pytest
 import torch
-from torch import Tensor
 from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.search.beam import beam_search
-from mtformer.decoding.search.candidates import Hypothesis
+from mtformer.decoding.search.hypotheses import Hypothesis
 from mtformer.decoding.search.inference import InferenceModel
 from mtformer.decoding.search.rules import LengthBounds
 from mtformer.decoding.search.sampling import generate
+from mtformer.decoding.search.steps import SearchBatch
 from mtformer.model.transformer import Transformer
 
 DEVICE = torch.device("cuda")
@@ -31,10 +31,10 @@ def model() -> Transformer:
     return step.model.eval()
 
 
-def inputs(device: torch.device, settings: DecodingConfig) -> tuple[Tensor, Tensor, DecodingConfig, LengthBounds]:
+def inputs(device: torch.device, settings: DecodingConfig) -> tuple[SearchBatch, DecodingConfig]:
     batch = toy_batch(seed=1001, num_pairs=20)
     src_BS, lengths_B = batch.src_BS.to(device), batch.src_lengths_B.to(device)
-    return src_BS, lengths_B, settings, LengthBounds(settings, lengths_B, [0] * 20, 1000)
+    return SearchBatch(src_BS, lengths_B, LengthBounds(settings, lengths_B, [0] * 20, 1000)), settings
 
 
 def assert_same(there: list[Hypothesis], here: list[Hypothesis]) -> None:

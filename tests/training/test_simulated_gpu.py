@@ -11,9 +11,9 @@ from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig, ModelConfig, TrainingConfig
 from mtformer.data.batching.batches import Batch
-from mtformer.decoding.search.engine import Engine
 from mtformer.decoding.search.inference import InferenceModel
 from mtformer.decoding.search.segments import Segment
+from mtformer.decoding.search.transformer_engine import TransformerEngine
 from mtformer.model import ops, transformer
 from mtformer.model.transformer import Transformer
 from mtformer.training.metrics import Window
@@ -113,7 +113,7 @@ def search(gpu: SimulatedGpu, settings: dict[str, Any], monkeypatch: pytest.Monk
 
     monkeypatch.setattr(InferenceModel, "step", step)
     segments = [Segment([5] * 6, line) for line in range(4)]
-    list(Engine([InferenceModel(model)]).search([segments], DecodingConfig(**settings)))
+    list(TransformerEngine([InferenceModel(model)]).search([segments], DecodingConfig(**settings)))
     return marks
 
 

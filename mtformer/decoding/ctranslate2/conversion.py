@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mtformer.config.schema import ModelConfig
 from mtformer.data.store.cache import CTRANSLATE2, delete_unused, entries, make_lock
-from mtformer.decoding.ctranslate2.engine import import_ctranslate2
+from mtformer.decoding.ctranslate2.loading import import_ctranslate2
 from mtformer.decoding.search.inference import alignment_layer
 from mtformer.errors import CheckpointError, ConfigError, log
 from mtformer.files import (
@@ -36,10 +36,12 @@ from mtformer.text.tokenizer import BOS, EOS, UNK, TokenizerPair
 from mtformer.version import __version__
 from mtformer.weights import load_weights
 
-# Names in `ctranslate2.specs.Activation`. Its GELU is exact (computed with erf), like ours.
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH", "geglu": "GELU"}
+"""Names in `ctranslate2.specs.Activation`. Its GELU is exact (computed with erf), like ours."""
 NUM_SPECIAL = 4
+"""Number of special pieces, which have the first ids: pad, unk, bos and eos."""
 UNUSED_SECONDS = 30 * 24 * 3600
+"""Time after which a converted model that was not used is deleted from the cache."""
 
 
 def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: TokenizerPair) -> Path:
@@ -58,18 +60,30 @@ def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: Token
     }
     folder = cache_folder() / CTRANSLATE2 / json_sha256(sources)[:32]
     with make_lock(folder):
-        try:
-            verify_all(folder, CHECKSUMS)  # the vocabulary, too: it decides which piece an id is
-        except CheckpointError:  # missing or damaged
-            for other in entries(folder.parent):
-                if time.time() - other.stat().st_mtime > UNUSED_SECONDS:
-                    delete_unused(other)
+        if not _is_intact(folder):
+            _delete_unused_models(folder.parent)
             log.info("converting the model to CTranslate2 format in %s (once for these weights)", folder)
             with atomic_folder(folder) as temporary, _require_same(weights, weight_hashes):
                 write_model(temporary, weights, config, tokenizers)
                 write_checksums(temporary)
         os.utime(folder)
     return folder
+
+
+def _is_intact(folder: Path) -> bool:
+    """Return True if a converted model exists and no file is damaged."""
+    try:
+        verify_all(folder, CHECKSUMS)  # the vocabulary, too: it decides which piece an id is
+    except CheckpointError:
+        return False
+    return True
+
+
+def _delete_unused_models(models: Path) -> None:
+    for folder in entries(models):
+        age = time.time() - folder.stat().st_mtime
+        if age > UNUSED_SECONDS:
+            delete_unused(folder)
 
 
 @contextmanager
@@ -92,10 +106,16 @@ def write_model(
     tokenizers: TokenizerPair,
     quantization: str | None = None,
 ) -> None:
-    """Write the mean of the weight files in CTranslate2 format to an existing folder.
+    """Write a model in CTranslate2 format to an existing folder.
 
-    The type of the stored weights is float32, or `quantization`, such as `int8` or `float16`. Raise ConfigError if
-    CTranslate2 is not installed or does not support a setting of the model.
+    Args:
+        folder: folder of the new files.
+        weights: weight files, of which the mean is written.
+        config: architecture of the model.
+        tokenizers: tokenizers of the model, whose pieces become the vocabularies.
+        quantization: type of the stored weights, such as `int8` or `float16`; None: float32.
+
+    Raise ConfigError if CTranslate2 is not installed or does not support a setting of the model.
     """
     model = Transformer(config, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     load_weights(model, *weights)
@@ -109,38 +129,55 @@ def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
     """Return the model as a `ctranslate2.specs.TransformerSpec` with copies of its weights."""
     specs = import_ctranslate2().specs
     config = model.config
-    common = {
-        "num_heads": config.num_heads,
-        "pre_norm": config.norm_position == "pre",
-        "activation": getattr(specs.common_spec.Activation, ACTIVATIONS[config.activation]),
-        "ffn_glu": config.activation in ("swiglu", "geglu"),
-        "rms_norm": config.norm == "rmsnorm",
-        "num_heads_kv": config.num_kv_heads if config.num_kv_heads != config.num_heads else None,
-        "rotary_dim": config.d_model // config.num_heads if config.positions == "rotary" else None,
-        "rotary_interleave": False,  # dimension i of a head is paired with dimension i + K/2
-        "rotary_base": SINUSOID_BASE,
-    }
+    common = _common_options(config, specs.common_spec.Activation)
     encoder = specs.TransformerEncoderSpec(config.num_encoder_layers, **common)
-    alignment = {"alignment_layer": alignment_layer(config.num_decoder_layers), "alignment_heads": config.num_heads}
-    decoder = specs.TransformerDecoderSpec(config.num_decoder_layers, **alignment, **common)
+    decoder = specs.TransformerDecoderSpec(
+        config.num_decoder_layers,
+        alignment_layer=alignment_layer(config.num_decoder_layers),
+        alignment_heads=config.num_heads,
+        **common,
+    )
     _fill_ends(encoder, encoder.embeddings[0], model.src_embedding, model.src_positions, model.encoder_norm)
     _fill_ends(decoder, decoder.embeddings, model.tgt_embedding, model.tgt_positions, model.decoder_norm)
+
     decoder.projection.weight = _copy(model.output)
     if model.output_bias is not None:
         decoder.projection.bias = _copy(model.output_bias)
-    for layer, layer_spec in zip([*model.encoder, *model.decoder], [*encoder.layer, *decoder.layer], strict=True):
-        assert isinstance(layer, (EncoderLayer, DecoderLayer))
-        _fill_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual.norm)
-        if isinstance(layer, DecoderLayer):
-            cross = layer.cross_attention
-            _fill_attention(layer_spec.attention, cross, layer.cross_attention_residual.norm, cross.H * cross.K)
-        _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
+
+    for layer, layer_spec in zip(model.encoder, encoder.layer, strict=True):
+        assert isinstance(layer, EncoderLayer)
+        _fill_layer(layer_spec, layer)
+    for layer, layer_spec in zip(model.decoder, decoder.layer, strict=True):
+        assert isinstance(layer, DecoderLayer)
+        _fill_layer(layer_spec, layer)
+        cross = layer.cross_attention
+        num_queries = cross.H * cross.K
+        _fill_attention(layer_spec.attention, cross, layer.cross_attention_residual.norm, num_queries)
+
     spec = specs.TransformerSpec(encoder, decoder)
     _register_vocabularies(spec, tokenizers)
     return spec
 
 
+def _common_options(config: ModelConfig, activations: Any) -> dict[str, Any]:
+    """Return the options that encoder and decoder have in common; `activations`: the library's enum."""
+    has_grouped_heads = config.num_kv_heads not in (None, config.num_heads)
+    head_width = config.d_model // config.num_heads
+    return {
+        "num_heads": config.num_heads,
+        "num_heads_kv": config.num_kv_heads if has_grouped_heads else None,
+        "pre_norm": config.norm_position == "pre",
+        "rms_norm": config.norm == "rmsnorm",
+        "activation": getattr(activations, ACTIVATIONS[config.activation]),
+        "ffn_glu": config.activation in ("swiglu", "geglu"),
+        "rotary_dim": head_width if config.positions == "rotary" else None,
+        "rotary_interleave": False,  # dimension i of a head is paired with dimension i + K/2
+        "rotary_base": SINUSOID_BASE,
+    }
+
+
 def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Module | None, norm: nn.Module) -> None:
+    """Fill in what encoder and decoder have before and after their layers."""
     embeddings.weight = _copy(weight_VD)
     if positions is not None:
         # By default, CTranslate2 computes its own sinusoids, which start at position 1 and have different frequencies.
@@ -149,6 +186,12 @@ def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Modu
         del spec.position_encodings
     if not isinstance(norm, nn.Identity):
         _fill_norm(spec.layer_norm, norm)
+
+
+def _fill_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
+    """Fill in the sub-layers that encoder and decoder layers have in common."""
+    _fill_attention(spec.self_attention, layer.self_attention, layer.self_attention_residual.norm)
+    _fill_feed_forward(spec.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
 
 
 def _fill_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, num_queries: int | None = None) -> None:
@@ -189,15 +232,20 @@ def _copy(weight: Tensor | nn.Module) -> Tensor:
 
 
 def _register_vocabularies(spec: Any, tokenizers: TokenizerPair) -> None:
-    src, tgt = tokenizers.src.vocabulary(), tokenizers.tgt.vocabulary()
-    for of_src, of_tgt in zip(src[:NUM_SPECIAL], tgt[:NUM_SPECIAL], strict=True):
-        if of_src != of_tgt:
-            what = f"tokenizer: special piece '{of_src}' of the source is '{of_tgt}' in the target"
-            remedy = "CTranslate2 requires the same name on both sides, so retrain one of the two tokenizers"
-            raise ConfigError(f"{what}; {remedy}")
-    spec.register_source_vocabulary(src)
-    spec.register_target_vocabulary(tgt)
-    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = tgt[UNK], tgt[BOS], tgt[EOS]
-    spec.config.decoder_start_token = tgt[BOS]
+    src_pieces = tokenizers.src.vocabulary()
+    tgt_pieces = tokenizers.tgt.vocabulary()
+    for src_piece, tgt_piece in zip(src_pieces[:NUM_SPECIAL], tgt_pieces[:NUM_SPECIAL], strict=True):
+        if src_piece != tgt_piece:
+            raise ConfigError(
+                f"tokenizer: special piece '{src_piece}' of the source is '{tgt_piece}' in the target; CTranslate2 "
+                "requires the same name on both sides, so retrain one of the two tokenizers"
+            )
+
+    spec.register_source_vocabulary(src_pieces)
+    spec.register_target_vocabulary(tgt_pieces)
+    spec.config.unk_token = tgt_pieces[UNK]
+    spec.config.bos_token = tgt_pieces[BOS]
+    spec.config.eos_token = tgt_pieces[EOS]
+    spec.config.decoder_start_token = tgt_pieces[BOS]
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = NORM_EPS

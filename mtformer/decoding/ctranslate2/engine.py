@@ -3,40 +3,31 @@
 B sentences, S source length, T target length.
 """
 
-import importlib
 import itertools
-import re
 from collections import defaultdict, deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.search.candidates import Hypothesis, to_hypothesis
 from mtformer.decoding.search.engine import MAX_WORKERS, Batches, Engine, NBests
+from mtformer.decoding.search.hypotheses import Hypothesis, to_hypothesis
 from mtformer.decoding.search.rules import LengthBounds
 from mtformer.decoding.search.segments import Segment
-from mtformer.errors import CheckpointError, ConfigError, DeviceError
-from mtformer.files import CHECKSUMS, read_meta, unchanged, verify
-from mtformer.run_dir import CT2_VOCABULARY_MAP, CT2_WEIGHTS
+from mtformer.errors import ConfigError, DeviceError
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
 PRECISIONS = {None: "default", "auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 """The library's name of each precision."""
-BATCHES_AHEAD = 2 * MAX_WORKERS  # maximum number of batches queued for the workers
-BATCH_TOKENS = 512
+BATCHES_AHEAD = 2 * MAX_WORKERS
+"""Maximum number of batches queued for the workers."""
+BEAM_TOKENS = 512
 """Batch size of a worker: source tokens, including padding, times the number of beams; 1024 takes 10 % longer."""
-SCORED_TOKENS = 2048  # source tokens, including padding, in a batch of `score`
-READ_BY_LIBRARY = re.compile(
-    rf"{re.escape(CT2_WEIGHTS)}|config\.json|\w*vocabulary\.\w+|{re.escape(CT2_VOCABULARY_MAP)}"
-)
-"""Names of the files of a converted model that the library opens itself."""
+SCORED_TOKENS = 2048
+"""Source tokens, including padding, in a batch of `score`."""
 OPTIONS = {"batch_type": "tokens", "max_input_length": 0}
 """Options of all calls: batch sizes are in tokens, and the library does not cut sources."""
 PATIENCE = {"auto": 2, "ended": 1}
@@ -44,54 +35,6 @@ PATIENCE = {"auto": 2, "ended": 1}
 `beam_size` hypotheses are finished."""
 NO_PENALTY = 1e-9
 """Used instead of a length penalty of 0, for which the library has another stopping rule; float32 scores are equal."""
-
-
-def import_ctranslate2() -> ModuleType:
-    """Return the `ctranslate2` module; raise ConfigError if it is not installed."""
-    try:
-        return importlib.import_module("ctranslate2")
-    except ImportError as error:
-        raise ConfigError("CTranslate2 is not installed; pip install 'mtformer[ctranslate2]'") from error
-
-
-def open_model(
-    folder: Path, tokenizers: TokenizerPair, max_positions: int, device: str, precision: str | None
-) -> "CTranslate2Engine":
-    """Load a converted model; `max_positions` is the maximum length of source and target, including eos.
-
-    Devices are `auto` (CUDA if the library finds a device), `cpu` and `cuda`. Precisions are `fp32`, `bf16`, `fp16`,
-    `int8`, and `auto` (the fastest); None: that of the stored weights, or the closest one that the device supports.
-    Raise CheckpointError if the model is missing or damaged, DeviceError for a wrong device or precision.
-    """
-    library = import_ctranslate2()
-    devices = ["cuda", "cpu"] if library.get_cuda_device_count() > 0 else ["cpu"]
-    if device not in ("auto", *devices):
-        raise DeviceError(f"device '{device}': CTranslate2 finds no such device; use {', '.join(['auto', *devices])}")
-    device = devices[0] if device == "auto" else device
-    supported = {"default", "auto", *library.get_supported_compute_types(device)}
-    usable = {name: kind for name, kind in PRECISIONS.items() if kind in supported}
-    if precision not in usable:
-        names = ", ".join(filter(None, usable))
-        raise DeviceError(f"precision '{precision}': CTranslate2 does not support it on {device}; use {names}")
-    threads = torch.get_num_threads()
-    workers = min(threads, MAX_WORKERS) if device == "cpu" else 1
-    options = {"device": device, "compute_type": usable[precision], "max_queued_batches": -1}
-    try:
-        with _verified(folder):
-            model = library.Translator(str(folder), inter_threads=workers, intra_threads=threads // workers, **options)
-    except RuntimeError as error:
-        raise CheckpointError(f"{folder}: cannot be loaded ({str(error).splitlines()[0]}); export it again") from error
-    torch.set_num_threads(threads)  # the library changes the OpenMP setting
-    return CTranslate2Engine(model, tokenizers, max_positions, (folder / CT2_VOCABULARY_MAP).is_file())
-
-
-@contextmanager
-def _verified(folder: Path) -> Iterator[None]:
-    """Verify the files that the library reads; raise CheckpointError if one changes until the end of the context."""
-    names = [name for name in read_meta(folder, CHECKSUMS)["sha256"] if READ_BY_LIBRARY.fullmatch(name)]
-    with unchanged(*(folder / name for name in names)):
-        verify(folder, CT2_WEIGHTS, *names, listing=CHECKSUMS)
-        yield
 
 
 class CTranslate2Engine(Engine):
@@ -105,21 +48,30 @@ class CTranslate2Engine(Engine):
     that reaches the maximum length does not replace one that ended a step earlier.
 
     With a vocabulary map, the search chooses among the candidates for all source pieces of its batch.
+
+    Args:
+        translator: the `ctranslate2.Translator`.
+        tokenizers: tokenizers of the model.
+        max_positions: maximum length of source and target, including eos.
+        has_vocabulary_map: True if the model has a vocabulary map.
     """
 
-    max_batch_tokens = 4 * BATCH_TOKENS
+    name = "ctranslate2"
+    num_parameters = None
+    max_beam_tokens = 4 * BEAM_TOKENS
 
     def __init__(
         self, translator: Any, tokenizers: TokenizerPair, max_positions: int, has_vocabulary_map: bool = False
     ) -> None:
         self.translator = translator
-        self.models = []
+        self.device = translator.device
+        compute_type = translator.compute_type
+        names = {kind: name for name, kind in PRECISIONS.items() if name is not None}
+        self.dtype = names.get(compute_type, compute_type)
         self.max_positions = max_positions
         self.has_vocabulary_map = has_vocabulary_map
-        self.device = translator.device
-        names = {kind: name for name, kind in PRECISIONS.items() if name}
-        self.dtype = names.get(translator.compute_type, translator.compute_type)
-        self.src_pieces, self.tgt_pieces = tokenizers.src.vocabulary(), tokenizers.tgt.vocabulary()
+        self.src_pieces = tokenizers.src.vocabulary()
+        self.tgt_pieces = tokenizers.tgt.vocabulary()
         self.tgt_ids = {piece: number for number, piece in enumerate(self.tgt_pieces)}
 
     def check(self, settings: DecodingConfig, required: bool = False) -> None:
@@ -143,37 +95,49 @@ class CTranslate2Engine(Engine):
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the log-probability of each token of each target, including its eos."""
-        results = self.translator.score_batch(*self._pieces(sources, targets), max_batch_size=SCORED_TOKENS, **OPTIONS)
+        src_pieces = [self._src_names(source) for source in sources]
+        tgt_pieces = [self._tgt_names(target) for target in targets]
+        results = self.translator.score_batch(src_pieces, tgt_pieces, max_batch_size=SCORED_TOKENS, **OPTIONS)
         return [list(result.log_probs) for result in results]
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the attention (T, S) from each target to its source, both without eos: float32, on the CPU."""
+        src_pieces = [self._src_names(source) for source in sources]
+        tgt_pieces = [self._tgt_names(target) for target in targets]
+        longest = max(map(len, targets))
+        # The targets are prefixes, after which the search adds at least one token.
         results = self.translator.translate_batch(
-            *self._pieces(sources, targets),
+            src_pieces,
+            tgt_pieces,
             beam_size=1,
-            max_decoding_length=max(map(len, targets)) + 1,
+            max_decoding_length=longest + 1,
             min_decoding_length=0,
-            max_batch_size=BATCH_TOKENS,
+            max_batch_size=BEAM_TOKENS,
             return_attention=True,
             return_end_token=True,
             **OPTIONS,
         )
-        start = len(self.target.tags)
-        return [
-            torch.tensor(result.attention[0])[: len(target), start : start + len(source) - 1]
-            for result, source, target in zip(results, sources, targets, strict=True)
-        ]
 
-    def _start(self, batch: Sequence[Segment], settings: DecodingConfig) -> "list[_Search]":
+        num_tags = len(self.target.tags)
+        all_weights = []
+        for result, source, target in zip(results, sources, targets, strict=True):
+            weights = torch.tensor(result.attention[0])
+            without_tags = weights[:, num_tags:]
+            all_weights.append(without_tags[: len(target), : len(source) - 1])
+        return all_weights
+
+    def _start(self, segments: Sequence[Segment], settings: DecodingConfig) -> "list[_Search]":
         """Start the search of a batch.
 
         A library call has a single maximum length. It affects only searches that reach it, so all sentences use the
         largest maximum, and `_finish` repeats the search for the few that reach their own maximum.
         """
-        lengths_B = torch.tensor([len(self.target.tags) + len(segment.source) for segment in batch])
-        bounds = LengthBounds(settings, lengths_B, [len(segment.prefix) for segment in batch], self.max_positions - 1)
-        searches = list(map(_Search, batch, bounds.min_B.tolist(), bounds.max_B.tolist()))
-        self._translate(searches, settings, bounds.max_steps - 1)
+        num_tags = len(self.target.tags)
+        src_lengths_B = torch.tensor([num_tags + len(segment.source) for segment in segments])
+        reserved = [len(segment.prefix) for segment in segments]
+        bounds = LengthBounds(settings, src_lengths_B, reserved, self.max_positions - 1)
+        searches = list(map(_Search, segments, bounds.min_B.tolist(), bounds.max_B.tolist()))
+        self._submit(searches, settings, bounds.max_steps - 1)
         return searches
 
     def _finish(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> NBests:
@@ -181,63 +145,110 @@ class CTranslate2Engine(Engine):
 
         The library's scores omit the prefix, and eos if a hypothesis is truncated. Such hypotheses are rescored.
         """
-        found = [one.hypotheses(self.tgt_ids, settings) for one in searches]
-        again = [number for number, n_best in enumerate(found) if any(one.at_limit for one in n_best)]
-        self._translate([searches[number] for number in again], settings)
-        for number in again:
-            found[number] = searches[number].hypotheses(self.tgt_ids, settings)
-        unscored = [number for number, one in enumerate(searches) if one.segment.prefix or number in again]
-        pairs = [(searches[number].segment.source, one.tokens) for number in unscored for one in found[number]]
-        scores = iter(self.score(*zip(*pairs, strict=True)) if pairs else [])
-        for number in unscored:
-            rescored = [
-                replace(to_hypothesis(one.tokens, next(scores), settings.length_penalty), at_limit=one.at_limit)
-                for one in found[number]
-            ]
-            found[number] = sorted(rescored, key=lambda one: -one.score)[: settings.beam_size]
-        return found
+        for search in searches:
+            search.n_best = search.hypotheses(self.tgt_ids, settings)
 
-    def _translate(self, searches: "Sequence[_Search]", settings: DecodingConfig, longest: int | None = None) -> None:
+        truncated = [search for search in searches if search.is_truncated]
+        self._submit(truncated, settings)
+        for search in truncated:
+            search.n_best = search.hypotheses(self.tgt_ids, settings)
+            search.needs_scores = True
+
+        self._rescore([search for search in searches if search.needs_scores], settings)
+        return [search.n_best for search in searches]
+
+    def _rescore(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> None:
+        """Replace the scores of the hypotheses of these searches."""
+        sources = []
+        targets = []
+        for search in searches:
+            for hypothesis in search.n_best:
+                sources.append(search.segment.source)
+                targets.append(hypothesis.tokens)
+        if not targets:
+            return
+
+        log_probs = self.score(sources, targets)
+        start = 0
+        for search in searches:
+            end = start + len(search.n_best)
+            search.rescore(log_probs[start:end], settings)
+            start = end
+
+    def _submit(self, searches: "Sequence[_Search]", settings: DecodingConfig, max_length: int | None = None) -> None:
         """Start searches with one call per combination of bounds, separately for segments with and without a prefix.
 
-        A prefix changes the library's first free step for all sentences of the call. `longest` is a maximum length that
-        few hypotheses reach; None: that of each search, which is known to truncate hypotheses.
-        """
-        groups: dict[tuple[int, int, bool], list[_Search]] = defaultdict(list)
-        for one in searches:
-            groups[one.shortest, longest or one.longest, bool(one.segment.prefix)].append(one)
-        for (shortest, bound, has_prefix), some in groups.items():
-            patience = PATIENCE[settings.early_stopping] if settings.beam_size > 1 else 1
-            num_hypotheses = settings.beam_size
-            if longest is None:
-                # The limit truncates hypotheses; request twice as many, because truncated ones are returned too.
-                patience = 2
-                num_hypotheses = 2 * settings.beam_size
-            futures = self.translator.translate_batch(
-                *self._pieces([one.segment.source for one in some], [one.segment.prefix for one in some]),
-                beam_size=settings.beam_size,
-                use_vmap=self.has_vocabulary_map and not has_prefix,  # with both, the library raises IndexError
-                patience=patience,
-                num_hypotheses=num_hypotheses,
-                length_penalty=max(settings.length_penalty, NO_PENALTY),
-                repetition_penalty=settings.repetition_penalty,
-                no_repeat_ngram_size=settings.no_repeat_ngram_size,
-                suppress_sequences=[[self.tgt_pieces[number]] for number in (PAD, BOS, *self.target.excluded)],
-                max_decoding_length=bound,
-                min_decoding_length=shortest,
-                max_batch_size=max(1, BATCH_TOKENS // settings.beam_size),
-                return_scores=True,
-                return_end_token=True,
-                asynchronous=True,
-                **OPTIONS,
-            )
-            for one, future in zip(some, futures, strict=True):
-                one.future = future
+        A prefix changes the library's first free step for all sentences of the call.
 
-    def _pieces(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Iterator[list[list[str]]]:
-        """Yield the pieces of sources, without eos, which the converted model adds, and of targets."""
-        yield [[self.src_pieces[token] for token in (*self.target.tags, *source[:-1])] for source in sources]
-        yield [[self.tgt_pieces[token] for token in target] for target in targets]
+        Args:
+            searches: searches to start; each gets its future.
+            settings: settings of the search.
+            max_length: maximum length that few hypotheses reach; None: that of each search, which is known to truncate
+                hypotheses.
+        """
+        options = self._options(settings, is_truncating=max_length is None)
+        calls: dict[_Call, list[_Search]] = defaultdict(list)
+        for search in searches:
+            longest = search.max_length if max_length is None else max_length
+            call = _Call(search.min_length, longest, has_prefix=bool(search.segment.prefix))
+            calls[call].append(search)
+
+        for call, members in calls.items():
+            sources = [self._src_names(search.segment.source) for search in members]
+            prefixes = [self._tgt_names(search.segment.prefix) for search in members]
+            futures = self.translator.translate_batch(
+                sources,
+                prefixes,
+                min_decoding_length=call.min_length,
+                max_decoding_length=call.max_length,
+                use_vmap=self.has_vocabulary_map and not call.has_prefix,  # with both, the library raises IndexError
+                asynchronous=True,
+                **options,
+            )
+            for search, future in zip(members, futures, strict=True):
+                search.future = future
+
+    def _options(self, settings: DecodingConfig, is_truncating: bool) -> dict[str, Any]:
+        """Return the library's options for a search; `is_truncating`: the maximum length truncates hypotheses."""
+        patience = PATIENCE[settings.early_stopping] if settings.beam_size > 1 else 1
+        num_hypotheses = settings.beam_size
+        if is_truncating:
+            # Twice as many, because the truncated ones are returned too.
+            patience = 2
+            num_hypotheses = 2 * settings.beam_size
+
+        excluded = (PAD, BOS, *self.target.excluded)
+        beams_per_batch = BEAM_TOKENS // settings.beam_size
+        return {
+            "beam_size": settings.beam_size,
+            "patience": patience,
+            "num_hypotheses": num_hypotheses,
+            "length_penalty": max(settings.length_penalty, NO_PENALTY),
+            "repetition_penalty": settings.repetition_penalty,
+            "no_repeat_ngram_size": settings.no_repeat_ngram_size,
+            "suppress_sequences": [[self.tgt_pieces[token]] for token in excluded],
+            "max_batch_size": max(1, beams_per_batch),
+            "return_scores": True,
+            "return_end_token": True,
+            **OPTIONS,
+        }
+
+    def _src_names(self, source: Sequence[int]) -> list[str]:
+        """Return the pieces of a source with its tags, without eos, which the converted model adds."""
+        without_eos = source[:-1]
+        return [self.src_pieces[token] for token in (*self.target.tags, *without_eos)]
+
+    def _tgt_names(self, target: Sequence[int]) -> list[str]:
+        """Return the pieces of a target."""
+        return [self.tgt_pieces[token] for token in target]
+
+
+class _Call(NamedTuple):
+    """Searches that one call of the library can start have these in common."""
+
+    min_length: int
+    max_length: int
+    has_prefix: bool
 
 
 @dataclass
@@ -245,9 +256,22 @@ class _Search:
     """Search for the translation of one segment; lengths are in tokens without eos."""
 
     segment: Segment
-    shortest: int
-    longest: int
+    min_length: int
+    max_length: int
     future: Any = None
+    """The library's future result."""
+    n_best: list[Hypothesis] = field(default_factory=list, init=False)
+    """Hypotheses found so far."""
+    needs_scores: bool = field(init=False)
+    """True if the library's scores omit a part of the hypotheses."""
+
+    def __post_init__(self) -> None:
+        self.needs_scores = bool(self.segment.prefix)
+
+    @property
+    def is_truncated(self) -> bool:
+        """Return True if a hypothesis has the maximum length."""
+        return any(hypothesis.at_limit for hypothesis in self.n_best)
 
     def hypotheses(self, ids_of: Mapping[str, int], settings: DecodingConfig) -> list[Hypothesis]:
         """Wait for the result and return distinct hypotheses, without truncated ones if enough others have ended.
@@ -258,20 +282,39 @@ class _Search:
             result = self.future.result()
         except RuntimeError as error:  # such as a missing CUDA library
             raise DeviceError(f"CTranslate2: {error}; use another device, or --backend mtformer") from error
-        found: dict[tuple[int, ...], Hypothesis] = {}
+
+        distinct: dict[tuple[int, ...], Hypothesis] = {}
         ended = []
         for pieces, score in zip(result.hypotheses, result.scores, strict=True):
             ids = [ids_of[piece] for piece in pieces]
             has_ended = ids[-1:] == [EOS]
             tokens = ids[:-1] if has_ended else ids
-            if PAD not in tokens and tuple(tokens) not in found:
-                log_probability = score * max(1, len(ids)) ** settings.length_penalty
-                one = Hypothesis(tokens, score, log_probability, [], len(tokens) >= self.longest)
-                found[tuple(tokens)] = one
-                ended += [one] if has_ended else []
-        return ended if len(ended) >= settings.beam_size else list(found.values())
+            key = tuple(tokens)
+            if PAD in tokens or key in distinct:
+                continue
+
+            length = max(1, len(ids))
+            log_probability = score * length**settings.length_penalty
+            at_limit = len(tokens) >= self.max_length
+            hypothesis = Hypothesis(tokens, score, log_probability, [], at_limit)
+            distinct[key] = hypothesis
+            if has_ended:
+                ended.append(hypothesis)
+
+        if len(ended) >= settings.beam_size:
+            return ended
+        return list(distinct.values())
+
+    def rescore(self, log_probs: Sequence[list[float]], settings: DecodingConfig) -> None:
+        """Replace the scores of the hypotheses by those of their tokens, and keep the best `beam_size`."""
+        rescored = []
+        for hypothesis, of_tokens in zip(self.n_best, log_probs, strict=True):
+            scored = to_hypothesis(hypothesis.tokens, of_tokens, settings.length_penalty)
+            rescored.append(replace(scored, at_limit=hypothesis.at_limit))
+        rescored.sort(key=lambda hypothesis: -hypothesis.score)
+        self.n_best = rescored[: settings.beam_size]
 
 
-def unsupported(what: str) -> ConfigError:
-    """Return the error for a setting that CTranslate2 does not support."""
-    return ConfigError(f"{what}: not supported by CTranslate2; leave it out, or use --backend mtformer")
+def unsupported(feature: str) -> ConfigError:
+    """Return the error for a feature that CTranslate2 does not support."""
+    return ConfigError(f"{feature}: not supported by CTranslate2; leave it out, or use --backend mtformer")

@@ -20,8 +20,8 @@ from mtformer.decoding.lines import translation as flag
 from mtformer.decoding.lines.inputs import one_line
 from mtformer.decoding.lines.sentences import UNSPACED, split_sentences
 from mtformer.decoding.lines.translation import Attention, Translation
-from mtformer.decoding.search.candidates import Hypothesis
 from mtformer.decoding.search.engine import Engine, NBests
+from mtformer.decoding.search.hypotheses import Hypothesis
 from mtformer.decoding.search.segments import Segment
 from mtformer.text.tokenizer import SPACE, UNK, TokenizerPair
 

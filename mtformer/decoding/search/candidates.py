@@ -1,9 +1,9 @@
-"""Shared parts of beam search, greedy search and sampling: candidate selection and hypotheses.
+"""Candidates: the continuations from which a search step chooses.
 
-B sentences, R beams each, N rows, T target length, V vocabulary, K candidates, X selected candidates or columns.
+B sentences, U of them not finished, R beams each, V vocabulary, I = R x V indices beam * V + token, t tokens so far,
+K candidates, X selected candidates or columns, C columns of a chunk.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,12 +11,32 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mtformer.text.tokenizer import PAD
-
-CHUNK = 64  # number of vocabulary columns per chunk; `top_candidates` computes the maximum of each chunk first
+CHUNK = 64
+"""Number of vocabulary columns per chunk; `top_candidates` computes the maximum of each chunk first."""
 
 Correction = Callable[[Tensor, Tensor], Tensor]
 """Function (beam_BX, token_BX) -> values (B, X) to add to the rounded log-probabilities of these tokens."""
+
+
+@dataclass
+class Step:
+    """One step of a search, before the choice of candidates."""
+
+    log_prob_URV: Tensor
+    """Log-probabilities, which the rules modify in place; -inf excludes a token."""
+    raw_URV: Tensor
+    """Unmodified log-probabilities of the model, over the whole vocabulary; without rules the same tensor."""
+    history_URt: Tensor
+    """Tokens so far."""
+    sentence_U: Tensor
+    """Index of each sentence in the original batch."""
+    correct: Correction | None = None
+    """See `top_candidates`; None if there are rules, whose changes it would overwrite."""
+
+    @property
+    def position(self) -> int:
+        """Number of tokens so far."""
+        return self.history_URt.size(2)
 
 
 class Candidates(NamedTuple):
@@ -27,50 +47,18 @@ class Candidates(NamedTuple):
     beam_BK: Tensor
     token_BK: Tensor
 
+    def first(self, num_candidates: int) -> "Candidates":
+        """Return the first candidates of each sentence."""
+        return Candidates(*(part_BK[:, :num_candidates] for part_BK in self))
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """A translation as token ids, without bos and eos.
-
-    `token_log_probabilities` are the model's values for each token and eos, before any rules; `log_probability` is
-    their sum. `at_limit` is True if it has the maximum length. `score` is log_probability / length^alpha, where the
-    length includes eos, as in CTranslate2 (Wu et al. 2016, equation 14, without its constant 5).
-    """
-
-    tokens: list[int]
-    score: float
-    log_probability: float
-    token_log_probabilities: list[float]
-    at_limit: bool = False
-    agreement: float | None = None
-    """See `Translation.agreement`."""
+    def gather(self, place_BX: Tensor) -> "Candidates":
+        """Return the candidates with these places, in this order."""
+        return Candidates(*(part_BK.gather(1, place_BX) for part_BK in self))
 
 
-def to_hypothesis(tokens: list[int], log_probs: list[float], alpha: float) -> Hypothesis:
-    """Return the hypothesis with these log-probabilities, which include that of eos; `alpha`: length penalty."""
-    log_probability, length = sum(log_probs), len(log_probs)
-    score = log_probability / length**alpha if length else math.nan  # length 0: NaN scores, so no eos was found
-    return Hypothesis(tokens, score, log_probability, log_probs)
-
-
-def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, alpha: float) -> list[Hypothesis]:
-    """Return the hypothesis of each row of tokens, which end with eos and are padded on the right."""
-    lengths = (tokens_NT != PAD).sum(dim=1).tolist()
-    rows = zip(tokens_NT.tolist(), log_prob_NT.tolist(), lengths, strict=True)
-    return [to_hypothesis(tokens[: n - 1], log_probs[:n], alpha) for tokens, log_probs, n in rows]
-
-
-def sentences_to_keep(done_BX: Tensor, position: int) -> Tensor | None:
-    """Return the indices of sentences with an unfinished part if removing the others saves time, else None.
-
-    Removing sentences copies the cache. Reading the flags synchronizes with a GPU, so on a GPU
-    sentences are removed only at every fourth step.
-    """
-    if done_BX.device.type != "cpu" and position % 4 != 3:
-        return None
-    keep_M = (~done_BX.all(dim=1)).nonzero().squeeze(1)
-    num_done = done_BX.size(0) - keep_M.size(0)
-    return keep_M if num_done * 8 >= done_BX.size(0) else None
+def best_candidates(step: Step, score_UR: Tensor, K: int) -> Candidates:
+    """Return the K continuations with the highest scores, best first."""
+    return top_candidates(step.log_prob_URV, score_UR, K, step.correct)
 
 
 def top_candidates(log_prob_BRV: Tensor, score_BR: Tensor, K: int, correct: Correction | None = None) -> Candidates:
@@ -79,42 +67,86 @@ def top_candidates(log_prob_BRV: Tensor, score_BR: Tensor, K: int, correct: Corr
     The result is exact. Selecting among all R x V sums is slow on a CPU, but the K best are in the K chunks of columns
     with the highest maxima. The maxima take one vectorized pass, and only these columns are ranked.
 
-    `correct` corrects rounded log-probabilities, in place; it is applied to twice as many candidates. Rounding to bf16
-    makes different values equal: without the correction, one translation in 15 changes.
+    Args:
+        log_prob_BRV: log-probabilities of the next token of each beam.
+        score_BR: scores of the beams so far.
+        K: number of candidates per sentence.
+        correct: correction of rounded log-probabilities, which is applied to twice as many candidates, also in
+            `log_prob_BRV`. Rounding to bf16 makes different values equal: without the correction, one translation in 15
+            changes.
     """
     if correct is not None:
-        _, beam_BX, token_BX = top_candidates(log_prob_BRV, score_BR, max(4, 2 * K))
-        index_BX = torch.add(token_BX, beam_BX, alpha=log_prob_BRV.size(2))
-        rounded_BX = log_prob_BRV.flatten(1).gather(1, index_BX)
-        log_prob_BX = rounded_BX + correct(beam_BX, token_BX)
-        # These candidates hold most of the probability mass, so the correction changes the normalization too.
-        more_BR = torch.zeros_like(score_BR).scatter_add_(1, beam_BX, log_prob_BX.exp() - rounded_BX.exp())
-        log_prob_BX -= more_BR.log1p().gather(1, beam_BX)
-        log_prob_BRV.view(len(index_BX), -1).scatter_(1, index_BX, log_prob_BX)
-        score_BK, place_BK = (score_BR.gather(1, beam_BX) + log_prob_BX).topk(K)
-        return Candidates(score_BK, beam_BX.gather(1, place_BK), token_BX.gather(1, place_BK))
+        return _corrected_candidates(log_prob_BRV, score_BR, K, correct)
+
     B, R, V = log_prob_BRV.shape
-    num_chunks = V // CHUNK
-    if R * num_chunks <= 2 * K:
-        score_BK, index_BK = (log_prob_BRV + score_BR.unsqueeze(2)).flatten(1).topk(K)
+    if R * (V // CHUNK) <= 2 * K:
+        total_BRV = log_prob_BRV + score_BR.unsqueeze(2)
+        score_BK, index_BK = total_BRV.flatten(1).topk(K)
     else:
-        index_BX = _indices_of_best_chunks(log_prob_BRV, score_BR, K, num_chunks)
-        candidate_BX = log_prob_BRV.reshape(B, R * V).gather(1, index_BX) + score_BR.gather(1, index_BX // V)
-        score_BK, place_BK = candidate_BX.topk(K)
+        index_BX = _indices_of_best_chunks(log_prob_BRV, score_BR, K)
+        log_prob_BI = log_prob_BRV.reshape(B, R * V)
+        log_prob_BX = log_prob_BI.gather(1, index_BX)
+        score_BX = score_BR.gather(1, index_BX // V)
+        total_BX = log_prob_BX + score_BX
+        score_BK, place_BK = total_BX.topk(K)
         index_BK = index_BX.gather(1, place_BK)
-    return Candidates(score_BK, index_BK // V, index_BK % V)
+
+    beam_BK = index_BK // V
+    token_BK = index_BK % V
+    return Candidates(score_BK, beam_BK, token_BK)
 
 
-def _indices_of_best_chunks(log_prob_BRV: Tensor, score_BR: Tensor, K: int, num_chunks: int) -> Tensor:
+def _corrected_candidates(log_prob_BRV: Tensor, score_BR: Tensor, K: int, correct: Correction) -> Candidates:
+    """Return the best K of 2K candidates whose rounded log-probabilities are corrected, also in `log_prob_BRV`."""
+    V = log_prob_BRV.size(2)
+    num_corrected = max(4, 2 * K)
+    _, beam_BX, token_BX = top_candidates(log_prob_BRV, score_BR, num_corrected)
+    index_BX = torch.add(token_BX, beam_BX, alpha=V)
+    log_prob_BI = log_prob_BRV.view(len(index_BX), -1)
+    rounded_BX = log_prob_BI.gather(1, index_BX)
+    log_prob_BX = rounded_BX + correct(beam_BX, token_BX)
+
+    # These candidates hold most of the probability mass, so the correction changes the normalization too.
+    added_BX = log_prob_BX.exp() - rounded_BX.exp()
+    added_BR = torch.zeros_like(score_BR)
+    added_BR.scatter_add_(1, beam_BX, added_BX)
+    log_norm_BR = added_BR.log1p()
+    log_prob_BX -= log_norm_BR.gather(1, beam_BX)
+    log_prob_BI.scatter_(1, index_BX, log_prob_BX)
+
+    score_BX = score_BR.gather(1, beam_BX)
+    total_BX = score_BX + log_prob_BX
+    score_BK, place_BK = total_BX.topk(K)
+    beam_BK = beam_BX.gather(1, place_BK)
+    token_BK = token_BX.gather(1, place_BK)
+    return Candidates(score_BK, beam_BK, token_BK)
+
+
+def _indices_of_best_chunks(log_prob_BRV: Tensor, score_BR: Tensor, K: int) -> Tensor:
     """Return the indices beam * V + token of the K best chunks and of the columns after the last chunk."""
     B, R, V = log_prob_BRV.shape
     device = log_prob_BRV.device
+    num_chunks = V // CHUNK
     end = num_chunks * CHUNK
-    best_BRX = log_prob_BRV[..., :end].unflatten(2, (num_chunks, CHUNK)).amax(dim=3)
-    chunk_BK = (best_BRX + score_BR.unsqueeze(2)).flatten(1).topk(K, sorted=False).indices
-    first_BK = torch.add(chunk_BK * CHUNK, chunk_BK // num_chunks, alpha=V - end)
-    index_BX = (first_BK.unsqueeze(2) + torch.arange(CHUNK, device=device)).flatten(1)
+
+    # The K chunks of all beams with the highest maxima; chunk c of beam r has the number r * num_chunks + c.
+    chunks_BRXC = log_prob_BRV[..., :end].unflatten(2, (num_chunks, CHUNK))
+    max_BRX = chunks_BRXC.amax(dim=3)
+    total_BRX = max_BRX + score_BR.unsqueeze(2)
+    best = total_BRX.flatten(1).topk(K, sorted=False)
+    chunk_BK = best.indices
+
+    # The columns before the chunk, plus V - end columns after the last chunk of each earlier beam.
+    beam_BK = chunk_BK // num_chunks
+    first_BK = torch.add(chunk_BK * CHUNK, beam_BK, alpha=V - end)
+    column_C = torch.arange(CHUNK, device=device)
+    index_BKC = first_BK.unsqueeze(2) + column_C
+    index_BX = index_BKC.flatten(1)
     if end == V:
         return index_BX
-    rest_RX = torch.arange(R, device=device).unsqueeze(1) * V + torch.arange(end, V, device=device)
-    return torch.cat([index_BX, rest_RX.flatten().expand(B, -1)], dim=1)
+
+    beam_R1 = torch.arange(R, device=device).unsqueeze(1)
+    column_X = torch.arange(end, V, device=device)
+    rest_RX = beam_R1 * V + column_X
+    rest_BX = rest_RX.flatten().expand(B, -1)
+    return torch.cat([index_BX, rest_BX], dim=1)

@@ -1,6 +1,6 @@
 """Lexically constrained decoding: required phrases.
 
-U sentences that are not finished, R beams per sentence, V vocabulary, K candidates.
+U sentences that are not finished, R beams per sentence, t tokens so far, V vocabulary, K candidates.
 """
 
 import math
@@ -10,21 +10,27 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from mtformer.decoding.search.beam import best_candidates
-from mtformer.decoding.search.candidates import Candidates
-from mtformer.decoding.search.rules import Step
+from mtformer.decoding.search.candidates import Candidates, Step, best_candidates
 from mtformer.decoding.search.segments import Phrase
 from mtformer.text.tokenizer import EOS, PAD
 
 
 class Continuation(NamedTuple):
-    """One beam of a unit, extended by one token."""
+    """One beam of a sentence, extended by one token."""
 
     score: float
     beam: int
     token: int
     num_met: int
     """Number of phrase tokens in the extended hypothesis (see `num_met`)."""
+
+    def is_allowed(self, num_tokens: int) -> bool:
+        """Return False for an eos that follows fewer than all `num_tokens` tokens of the phrases."""
+        return self.token != EOS or self.num_met == num_tokens
+
+
+DEAD = Continuation(-math.inf, 0, PAD, 0)
+"""Continuation that fills a place for which there is no other."""
 
 
 class RequiredPhrases:
@@ -37,39 +43,64 @@ class RequiredPhrases:
     """
 
     def __init__(self, phrases: Sequence[Sequence[Phrase]]) -> None:
-        self.phrases = [list(dict.fromkeys(of_one)) for of_one in phrases]
-        self.found: set[int] = set()
+        self.phrases = [list(dict.fromkeys(of_sentence)) for of_sentence in phrases]
+        """Distinct phrases of each sentence."""
+        self.completed: set[int] = set()
         """Indices of sentences with a finished hypothesis that contains all phrases."""
 
     def choose(self, step: Step, score_UR: Tensor, K: int) -> Candidates:
         """Return the best candidates; for sentences with required phrases, they are selected from the banks."""
-        found, R = best_candidates(step, score_UR, K), score_UR.size(1)
-        for unit, sentence in enumerate(step.sentence_U.tolist()):
-            phrases = self.phrases[sentence]
-            if not phrases:
+        candidates = best_candidates(step, score_UR, K)
+        for row, sentence in enumerate(step.sentence_U.tolist()):
+            if not self.phrases[sentence]:
                 continue
-            histories, num_tokens = step.history_URt[unit].tolist(), sum(map(len, phrases))
-            continuations = _continuations(histories, phrases, step.log_prob_URV[unit], score_UR[unit])
-            allowed = [one for one in continuations if one.token != EOS or one.num_met == num_tokens]
-            if allowed or sentence in self.found:
-                continuations = allowed
-            chosen = _allocate(continuations, R)[:K]  # the R chosen ones, then the others
-            if any(one.token == EOS and one.num_met == num_tokens for one in chosen[:R]):
-                self.found.add(sentence)
-            # Pad with dead beams. As in standard search, at most R candidates are eos.
-            filled = [one[:3] for one in chosen] + [(-math.inf, 0, PAD)] * (K - len(chosen))
-            for part_UK, values in zip(found, zip(*filled, strict=True), strict=True):
-                part_UK[unit] = part_UK.new_tensor(values)
-        return found
+
+            histories = step.history_URt[row].tolist()
+            log_prob_RV = step.log_prob_URV[row]
+            chosen = self._choose_for_sentence(sentence, histories, log_prob_RV, score_UR[row])
+            num_missing = K - len(chosen)
+            _write(candidates, row, chosen[:K] + [DEAD] * num_missing)
+        return candidates
+
+    def _choose_for_sentence(
+        self, sentence: int, histories: list[list[int]], log_prob_RV: Tensor, score_R: Tensor
+    ) -> list[Continuation]:
+        """Return the R chosen continuations of a sentence, followed by the others, of which at most R are eos."""
+        R = len(histories)
+        phrases = self.phrases[sentence]
+        num_tokens = sum(map(len, phrases))
+        continuations = _continuations(histories, phrases, log_prob_RV, score_R)
+
+        # Without any other continuation, eos is allowed before all phrases are met.
+        allowed = [continuation for continuation in continuations if continuation.is_allowed(num_tokens)]
+        if allowed or sentence in self.completed:
+            continuations = allowed
+
+        chosen = _allocate(continuations, R)
+        for continuation in chosen[:R]:
+            if continuation.token == EOS and continuation.num_met == num_tokens:
+                self.completed.add(sentence)
+        return chosen
+
+
+def _write(candidates: Candidates, row: int, continuations: Sequence[Continuation]) -> None:
+    """Replace the K candidates of a sentence."""
+    scores = [continuation.score for continuation in continuations]
+    beams = [continuation.beam for continuation in continuations]
+    tokens = [continuation.token for continuation in continuations]
+    for part_BK, values in zip(candidates, (scores, beams, tokens), strict=True):
+        part_BK[row] = part_BK.new_tensor(values)
 
 
 def missing(tokens: Sequence[int], phrases: Sequence[Phrase]) -> list[Phrase]:
     """Return the phrases that the tokens do not contain."""
+    return [phrase for phrase in phrases if not _contains(tokens, phrase)]
 
-    def contains(phrase: Phrase) -> bool:
-        return any(tuple(tokens[i : i + len(phrase)]) == phrase for i in range(len(tokens) - len(phrase) + 1))
 
-    return [phrase for phrase in phrases if not contains(phrase)]
+def _contains(tokens: Sequence[int], phrase: Phrase) -> bool:
+    length = len(phrase)
+    num_places = len(tokens) - length + 1
+    return any(tuple(tokens[i : i + length]) == phrase for i in range(num_places))
 
 
 def num_met(tokens: Sequence[int], open_phrases: Sequence[Phrase]) -> int:
@@ -77,15 +108,25 @@ def num_met(tokens: Sequence[int], open_phrases: Sequence[Phrase]) -> int:
 
     The count includes the tokens of all complete phrases and of the longest partial match of another one at the end.
     """
-    begun = [(phrase, _num_begun(tokens, phrase)) for phrase in open_phrases]
-    complete = sum(count for phrase, count in begun if count == len(phrase))
-    return complete + max((count for phrase, count in begun if count < len(phrase)), default=0)
+    num_complete = 0
+    longest_partial = 0
+    for phrase in open_phrases:
+        count = _num_begun(tokens, phrase)
+        if count == len(phrase):
+            num_complete += count
+        else:
+            longest_partial = max(longest_partial, count)
+    return num_complete + longest_partial
 
 
 def _num_begun(tokens: Sequence[int], phrase: Phrase) -> int:
     """Return the length of the longest prefix of the phrase that is a suffix of the tokens."""
     longest = min(len(phrase), len(tokens))
-    return next(k for k in range(longest, -1, -1) if tuple(tokens[len(tokens) - k :]) == phrase[:k])
+    for length in range(longest, 0, -1):
+        suffix = tuple(tokens[-length:])
+        if suffix == phrase[:length]:
+            return length
+    return 0
 
 
 def _continuations(
@@ -96,33 +137,50 @@ def _continuations(
     The best tokens are selected per beam: a global selection would prune beams that have met phrases and score lower.
     """
     R, V = log_prob_RV.shape
-    best = log_prob_RV.topk(min(R + 1, V), dim=1).indices.tolist()  # R tokens besides eos
-    scores, num_all = score_R.tolist(), sum(map(len, phrases))
-    found = []
-    for beam, tokens in enumerate(histories):
+    num_best = min(R + 1, V)  # R tokens besides eos
+    best_tokens = log_prob_RV.topk(num_best, dim=1).indices.tolist()
+    num_tokens = sum(map(len, phrases))
+    continuations = []
+    scores = score_R.tolist()
+    for beam, history in enumerate(histories):
         if scores[beam] == -math.inf:
             continue
-        open_phrases = missing(tokens, phrases)
-        before = num_all - sum(map(len, open_phrases))
-        tokens_to_try = sorted({*best[beam], *(phrase[_num_begun(tokens, phrase)] for phrase in open_phrases)})
-        sums = (log_prob_RV[beam, tokens_to_try] + score_R[beam]).tolist()
-        for token, total in zip(tokens_to_try, sums, strict=True):
-            if total != -math.inf:
-                found.append(Continuation(total, beam, token, before + num_met([*tokens, token], open_phrases)))
-    return found
+
+        open_phrases = missing(history, phrases)
+        num_open = sum(map(len, open_phrases))
+        num_complete = num_tokens - num_open
+        next_of_phrases = {phrase[_num_begun(history, phrase)] for phrase in open_phrases}
+        tokens = sorted(next_of_phrases.union(best_tokens[beam]))
+        new_scores = (log_prob_RV[beam, tokens] + score_R[beam]).tolist()
+        for token, new_score in zip(tokens, new_scores, strict=True):
+            if new_score != -math.inf:
+                num_new = num_met([*history, token], open_phrases)
+                continuations.append(Continuation(new_score, beam, token, num_complete + num_new))
+    return continuations
 
 
 def _allocate(continuations: list[Continuation], R: int) -> list[Continuation]:
     """Return the R selected continuations sorted by score, followed by the others sorted by score.
 
     Half of the R are the highest-scoring ones. The others are taken from the banks in turn: the best of each bank, from
-    most to fewest met tokens, then the second best of each, and so on. This keeps beams that make progress or wait.
+    most to fewest met tokens, then the second best of each, and so on. This keeps beams that make progress, and beams
+    that wait for the right position for a phrase.
     """
-    ranked = sorted(continuations, key=lambda one: -one.score)
-    sizes: Counter[int] = Counter()
+    ranked = sorted(continuations, key=lambda continuation: -continuation.score)
+    num_best = R // 2
+    selected = set(range(num_best))
+
+    # Each turn is (number of better ones in the bank, minus the number of the bank, rank), and the lowest come first.
     turns = []
-    for place, one in enumerate(ranked[R // 2 :], start=R // 2):
-        turns.append((sizes[one.num_met], -one.num_met, place))
-        sizes[one.num_met] += 1
-    taken = {*range(R // 2), *(place for _, _, place in sorted(turns)[: R - R // 2])}
-    return [ranked[i] for i in sorted(range(len(ranked)), key=lambda i: (i not in taken, i))]
+    num_offered: Counter[int] = Counter()
+    for rank in range(num_best, len(ranked)):
+        bank = ranked[rank].num_met
+        turns.append((num_offered[bank], -bank, rank))
+        num_offered[bank] += 1
+    turns.sort()
+    for _, _, rank in turns[: R - num_best]:
+        selected.add(rank)
+
+    chosen = [continuation for rank, continuation in enumerate(ranked) if rank in selected]
+    unchosen = [continuation for rank, continuation in enumerate(ranked) if rank not in selected]
+    return chosen + unchosen

@@ -1,9 +1,9 @@
-"""Search steps of a model.
+"""Models prepared for search.
 
 On a CPU, weights are converted once to the layout of the kernels, in fp32 or bf16. Embeddings, norms and the
 residual stream stay in float32, which costs little time and leaves nearly all translations unchanged.
 
-B sentences, S source length, R beams, N = B x R rows (b*R + r), M remaining sentences, D width, V vocabulary, X tokens.
+B sentences, S source length, R beams, N = B x R rows (b*R + r), D width, V vocabulary, X tokens.
 """
 
 import math
@@ -21,7 +21,11 @@ from mtformer.model.ops import Linear
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import PAD
 
-ROWS = 256  # number of rows of a typical matrix product, for which the layout is optimized
+ROWS = 256
+"""Number of rows of a typical matrix product, for which the layout is optimized."""
+
+PackedPart = tuple[Tensor, Tensor | None]
+"""Packed weight and bias."""
 
 
 class PackedLinear(nn.Module):
@@ -32,25 +36,40 @@ class PackedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         super().__init__()
-        self.weight, self.bias, self.dtype = weight, bias, dtype
-        self.parts: dict[tuple[int, int | None], tuple[Tensor, Tensor | None]] = {}
+        self.weight = weight
+        self.bias = bias
+        self.dtype = dtype
+        self.parts: dict[tuple[int, int | None], PackedPart] = {}
+        """The packed part for each slice (start, stop) of the rows."""
 
     def forward(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         """Return the output of `Linear.forward` for the same arguments."""
-        if (start, stop) not in self.parts:
-            self.parts[start, stop] = self._pack(slice(start, stop))
-        (packed, bias), x = self.parts[start, stop], x.to(self.dtype)
-        if packed.is_mkldnn:
-            return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-        return F.linear(x, packed, bias)
+        key = (start, stop)
+        if key not in self.parts:
+            self.parts[key] = self._pack(slice(start, stop))
+        weight, bias = self.parts[key]
 
-    def _pack(self, rows: slice) -> tuple[Tensor, Tensor | None]:
-        packed = self.weight[rows].detach().to(self.dtype).contiguous()
-        if torch.backends.mkldnn.is_available() and (
-            self.dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        ):
-            packed = torch.ops.mkldnn._reorder_linear_weight(packed, ROWS)
-        return packed, None if self.bias is None else self.bias[rows].detach().to(self.dtype)
+        x = x.to(self.dtype)
+        if weight.is_mkldnn:
+            return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return F.linear(x, weight, bias)
+
+    def _pack(self, rows: slice) -> PackedPart:
+        weight = self.weight[rows].detach()
+        weight = weight.to(self.dtype).contiguous()
+        if _can_pack(self.dtype):
+            weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
+        if self.bias is None:
+            return weight, None
+        bias = self.bias[rows].detach()
+        return weight, bias.to(self.dtype)
+
+
+def _can_pack(dtype: torch.dtype) -> bool:
+    """Return True if oneDNN can pack matrices of this dtype; for bf16, that depends on the processor."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    return dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 class InferenceModel:
@@ -68,50 +87,72 @@ class InferenceModel:
         """
         transformer.eval()
         set_up_kernels(device)
+        dtype = DTYPES[precision]
         if device.type != "cpu":
-            return cls(transformer.to(device=device, dtype=DTYPES[precision]))
+            return cls(transformer.to(device=device, dtype=dtype))
+
         for module in list(transformer.modules()):
             for name, child in module.named_children():
                 if isinstance(child, Linear):
-                    setattr(module, name, PackedLinear(child.weight, child.bias, DTYPES[precision]))
-        return cls(transformer, PackedLinear(transformer.output, transformer.output_bias, DTYPES[precision]))
+                    setattr(module, name, PackedLinear(child.weight, child.bias, dtype))
+        output = PackedLinear(transformer.output, transformer.output_bias, dtype)
+        return cls(transformer, output)
 
     def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int) -> DecoderCache:
-        """Encode the source and return an empty cache for `max_length` steps of B x num_beams rows.
+        """Encode the source and return an empty cache.
 
-        Source ids end with eos and are padded on the right; the lengths include eos.
+        Args:
+            src_BS: source ids, which end with eos and are padded on the right.
+            src_lengths_B: source lengths, including eos.
+            num_beams: number R of rows per sentence.
+            max_length: maximum number of steps.
         """
-        return self.transformer.new_cache(self.transformer.encode(src_BS, src_lengths_B), num_beams, max_length)
+        encoder_output = self.transformer.encode(src_BS, src_lengths_B)
+        return self.transformer.new_cache(encoder_output, num_beams, max_length)
 
     def step(self, token_N: Tensor, cache: DecoderCache) -> tuple[Tensor, Correction | None]:
         """Return the logits (N, V) of the next token, and the correction of their rounding, if any."""
         token_BR = token_N.view(-1, cache.R)
-        hidden_ND = self.transformer.decode(token_BR, cache.encoder_output, cache).flatten(0, 1)
+        hidden_BRD = self.transformer.decode(token_BR, cache.encoder_output, cache)
+        hidden_ND = hidden_BRD.flatten(0, 1)
         logits_NV = self.project(hidden_ND)
-        is_rounded = logits_NV.dtype != hidden_ND.dtype
-        return logits_NV, partial(self._correction, hidden_ND, logits_NV) if is_rounded else None
+        if logits_NV.dtype == hidden_ND.dtype:
+            return logits_NV, None
+        return logits_NV, partial(self._correction, hidden_ND, logits_NV)
 
     def _correction(self, hidden_ND: Tensor, logits_NV: Tensor, beam_BX: Tensor, token_BX: Tensor) -> Tensor:
-        B, N = len(beam_BX), len(logits_NV)
-        row_BX = beam_BX + torch.arange(0, N, N // B, device=beam_BX.device).unsqueeze(1)
-        exact_BX = (hidden_ND[row_BX] * F.embedding(token_BX, self.transformer.output)).sum(dim=-1)
+        """Return the exact logits (B, X) of these tokens minus the rounded ones; see `Correction`."""
+        B = len(beam_BX)
+        N = len(logits_NV)
+        first_row_B = torch.arange(0, N, N // B, device=beam_BX.device)
+        row_BX = beam_BX + first_row_B.unsqueeze(1)
+
+        embedding_BXD = F.embedding(token_BX, self.transformer.output)
+        product_BXD = hidden_ND[row_BX] * embedding_BXD
+        exact_BX = product_BXD.sum(dim=-1)
         if self.transformer.output_bias is not None:
             exact_BX = exact_BX + self.transformer.output_bias[token_BX]
-        return (exact_BX - logits_NV[row_BX, token_BX].float()).nan_to_num(0.0)  # infinite logits are exact
+
+        rounded_BX = logits_NV[row_BX, token_BX].float()
+        return (exact_BX - rounded_BX).nan_to_num(0.0)  # infinite logits are exact
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
-    """Return the log of the mean probabilities of all members, (..., V) in float32."""
-    log_probs = torch.stack([torch.log_softmax(one, dim=-1, dtype=torch.float32) for one in logits])
-    return log_probs.logsumexp(dim=0) - math.log(len(logits))
+    """Return the log of the mean probabilities of all models, (..., V) in float32."""
+    log_probs = torch.stack([torch.log_softmax(of_model, dim=-1, dtype=torch.float32) for of_model in logits])
+    log_sum = log_probs.logsumexp(dim=0)
+    return log_sum - math.log(len(logits))
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device, value: int = PAD) -> tuple[Tensor, Tensor]:
     """Return rows of ids padded on the right, (B, longest), and their lengths (B,), both int64."""
     lengths = [len(row) for row in rows]
     longest = max(lengths)
-    filled = [[*row, *[value] * (longest - len(row))] for row in rows]
-    return torch.tensor(filled, device=device), torch.tensor(lengths, device=device)
+    padded = []
+    for row in rows:
+        padding = [value] * (longest - len(row))
+        padded.append([*row, *padding])
+    return torch.tensor(padded, device=device), torch.tensor(lengths, device=device)
 
 
 def alignment_layer(num_layers: int) -> int:

@@ -3,51 +3,40 @@
 A rule depends only on the tokens so far, so it needs no update when beams are reordered or finished sentences removed.
 For required phrases see `mtformer.decoding.search.constraints`.
 
-B sentences, U of them not finished, R beams each, V vocabulary, t tokens so far, N = U x R rows, X selected tokens.
+B sentences, U of them not finished, R beams each, V vocabulary, T prefix length, t tokens so far, X excluded tokens.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.search.candidates import Correction
-from mtformer.decoding.search.inference import InferenceModel, mean_log_probs
-from mtformer.model.cache import DecoderCache
+from mtformer.decoding.search.candidates import Step
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
-
-@dataclass
-class Step:
-    """One step of a search."""
-
-    log_prob_URV: Tensor
-    """Log-probabilities, which the rules modify in place; -inf excludes a token."""
-    raw_URV: Tensor
-    """Unmodified log-probabilities of the model, over the whole vocabulary; without rules the same tensor."""
-    history_URt: Tensor
-    """Tokens so far."""
-    sentence_U: Tensor
-    """Index of each sentence in the original batch."""
-    correct: Correction | None = None
-    """See `top_candidates`; None if there are rules, whose changes it would overwrite."""
-
-
 Rule = Callable[[Step], None]
+"""Function that modifies the log-probabilities of a step in place."""
+EXTRA_TOKENS = 10
+"""Number of tokens by which a translation may exceed max_length_ratio x source length."""
 
 
 class LengthBounds:
     """Minimum and maximum length of each translation, and the rule that enforces them.
 
-    Lengths are in tokens without eos, except `src_lengths_B`. The minimum is max(min_length, floor(min_length_ratio x
-    source length)). The maximum is ceil(max_length_ratio x source length) + 10, limited to `max_length`; it is never
-    below `reserved`, the number of tokens that the constraints of a sentence need, or above the model's `capacity`.
+    Lengths are in tokens without eos. The minimum is max(min_length, floor(min_length_ratio x source length)). The
+    maximum is ceil(max_length_ratio x source length) + `EXTRA_TOKENS`, limited to `max_length`.
 
     The rule excludes pad and bos, the ids in `excluded`, eos below the minimum length, and all tokens except eos at the
     maximum.
+
+    Args:
+        settings: lengths and ratios.
+        src_lengths_B: source lengths, including eos.
+        reserved: number of tokens that the constraints of each sentence need; its maximum is not below that.
+        capacity: maximum length that the model supports, which no bound exceeds.
+        excluded: ids that no translation contains.
     """
 
     def __init__(
@@ -58,91 +47,110 @@ class LengthBounds:
         capacity: int,
         excluded: Sequence[int] = (),
     ) -> None:
-        src_B = (src_lengths_B - 1).double()
-        max_B = (src_B * settings.max_length_ratio).ceil().clamp(max=capacity).long() + 10
+        src_tokens_B = (src_lengths_B - 1).double()
+
+        # Limited to the capacity before the conversion, because a large ratio would overflow.
+        longest_B = (src_tokens_B * settings.max_length_ratio).ceil()
+        max_B = longest_B.clamp(max=capacity).long() + EXTRA_TOKENS
         if settings.max_length is not None:
             max_B = max_B.clamp(max=settings.max_length)
-        self.max_B = torch.maximum(max_B, torch.tensor(reserved, device=max_B.device)).clamp(max=capacity)
-        min_B = (src_B * settings.min_length_ratio).floor().clamp(settings.min_length, capacity).long()
+        reserved_B = torch.tensor(reserved, device=max_B.device)
+        max_B = torch.maximum(max_B, reserved_B)
+        self.max_B = max_B.clamp(max=capacity)
+
+        shortest_B = (src_tokens_B * settings.min_length_ratio).floor()
+        min_B = shortest_B.clamp(settings.min_length, capacity).long()
         self.min_B = torch.minimum(min_B, self.max_B)
+
         # Python numbers, so that search steps do not synchronize with the device.
-        self.longest_min, self.shortest_max = int(self.min_B.max()), int(self.max_B.min())
-        self.max_steps = int(self.max_B.max()) + 1
+        self.longest_min = int(self.min_B.max())
+        self.shortest_max = int(self.max_B.min())
+        longest_max = int(self.max_B.max())
+        self.max_steps = longest_max + 1
         """Maximum length in the batch, including eos."""
-        # None without excluded tokens, because a copy to the device takes time.
-        self.excluded_X = torch.tensor(excluded, device=max_B.device) if excluded else None
+
+        self.excluded_X: Tensor | None = None
+        if excluded:  # a copy to the device takes time
+            self.excluded_X = torch.tensor(excluded, device=max_B.device)
 
     def __call__(self, step: Step) -> None:
         """Exclude tokens that violate the bounds."""
-        position, log_prob_URV = step.history_URt.size(2), step.log_prob_URV
-        log_prob_URV[..., PAD].fill_(-math.inf)
-        log_prob_URV[..., BOS].fill_(-math.inf)
+        log_prob_URV = step.log_prob_URV
+        for token in (PAD, BOS):
+            log_prob_URV[..., token].fill_(-math.inf)
         if self.excluded_X is not None:
             log_prob_URV.index_fill_(2, self.excluded_X, -math.inf)
-        eos_UR = log_prob_URV[..., EOS]
-        if position < self.longest_min:
-            eos_UR.masked_fill_((position < self.min_B[step.sentence_U]).unsqueeze(1), -math.inf)
-        if position >= self.shortest_max:
-            eos_UR = step.raw_URV[..., EOS].clone()
-            ends_U = position >= self.max_B[step.sentence_U]
-            log_prob_URV.masked_fill_(ends_U.view(-1, 1, 1), -math.inf)
-            log_prob_URV[..., EOS] = torch.where(ends_U.unsqueeze(1), eos_UR, log_prob_URV[..., EOS])
 
+        if step.position < self.longest_min:
+            self._exclude_early_eos(step)
+        if step.position >= self.shortest_max:
+            self._exclude_all_but_eos(step)
 
-def next_step(
-    models: Sequence[InferenceModel],
-    token_UR: Tensor,
-    caches: Sequence[DecoderCache],
-    history_URt: Tensor,
-    sentence_U: Tensor,
-    rules: Sequence[Rule],
-    bounds: LengthBounds,
-) -> Step:
-    """Run the models for one step, apply the rules, then the bounds. A row without any allowed token ends with eos."""
-    found = [model.step(token_UR.flatten(), cache) for model, cache in zip(models, caches, strict=True)]
-    logits_NV, correct = found[0] if len(found) == 1 else (mean_log_probs([logits for logits, _ in found]), None)
-    raw_URV = torch.log_softmax(logits_NV, dim=-1, dtype=torch.float32).view(*token_UR.shape, -1)
-    log_prob_URV, correct = (raw_URV.clone(), None) if rules else (raw_URV, correct)
-    step = Step(log_prob_URV, raw_URV, history_URt, sentence_U, correct)
-    for rule in rules:
-        rule(step)
-    bounds(step)
-    if rules:
-        is_stuck_UR = step.log_prob_URV.amax(dim=2) == -math.inf
+    def _exclude_early_eos(self, step: Step) -> None:
+        """Exclude eos in sentences below their minimum length."""
+        min_U = self.min_B[step.sentence_U]
+        is_too_short_U = step.position < min_U
         eos_UR = step.log_prob_URV[..., EOS]
-        eos_UR.copy_(torch.where(is_stuck_UR, step.raw_URV[..., EOS], eos_UR))
-    return step
+        eos_UR.masked_fill_(is_too_short_U.unsqueeze(1), -math.inf)
+
+    def _exclude_all_but_eos(self, step: Step) -> None:
+        """Exclude all tokens except eos in sentences that have reached their maximum length."""
+        max_U = self.max_B[step.sentence_U]
+        must_end_U = step.position >= max_U
+        must_end_U1 = must_end_U.unsqueeze(1)
+        must_end_U11 = must_end_U.view(-1, 1, 1)
+
+        log_prob_URV = step.log_prob_URV
+        raw_eos_UR = step.raw_URV[..., EOS].clone()  # before it is excluded: it may be the same tensor
+        log_prob_URV.masked_fill_(must_end_U11, -math.inf)
+        eos_UR = log_prob_URV[..., EOS]
+        eos_UR.copy_(torch.where(must_end_U1, raw_eos_UR, eos_UR))
 
 
 def exclude_repeated_ngrams(n: int, step: Step) -> None:
     """Exclude each token that completes an n-gram already in the history (Paulus et al. 2018, section 2.5)."""
-    before = n - 1
-    if step.history_URt.size(2) < n:
+    num_context = n - 1
+    if step.position < n:
         return
-    last_URn = step.history_URt[..., step.history_URt.size(2) - before :]
-    follows_URt = step.history_URt[..., before:]
-    is_same_URt = torch.ones_like(follows_URt, dtype=torch.bool)
-    for i in range(before):
-        is_same_URt &= step.history_URt[..., i : i + follows_URt.size(2)] == last_URn[..., i : i + 1]
+
+    # A token that follows an earlier occurrence of the last n - 1 tokens would complete a repeated n-gram.
+    history_URt = step.history_URt
+    context_URn = history_URt[..., step.position - num_context :]
+    next_URt = history_URt[..., num_context:]
+    num_ngrams = next_URt.size(2)
+    is_repeated_URt = torch.ones_like(next_URt, dtype=torch.bool)
+    for i in range(num_context):
+        earlier_URt = history_URt[..., i : i + num_ngrams]
+        is_repeated_URt &= earlier_URt == context_URn[..., i : i + 1]
+
     # Other positions write to pad, which is excluded anyway.
-    step.log_prob_URV.scatter_(2, follows_URt.masked_fill(~is_same_URt, PAD), -math.inf)
+    excluded_URt = next_URt.masked_fill(~is_repeated_URt, PAD)
+    step.log_prob_URV.scatter_(2, excluded_URt, -math.inf)
 
 
 def penalize_repetition(theta: float, step: Step) -> None:
     """Multiply the log-probabilities of earlier tokens by theta >= 1 (Keskar et al. 2019, section 4.1)."""
-    seen_URt = step.log_prob_URV.gather(2, step.history_URt)
-    step.log_prob_URV.scatter_(2, step.history_URt, seen_URt * theta)
+    history_URt = step.history_URt
+    log_prob_URV = step.log_prob_URV
+    seen_URt = log_prob_URV.gather(2, history_URt)
+    log_prob_URV.scatter_(2, history_URt, seen_URt * theta)
 
 
 def force_prefixes(prefix_BT: Tensor, step: Step) -> None:
     """Exclude all tokens except the next prefix token of each sentence (-1: none); this overrides earlier rules."""
-    position = step.history_URt.size(2)
-    if position >= prefix_BT.size(1):
+    if step.position >= prefix_BT.size(1):
         return
-    token_U = prefix_BT[step.sentence_U, position]
-    index_UR1 = token_U.clamp(min=0).view(-1, 1, 1).expand(-1, step.log_prob_URV.size(1), 1)
-    is_forced_U11 = (token_U >= 0).view(-1, 1, 1)
+
+    log_prob_URV = step.log_prob_URV
+    R = log_prob_URV.size(1)
+    token_U = prefix_BT[step.sentence_U, step.position]
+    token_U11 = token_U.view(-1, 1, 1)
+    is_forced_U11 = token_U11 >= 0
+    index_UR1 = token_U11.clamp(min=0).expand(-1, R, 1)
+
+    # Sentences without a prefix token keep the value of token 0.
     forced_UR1 = step.raw_URV.gather(2, index_UR1)
-    free_UR1 = step.log_prob_URV.gather(2, index_UR1)
-    step.log_prob_URV.masked_fill_(is_forced_U11, -math.inf)
-    step.log_prob_URV.scatter_(2, index_UR1, torch.where(is_forced_U11, forced_UR1, free_UR1))
+    unforced_UR1 = log_prob_URV.gather(2, index_UR1)
+    value_UR1 = torch.where(is_forced_U11, forced_UR1, unforced_UR1)
+    log_prob_URV.masked_fill_(is_forced_U11, -math.inf)
+    log_prob_URV.scatter_(2, index_UR1, value_UR1)

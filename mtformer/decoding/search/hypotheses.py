@@ -1,0 +1,48 @@
+"""Hypotheses: the result of a search.
+
+N hypotheses, T target length.
+"""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from mtformer.text.tokenizer import PAD
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A translation as token ids, without bos and eos."""
+
+    tokens: list[int]
+    score: float
+    """log_probability / length^length_penalty, where the length includes eos, as in CTranslate2 (Wu et al. 2016,
+    equation 14, without its constant 5)."""
+    log_probability: float
+    """Log-probability of all tokens and eos."""
+    token_log_probabilities: list[float]
+    """The model's values for each token and eos, before any rules; empty if the backend returns only their sum."""
+    at_limit: bool = False
+    """True if it has the maximum length."""
+    agreement: float | None = None
+    """See `Translation.agreement`."""
+
+
+def to_hypothesis(tokens: list[int], log_probs: list[float], length_penalty: float) -> Hypothesis:
+    """Return the hypothesis with these tokens (without eos) and their log-probabilities (including that of eos)."""
+    log_probability = sum(log_probs)
+    length = len(log_probs)
+    # A search whose scores are NaN finds no eos, so its hypotheses have length 0.
+    score = log_probability / length**length_penalty if length else math.nan
+    return Hypothesis(tokens, score, log_probability, log_probs)
+
+
+def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, length_penalty: float) -> list[Hypothesis]:
+    """Return the hypothesis of each row of tokens, which end with eos and are padded on the right."""
+    lengths = (tokens_NT != PAD).sum(dim=1).tolist()
+    hypotheses = []
+    for tokens, log_probs, length in zip(tokens_NT.tolist(), log_prob_NT.tolist(), lengths, strict=True):
+        without_eos = tokens[: length - 1]
+        hypotheses.append(to_hypothesis(without_eos, log_probs[:length], length_penalty))
+    return hypotheses
