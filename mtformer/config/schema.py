@@ -263,45 +263,49 @@ class DecodingConfig(Section):
         "replace_unknowns": False,
     }  # fmt: skip
 
-    beam_size: NumHypotheses = 5
+    beam_size: Annotated[NumHypotheses, Key(panel="Search", metavar="N")] = 5
     """Beam size; 1: greedy search."""
-    n_best: Annotated[NumHypotheses, Key(in_validation=False)] = 1
+    n_best: Annotated[NumHypotheses, Key(panel="Search", metavar="N", in_validation=False)] = 1
     """Number of translations per source sentence."""
-    length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
+    length_penalty: Annotated[float, Field(ge=0.0, le=10.0), Key(panel="Search", metavar="X")] = 1.0
     """Exponent alpha in score = log-probability / length^alpha."""
-    early_stopping: Annotated[Stopping, Key(in_validation=False, keeps_saved=True)] = "auto"
+    early_stopping: Annotated[Stopping, Key(panel="Search", metavar="RULE", in_validation=False, keeps_saved=True)] = (
+        "auto"
+    )
     """Stop when `beam_size` hypotheses are finished (`ended`), no unfinished hypothesis scores higher (`estimate`),
     or none can still win (`certain`). auto: `estimate`, or with CTranslate2, which does not support it, when twice
     `beam_size` hypotheses are finished."""
-    max_length_ratio: Annotated[float, Field(gt=0.0)] = 2.0
+    max_length_ratio: Annotated[float, Field(gt=0.0), Key(panel="Search", metavar="RATIO")] = 2.0
     """Maximum length in tokens: this ratio x number of source tokens + 10."""
-    min_length_ratio: Annotated[float, Field(ge=0.0)] = 0.0
+    min_length_ratio: Annotated[float, Field(ge=0.0), Key(panel="Search", metavar="RATIO")] = 0.0
     """Minimum length in tokens: this ratio x number of source tokens."""
-    max_length: Positive | None = None
+    max_length: Annotated[Positive | None, Key(panel="Search", metavar="N")] = None
     """Maximum number of tokens in any translation."""
-    min_length: Count = 0
+    min_length: Annotated[Count, Key(panel="Search", metavar="N")] = 0
     """Minimum number of tokens in any translation."""
-    no_repeat_ngram_size: Count = 0
+    no_repeat_ngram_size: Annotated[Count, Key(panel="Constraints", metavar="N")] = 0
     """Forbid repeated n-grams of this length; 0: off."""
-    repetition_penalty: Annotated[float, Field(ge=1.0)] = 1.0
+    repetition_penalty: Annotated[float, Field(ge=1.0), Key(panel="Constraints", metavar="X")] = 1.0
     """Factor applied to the log-probabilities of tokens already generated; 1: no penalty."""
-    sampling: Annotated[bool, Key(in_validation=False)] = False
+    sampling: Annotated[bool, Key(panel="Sampling", in_validation=False)] = False
     """Draw translations at random instead of searching."""
-    temperature: Annotated[float, Field(gt=0.0), Key(in_validation=False)] = 1.0
+    temperature: Annotated[float, Field(gt=0.0), Key(panel="Sampling", metavar="X", in_validation=False)] = 1.0
     """Softmax temperature for sampling."""
-    top_k: Annotated[Count, Key(in_validation=False)] = 0
+    top_k: Annotated[Count, Key(panel="Sampling", metavar="K", in_validation=False)] = 0
     """Sample from the K most probable tokens; 0: all."""
-    top_p: Annotated[float, Field(gt=0.0, le=1.0), Key(in_validation=False)] = 1.0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0), Key(panel="Sampling", metavar="P", in_validation=False)] = 1.0
     """Sample from the most probable tokens with total probability P (nucleus sampling)."""
-    seed: Annotated[Count, Key(in_validation=False)] = 1
+    seed: Annotated[Count, Key(panel="Sampling", metavar="N", in_validation=False)] = 1
     """Sampling seed; results rarely depend on batching, through rounding."""
-    mbr_samples: Annotated[int, Field(ge=0, le=MAX_HYPOTHESES), Key(in_validation=False)] = 0
+    mbr_samples: Annotated[
+        int, Field(ge=0, le=MAX_HYPOTHESES), Key(panel="Sampling", metavar="N", in_validation=False)
+    ] = 0
     """Minimum Bayes risk (MBR): draw this many samples and return the one with the highest mean chrF; 0: off."""
-    split: Literal["auto", "always", "never"] = "auto"
+    split: Annotated[Literal["auto", "always", "never"], Key(panel="Input and output", metavar="WHEN")] = "auto"
     """Translate each sentence of a line separately: auto, always or never. See docs/decoding.md."""
-    keep: Annotated[Literal["numbers"] | None, Key(in_validation=False)] = None
+    keep: Annotated[Literal["numbers"] | None, Key(panel="Search", metavar="NAME", in_validation=False)] = None
     """numbers: return the first hypothesis that keeps the numbers, URLs and e-mail addresses of the source."""
-    batch_tokens: Annotated[Positive | None, Key(has_effect=False)] = None
+    batch_tokens: Annotated[Positive | None, Key(panel="Device and weights", metavar="N", has_effect=False)] = None
     """Batch size in tokens: sentences x beam size x length of the longest source; null: 8,192, or 65,536 on CUDA."""
     validation_beam_size: Annotated[NumHypotheses, Key(is_option=False)] = 1
     """Beam size for decoding the dev set during training."""

@@ -54,6 +54,10 @@ class Key:
     """True if the value affects the result of a run."""
     is_option: bool = True
     """True if a `decoding` key is also an option of `translate`, `eval` and `serve`."""
+    panel: str | None = None
+    """Panel of the help screen that shows the option of a `decoding` key."""
+    metavar: str | None = None
+    """Name of the option's value on the help screen; None for flags."""
     side_output: bool = False
     """True if the key enables additional output, which `verify` does not need."""
     in_validation: bool = True
