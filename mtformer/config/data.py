@@ -6,7 +6,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from mtformer.config.languages import Language, LanguagePair
-from mtformer.config.section import Count, Fraction, Key, Positive, Section, Share, TagPiece, TestName
+from mtformer.config.section import (
+    ARGOS,
+    CTRANSLATE2,
+    HUGGINGFACE,
+    Count,
+    Fraction,
+    Key,
+    Positive,
+    Section,
+    Share,
+    TagPiece,
+    TestName,
+)
 
 
 class _Source(Section):
@@ -189,6 +201,10 @@ class NoiseConfig(Section):
     sides. Text with characters that the vocabulary lacks is not added; see `tokenizer.byte_fallback`."""
 
 
+TAGS_IN_EXPORTS = (CTRANSLATE2.only("none", "source"), HUGGINGFACE.only("none", "source"), ARGOS.only("none"))
+"""Language tags that exports support: their decoders start with bos, and Argos Translate adds no tags to the source."""
+
+
 class DataConfig(Section):
     """Corpora, languages, filters and noise."""
 
@@ -208,7 +224,9 @@ class DataConfig(Section):
     """Also use all data, with dev and test sets, from target to source; needs `tokenizer.joint` and `language_tags`."""
     language_pairs: list[LanguagePair] = []
     """Directions of the model in addition to those of the data, as `en de` (needed in bundles, which list no data)."""
-    language_tags: Annotated[Literal["none", "source", "target"], Key(on_resume="refuse")] = "none"
+    language_tags: Annotated[Literal["none", "source", "target"], Key(on_resume="refuse", exports=TAGS_IN_EXPORTS)] = (
+        "none"
+    )
     """Target language tag (`<2de>`) in multilingual models. source: before each source; target: instead of bos."""
     dev: Annotated[DevSources, Key(on_resume="same")] = []
     """Validation sources: a list for one dev set, or a mapping from names to sources for several."""

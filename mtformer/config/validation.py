@@ -1,6 +1,5 @@
 """Validation of config values, with a line for each error: origin, dotted key, problem, allowed values."""
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -20,7 +19,7 @@ from mtformer.config.annotations import (
     plain,
     unwrapped,
 )
-from mtformer.config.section import Section, nearest
+from mtformer.config.section import Section, format_value, nearest
 from mtformer.config.yaml_text import KeyPath, Origins, dotted, nearest_origin
 from mtformer.errors import ConfigError
 from mtformer.files import require_text
@@ -40,8 +39,6 @@ TYPES = {
     "model": "a section (a mapping of keys to values)",
 }
 """Descriptions of types, by the first word of pydantic's error types."""
-LONGEST_VALUE = 60
-"""Maximum number of characters of a wrong value in an error message; longer ones are cut."""
 
 
 def validated(values: Any, origins: Origins, section: type[SectionT]) -> SectionT:
@@ -110,17 +107,17 @@ class _Error:
             case "missing":
                 return "is missing"
             case "union_tag_not_found":
-                return f"a source is a mapping with {SOURCE_FORMS}; not {_format(self.value)}"
+                return f"a source is a mapping with {SOURCE_FORMS}; not {format_value(self.value)}"
             case "literal_error":
                 suggestion = nearest(str(self.value), allowed_values(self.annotation))
-                return f"must be {limits(self.annotation)}, not {_format(self.value)}{suggestion}"
+                return f"must be {limits(self.annotation)}, not {format_value(self.value)}{suggestion}"
             case "string_pattern_mismatch":
                 return "a set name may only contain letters, digits, '_' and '-'"
             case "too_short":
                 return "must have at least one item"
             case "too_long":
                 max_length = self.details["ctx"]["max_length"]
-                return f"must be a list of {max_length} items, not {_format(self.value)}"
+                return f"must be a list of {max_length} items, not {format_value(self.value)}"
             case _:
                 return self._wrong_type()
 
@@ -143,7 +140,7 @@ class _Error:
         between = " of " if limit.startswith("at") else " "  # a number of at least 0, a number above 0
         expected = between.join(filter(None, [type_name, limit])) or str(plain(self.annotation))
         or_null = " or null" if is_optional(self.annotation) else ""
-        return f"must be {expected}{or_null}, not {_format(self.value)}{_remedy(self.kind, self.value)}"
+        return f"must be {expected}{or_null}, not {format_value(self.value)}{_remedy(self.kind, self.value)}"
 
 
 def _parse_location(location: KeyPath, root: type[Section]) -> tuple[KeyPath, Any]:
@@ -172,11 +169,6 @@ def _remedy(kind: str, value: Any) -> str:
     if kind.startswith("list") and isinstance(value, dict):
         return "; begin each item with '- '"
     return ""
-
-
-def _format(value: Any) -> str:
-    text = f"'{value}'" if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
 
 def _describe_combination(message: str, path: KeyPath, origins: Origins, root: type[Section]) -> str:

@@ -15,6 +15,8 @@ from safetensors.torch import save
 from mtformer.config import loading
 from mtformer.config.languages import language_name
 from mtformer.config.schema import Config
+from mtformer.config.section import ARGOS, CTRANSLATE2, HUGGINGFACE
+from mtformer.config.support import require_export
 from mtformer.data.corpus.sources import files_of
 from mtformer.decoding.ctranslate2.conversion import write_model
 from mtformer.decoding.ctranslate2.engine import import_ctranslate2
@@ -31,6 +33,9 @@ from mtformer.templating import render
 from mtformer.text.tags import language_tag, with_tags
 from mtformer.text.tokenizer import BYTE_PIECE, TokenizerPair
 from mtformer.weights import average_weights, read_weights
+
+LIBRARIES = {"ctranslate2": CTRANSLATE2, "huggingface": HUGGINGFACE, "argos": ARGOS}
+"""Library that loads each form of export except bundles, which support all settings."""
 
 
 def export(
@@ -60,10 +65,8 @@ def export(
         if quantization not in (None, *kinds):
             raise ConfigError(f"quantization '{quantization}': not supported by CTranslate2; use {', '.join(kinds)}")
     config = loading.load_config(run.config).config
-    tags = config.data.language_tags
-    if tags in {"bundle": (), "argos": ("source", "target")}.get(form, ("target",)):
-        usable = "none" if form == "argos" else "source"
-        raise ConfigError(f"data.language_tags '{tags}': not supported by --format {form}; train with '{usable}'")
+    if form in LIBRARIES:
+        require_export(config, LIBRARIES[form], "use another --format")
     weights = find_weights(run, checkpoint, config.training.best_metric)
     tokenizers = with_tags(TokenizerPair.load(run.tokenizer), config.data)
     sizes = sorted({one.vocab_size for one in tokenizers})
@@ -95,8 +98,6 @@ def export(
 def _write_argos(
     folder: Path, config: Config, tokenizers: TokenizerPair, weights: Sequence[Path], quantization: str | None
 ) -> None:
-    if not tokenizers.joint:
-        raise ConfigError("tokenizer.joint false: not supported by Argos Translate; train with a joint vocabulary")
     if any(map(BYTE_PIECE.fullmatch, tokenizers.tgt.vocabulary())):
         log.warning("tokenizer.byte_fallback: Argos Translate shows a character spelled in bytes as <0x..>")
     metadata = {"package_version": "1.0", "argos_version": "1.10"}

@@ -283,7 +283,10 @@ def test_attention_is_equal(make_trained: Make, tmp_path: Path) -> None:
     [
         ({"sampling": True}, "sampling.*not supported by CTranslate2"),
         ({"mbr_samples": 4}, "mbr_samples.*not supported by CTranslate2"),
-        ({"early_stopping": "certain"}, "early_stopping: CTranslate2 supports only auto and ended"),
+        (
+            {"early_stopping": "certain"},
+            "early_stopping 'certain': not supported by CTranslate2; set 'auto' or 'ended'",
+        ),
         ({"required": [["hund"]]}, "required phrases.*not supported by CTranslate2"),
     ],
 )
@@ -452,9 +455,12 @@ def test_export_and_translate_from_the_command_line(bundle: RunDir, tmp_path: Pa
         ),
         (
             ("eval", "RUN", "--precision", "int8", "--sample", "--src", __file__, "--ref", __file__),
-            "sampling or mbr_samples: not supported by CTranslate2",
+            "decoding.sampling true: not supported by CTranslate2; set false, or use --backend mtformer",
         ),
-        (("serve", "RUN", "--backend", "ctranslate2", "--port", "0", "--mbr-samples", "4"), "mbr_samples: not"),
+        (
+            ("serve", "RUN", "--backend", "ctranslate2", "--port", "0", "--mbr-samples", "4"),
+            "decoding.mbr_samples 4: not supported by CTranslate2; set 0",
+        ),
         (
             ("translate", "RUN", "--backend", "mtformer", "--precision", "int8", "--device", "cpu"),
             "needs CTranslate2: use --backend ctranslate2",
