@@ -1,7 +1,7 @@
-"""Read, merge, validate, write and compare configs; the origin of each value is recorded."""
+"""Read, write, change and compare configs; the origin of each value is recorded."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -54,10 +54,12 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
 
 def load_defaults() -> LoadedConfig:
     """Return the defaults of all keys; required keys are None, with origin `REQUIRED`."""
-    required = [key for key, field in DataConfig.model_fields.items() if field.is_required()]
-    config = Config(data=DataConfig.model_construct(**dict.fromkeys(required)))
+    required_keys = [key for key, field in DataConfig.model_fields.items() if field.is_required()]
+    config = Config(data=DataConfig.model_construct(**dict.fromkeys(required_keys)))
     origins = {dotted(leaf): DEFAULT for leaf in leaves(config)}
-    return LoadedConfig(config, {**origins, **{f"data.{key}": REQUIRED for key in required}})
+    for key in required_keys:
+        origins[f"data.{key}"] = REQUIRED
+    return LoadedConfig(config, origins)
 
 
 def read_tree(path: str, what: str) -> tuple[Any, Origins]:
@@ -74,8 +76,10 @@ def read_tree(path: str, what: str) -> tuple[Any, Origins]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: not UTF-8") from error
+
     value, origins = read_yaml(text, lambda line: Origin("file", path, line))
-    return value, {**origins, (): Origin("file", path)}  # (): for keys without a line, such as a missing section
+    origins[()] = Origin("file", path)  # for keys without a line, such as a missing section
+    return value, origins
 
 
 def _read_file(path: str, extended_by: tuple[str, ...] = ()) -> Tree:
@@ -143,12 +147,13 @@ def _take_pretrained(tree: Tree) -> None:
     pretrained = _read_file(str(config_file))
     for section in ("model", "tokenizer"):
         own_values = tree.values.setdefault(section, {})
+        if not isinstance(own_values, dict):
+            continue  # an error, which the validation reports
         for key, value in pretrained.values.get(section, {}).items():
             is_setting = key_metadata(f"{section}.{key}").path in (None, "name or file")
-            if isinstance(own_values, dict) and key not in own_values and is_setting:
+            if is_setting and key not in own_values:
                 own_values[key] = value
-                origins = {path: origin for path, origin in pretrained.origins.items() if path[:2] == (section, key)}
-                tree.origins.update(origins)
+                tree.copy_origins(pretrained, (section, key))
 
 
 def dump_config(config: Config) -> str:
@@ -158,24 +163,26 @@ def dump_config(config: Config) -> str:
 
 def resolve_paths(section: SectionT) -> SectionT:
     """Return the section with local paths made absolute, so that it is valid in any working directory."""
+    return _map_values(section, _resolve_path)
 
-    def resolve(key: Key, value: Any) -> Any:
-        return os.path.abspath(expand_user(value)) if value is not None and _is_path(key, value) else value
 
-    return _map_values(section, resolve)
+def _resolve_path(key: Key, value: Any) -> Any:
+    if value is None or not _is_path(key, value):
+        return value
+    return os.path.abspath(expand_user(value))
 
 
 def without_files(section: SectionT) -> SectionT:
     """Return the section without paths, sources and corpora, so that it is valid on other machines."""
+    return _map_values(section, _remove_files)
 
-    def remove(key: Key, value: Any) -> Any:
-        if isinstance(value, dict | list) and _holds_sections(value):
-            return type(value)()
-        if key.path == "name or file":
-            return os.path.basename(value)
-        return None if key.path is not None else value
 
-    return _map_values(section, remove)
+def _remove_files(key: Key, value: Any) -> Any:
+    if _holds_sections(value):
+        return type(value)()
+    if key.path == "name or file":
+        return os.path.basename(value)
+    return None if key.path is not None else value
 
 
 def _is_path(key: Key, value: str) -> bool:
@@ -191,50 +198,73 @@ def _is_path(key: Key, value: str) -> bool:
 
 def _map_values(section: SectionT, change: Callable[[Key, Any], Any]) -> SectionT:
     """Replace each value with `change(metadata of the key, value)`, recursively."""
+    changed = {name: _map_value(key_of(type(section), name), value, change) for name, value in section}
+    return section.model_copy(update=changed)
 
-    def changed(key: Key, value: Any) -> Any:
-        if isinstance(value, Section):
-            return _map_values(value, change)
-        value = change(key, value)
-        if isinstance(value, dict):
-            return {name: changed(key, item) for name, item in value.items()}
-        return [changed(key, item) for item in value] if isinstance(value, list) else value
 
-    own = type(section)
-    return section.model_copy(update={name: changed(key_of(own, name), value) for name, value in section})
+def _map_value(key: Key, value: Any, change: Callable[[Key, Any], Any]) -> Any:
+    if isinstance(value, Section):
+        return _map_values(value, change)
+
+    value = change(key, value)
+    if isinstance(value, dict):
+        return {name: _map_value(key, item, change) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_map_value(key, item, change) for item in value]
+    return value
 
 
 def without_side_outputs(config: Config, **training: Any) -> Config:
     """Return the config with side outputs reset to defaults, and with the given values in the `training` section."""
-    changes: dict[str, Section] = {}
+    sections: dict[str, Section] = {}
     for name, section in config:
-        own = type(section).model_fields
-        defaults = {key: field.default for key, field in own.items() if key_of(type(section), key).side_output}
-        changes[name] = section.model_copy(update={**defaults, **(training if name == "training" else {})})
-    return config.model_copy(update=changes)
+        kind = type(section)
+        changes = {key: field.default for key, field in kind.model_fields.items() if key_of(kind, key).side_output}
+        if name == "training":
+            changes |= training
+        sections[name] = section.model_copy(update=changes)
+    return config.model_copy(update=sections)
 
 
 def leaves(value: Any, path: KeyPath = ()) -> dict[KeyPath, Any]:
     """Return all values of a section by path; a list of scalars is one value."""
-    if not isinstance(value, Section) and not (isinstance(value, dict | list) and _holds_sections(value)):
+    items: Iterable[tuple[str | int, Any]]
+    if isinstance(value, Section):
+        items = value
+    elif not _holds_sections(value):
         return {path: value}
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else value
-    return {leaf: one for name, item in items for leaf, one in leaves(item, (*path, name)).items()}
+    else:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+
+    values: dict[KeyPath, Any] = {}
+    for name, item in items:
+        values |= leaves(item, (*path, name))
+    return values
 
 
-def _holds_sections(value: dict[str, Any] | list[Any]) -> bool:
-    return any(isinstance(item, Section) for item in (value.values() if isinstance(value, dict) else value))
+def _holds_sections(value: Any) -> bool:
+    """Return True for a list or mapping of sections, such as that of the test sets."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return isinstance(value, list) and any(isinstance(item, Section) for item in value)
 
 
 def config_diff(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
     """Return all differences as (dotted path, old value, new value); missing and empty values are None."""
+    old_values = _values_or_none(old)
+    new_values = _values_or_none(new)
+    differences = []
+    for path in old_values | new_values:  # the paths of the old config, then those that only the new one has
+        old_value = old_values.get(path)
+        new_value = new_values.get(path)
+        if old_value != new_value:
+            differences.append((dotted(path), old_value, new_value))
+    return differences
 
-    def values(config: Config) -> dict[KeyPath, Any]:
-        return {path: None if value in ({}, []) else value for path, value in leaves(config).items()}
 
-    before, after = values(old), values(new)
-    paths = [*before, *(path for path in after if path not in before)]
-    return [(dotted(path), before.get(path), after.get(path)) for path in paths if before.get(path) != after.get(path)]
+def _values_or_none(config: Config) -> dict[KeyPath, Any]:
+    """Return all values by path; None for empty lists and mappings."""
+    return {path: None if value in ({}, []) else value for path, value in leaves(config).items()}
 
 
 def json_schema() -> dict[str, Any]:
@@ -243,10 +273,15 @@ def json_schema() -> dict[str, Any]:
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "mtformer experiment"
     extends = {"type": "string", "description": "Path of the config to extend, relative to this file."}
-    number = {"const": FORMAT, "description": "Format of this file."}
-    schema["properties"] = {"format": number, "extends": extends, **schema["properties"]}
-    sets = schema["$defs"]["DataConfig"]["properties"]
-    sets["test"]["additionalProperties"] = sets["dev"]["oneOf"][1]["additionalProperties"] = False
+    format_ = {"const": FORMAT, "description": "Format of this file."}
+    schema["properties"] = {"format": format_, "extends": extends, **schema["properties"]}
+
+    # Without this, editors accept names of sets with other characters.
+    data_keys = schema["$defs"]["DataConfig"]["properties"]
+    data_keys["test"]["additionalProperties"] = False
+    named_dev_sets = data_keys["dev"]["oneOf"][1]
+    named_dev_sets["additionalProperties"] = False
+
     for section in (schema, *schema["$defs"].values()):
         if section.get("properties", {}).keys().isdisjoint(SOURCES):
             section.pop("required", None)

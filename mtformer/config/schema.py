@@ -42,11 +42,16 @@ def is_rule_file(normalization: str) -> bool:
 def _check_normalization(normalization: str) -> str:
     if normalization not in NORMALIZATIONS and not is_rule_file(normalization):
         known = f"{', '.join(NORMALIZATIONS)}, or a rule file (.tsv)"
-        raise ValueError(f"must be one of {known}, not '{normalization}'{nearest(normalization, [*NORMALIZATIONS])}")
+        suggestion = nearest(normalization, list(NORMALIZATIONS))
+        raise ValueError(f"must be one of {known}, not '{normalization}'{suggestion}")
     return normalization
 
 
 NormalizationName = Annotated[str, AfterValidator(_check_normalization)]
+
+
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+"""Pieces of every vocabulary, in the order of their ids."""
 
 
 class TokenizerConfig(Section):
@@ -86,7 +91,8 @@ class TokenizerConfig(Section):
         if self.joint and self.tgt_model is not None:
             raise ValueError("tgt_model is for separate vocabularies (joint: false); set a joint model as src_model")
         for symbol in self.user_symbols:
-            if not symbol or symbol != "".join(symbol.split()) or symbol in ("<pad>", "<unk>", "<s>", "</s>"):
+            has_space = symbol != "".join(symbol.split())
+            if not symbol or has_space or symbol in SPECIAL_PIECES:
                 raise ValueError(f"user_symbols: {symbol!r} is empty, has white space or is a special piece")
         return self
 
@@ -151,12 +157,13 @@ class ModelConfig(Section):
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> "ModelConfig":
-        if self.d_model % self.num_heads:
+        head_width, remainder = divmod(self.d_model, self.num_heads)
+        if remainder:
             raise ValueError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}")
         if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}")
-        if self.positions == "rotary" and (self.d_model // self.num_heads) % 2:
-            raise ValueError(f"rotary positions need an even head width, not {self.d_model // self.num_heads}")
+        if self.positions == "rotary" and head_width % 2:
+            raise ValueError(f"rotary positions need an even head width, not {head_width}")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, not {self.d_model}")
         return self
@@ -264,7 +271,8 @@ class TrainingConfig(Section):
     @model_validator(mode="after")
     def _fits(self) -> "TrainingConfig":
         if self.average_last > self.keep_last:
-            raise ValueError(f"average_last {self.average_last} is above keep_last {self.keep_last}")
+            limits = f"average_last {self.average_last} is above keep_last {self.keep_last}"
+            raise ValueError(f"{limits}; lower the former or raise the latter")
         if self.batch_tokens == "auto" and self.step_tokens is None:
             raise ValueError("batch_tokens: auto needs step_tokens, the number of tokens per optimizer step")
         if self.step_tokens is not None and self.accumulation_steps != 1:
@@ -494,14 +502,19 @@ class DecodingConfig(Section):
 
     def for_validation(self) -> "DecodingConfig":
         """Return the settings for validation: `validation_beam_size`, a single translation, no sampling."""
-        kept = {key for key in type(self).model_fields if key_of(DecodingConfig, key).in_validation}
-        return DecodingConfig.model_validate({**self.model_dump(include=kept), "beam_size": self.validation_beam_size})
+        kept_keys = {key for key in DecodingConfig.model_fields if key_of(DecodingConfig, key).in_validation}
+        values = self.model_dump(include=kept_keys)
+        values["beam_size"] = self.validation_beam_size
+        return DecodingConfig.model_validate(values)
 
     def output_settings(self) -> dict[str, Any]:
         """Return the settings that affect a translation, as JSON values."""
-        keys = {name: key_of(DecodingConfig, name) for name in type(self).model_fields}
-        included = {name for name, key in keys.items() if key.has_effect and key.is_option}
-        return self.model_dump(mode="json", include=included)
+        included_keys = set()
+        for name in DecodingConfig.model_fields:
+            key = key_of(DecodingConfig, name)
+            if key.has_effect and key.is_option:
+                included_keys.add(name)
+        return self.model_dump(mode="json", include=included_keys)
 
     @property
     def draws(self) -> bool:
@@ -517,14 +530,15 @@ class DecodingConfig(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> "DecodingConfig":
-        low, high = self.min_length_ratio, self.max_length_ratio
-        if low > high:
-            raise ValueError(f"min_length_ratio {low} is above max_length_ratio {high}")
+        if self.min_length_ratio > self.max_length_ratio:
+            limits = f"min_length_ratio {self.min_length_ratio} is above max_length_ratio {self.max_length_ratio}"
+            raise ValueError(f"{limits}; lower the former or raise the latter")
         if self.max_length is not None and self.min_length > self.max_length:
-            raise ValueError(f"min_length {self.min_length} is above max_length {self.max_length}")
+            limits = f"min_length {self.min_length} is above max_length {self.max_length}"
+            raise ValueError(f"{limits}; lower the former or raise the latter")
         if self.n_best > self.num_rows:
-            what = "mbr_samples" if self.mbr_samples else "beam_size"
-            raise ValueError(f"n_best {self.n_best} is above {what} {self.num_rows}; set {what} to at least n_best")
+            key = "mbr_samples" if self.mbr_samples else "beam_size"
+            raise ValueError(f"n_best {self.n_best} is above {key} {self.num_rows}; set {key} to at least n_best")
         return self
 
 
@@ -539,6 +553,10 @@ class EvaluationConfig(Section):
     spaces, says little), otherwise 13a."""
     lowercase: bool = False
     """Ignore case when computing scores."""
+
+
+DEV_METRICS = ("loss", "perplexity", "bleu", "chrf")
+"""Metrics of a validation, over all dev sets or on one of them."""
 
 
 class Config(Section):
@@ -577,20 +595,33 @@ class Config(Section):
     def _sections_fit(self) -> "Config":
         if self.training.init_from is not None and (self.tokenizer.src_model or self.tokenizer.tgt_model):
             raise ValueError("training.init_from provides the tokenizer; remove tokenizer.src_model and tgt_model")
-        best, names, metrics = self.training.best_metric, self.data.dev_names, ("loss", "perplexity", "bleu", "chrf")
-        known = [f"{metric} {name}".rstrip() for name in ("", *names) for metric in metrics]
-        # Any name is valid in a bundle, which lists no data.
-        if best not in known and (self.data.sources or best.partition(" ")[0] not in metrics):
-            of = f", optionally followed by a dev set ({', '.join(names)})" if names else ""
-            meant = f"not '{best}'{nearest(best, known)}"
-            raise ValueError(f"training.best_metric must be one of {', '.join(metrics)}{of}, {meant}")
+        self._check_best_metric()
         if self.data.both_directions and not self.tokenizer.joint:
             raise ValueError("data.both_directions needs tokenizer.joint: true")
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError("model.tie_embeddings 'all' needs tokenizer.joint: true; use 'output' or 'none'")
-        num_tags = (self.data.language_tags == "source") + any(one.tag for one in self.data.corpora.values())
-        if self.data.filters.max_tokens + num_tags >= self.model.max_positions:
-            what = f"data.filters.max_tokens {self.data.filters.max_tokens} (plus eos and tags)"
+
+        has_language_tag = self.data.language_tags == "source"
+        has_corpus_tag = any(corpus.tag for corpus in self.data.corpora.values())
+        max_tokens = self.data.filters.max_tokens
+        if max_tokens + has_language_tag + has_corpus_tag >= self.model.max_positions:
+            lengths = f"data.filters.max_tokens {max_tokens} (plus eos and tags)"
             limit = f"model.max_positions {self.model.max_positions}"
-            raise ValueError(f"{what} exceeds {limit}; lower the former or raise the latter")
+            raise ValueError(f"{lengths} exceeds {limit}; lower the former or raise the latter")
         return self
+
+    def _check_best_metric(self) -> None:
+        """Raise ValueError if no validation computes `training.best_metric`."""
+        best_metric = self.training.best_metric
+        dev_names = self.data.dev_names
+        if not self.data.sources and best_metric.partition(" ")[0] in DEV_METRICS:
+            return  # a bundle, which lists no data; any name of a dev set is valid
+
+        known = [*DEV_METRICS]
+        for name in dev_names:
+            known += [f"{metric} {name}" for metric in DEV_METRICS]
+        if best_metric not in known:
+            optional = f", optionally followed by a dev set ({', '.join(dev_names)})" if dev_names else ""
+            allowed = f"one of {', '.join(DEV_METRICS)}{optional}"
+            suggestion = nearest(best_metric, known)
+            raise ValueError(f"training.best_metric must be {allowed}, not '{best_metric}'{suggestion}")

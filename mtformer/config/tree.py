@@ -89,6 +89,11 @@ class Tree:
             place.set(None)
         self._set(place, value, {place.path: origin})
 
+    def copy_origins(self, other: "Tree", path: KeyPath) -> None:
+        """Copy the origins of a value, and of everything in it, from another tree."""
+        copied = {known: origin for known, origin in other.origins.items() if known[: len(path)] == path}
+        self.origins.update(copied)
+
     def _set(self, place: _Place, value: Any, origins: Origins) -> None:
         if place.container_type == Source:
             self._remove_other_kind(place.container, {place.key: value}, place.path[:-1])
@@ -160,8 +165,9 @@ def _place_in(container: Any, container_type: Any, path: KeyPath, key: str, orig
         return _Place(container, container_type, (*path, key))
     if not isinstance(container, list):
         raise ConfigError(f"{origin}: {dotted(path)} is a single value and has no key '{key}'")
-    is_index = key.isdecimal() and len(key) <= len(str(len(container))) and int(key) <= len(container)
-    if not is_index:
+    # The number of digits is limited first, as the conversion of thousands of digits is an error.
+    is_short = key.isdecimal() and len(key) <= len(str(len(container)))
+    if not (is_short and int(key) <= len(container)):
         problem = f"'{key}' is neither the index of an item (from 0) nor the next index"
         raise ConfigError(f"{origin}: {dotted(path)} is a list of {len(container)} items; {problem}")
     return _Place(container, container_type, (*path, int(key)))
