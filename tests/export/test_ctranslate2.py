@@ -358,7 +358,7 @@ def test_exports_are_atomic(bundle: RunDir, tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "write_companions", fail)
+        patch.setattr(module, "_write_companions", fail)
         with pytest.raises(DataError, match="it: cannot be written: No space left on device; free some space"):
             export(bundle, target, None, "ctranslate2", None)
     assert list(target.parent.iterdir()) == []
