@@ -84,7 +84,8 @@ def export(
     tokenizers = with_tags(TokenizerPair.load(run.tokenizer), config.data)
     model = _Model(run, config, tokenizers, weights)
     vocab_sizes = sorted({tokenizer.vocab_size for tokenizer in tokenizers})
-    card = model_card(run, config, weights, ExportDetails(form, target.name, vocab_sizes, quantization, vocabulary_map))
+    details = ExportDetails(form, target.name, vocab_sizes, quantization, vocabulary_map)
+    card = model_card(run, config, weights, details)
 
     with (
         explain_write_errors(f"{target}:", "choose another name with --output"),
@@ -111,7 +112,9 @@ def _open_target(target: Path, form: str, config: Config) -> AbstractContextMana
 
 def _write_export(folder: Path, model: _Model, form: str, quantization: str | None, *, vocabulary_map: bool) -> None:
     """Write the files of an export except its checksums and model card."""
-    config, tokenizers, weights = model.config, model.tokenizers, model.weights
+    config = model.config
+    tokenizers = model.tokenizers
+    weights = model.weights
     match form:
         case "argos":
             write_argos(folder, config, tokenizers, weights, quantization)
@@ -123,14 +126,16 @@ def _write_export(folder: Path, model: _Model, form: str, quantization: str | No
             write_model(folder, weights, config.model, tokenizers, quantization)
             _write_companions(model, RunDir(folder))
         case _:
-            RunDir(folder).bundle_weights.write_bytes(save(average_weights(weights)))
-            _write_companions(model, RunDir(folder))
+            bundle = RunDir(folder)
+            bundle.bundle_weights.write_bytes(save(average_weights(weights)))
+            _write_companions(model, bundle)
 
 
 def _write_companions(model: _Model, target: RunDir) -> None:
     """Write everything but the weights: tokenizer, config without file names, confidence, number of sentences."""
     model.tokenizers.save(target.tokenizer)
-    target.config.write_text(loading.dump_config(_config_of_export(model.config)), encoding="utf-8")
+    config = _config_of_export(model.config)
+    target.config.write_text(loading.dump_config(config), encoding="utf-8")
 
     # The confidence is fitted to the scores of the default weights; a vocabulary map increases all probabilities.
     confidence = model.run.confidence
@@ -141,7 +146,8 @@ def _write_companions(model: _Model, target: RunDir) -> None:
 
     share = from_data_report(model.run, MULTI_SENTENCE_SHARE)
     if share is not None:
-        target.data_report.write_text(json.dumps({MULTI_SENTENCE_SHARE: share}) + "\n", encoding="utf-8")
+        data_report = json.dumps({MULTI_SENTENCE_SHARE: share})
+        target.data_report.write_text(f"{data_report}\n", encoding="utf-8")
 
 
 def _config_of_export(config: Config) -> Config:

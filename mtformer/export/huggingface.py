@@ -157,14 +157,16 @@ def _vocabulary(tokenizers: TokenizerPair, side: Literal["src", "tgt"]) -> dict[
 
 def _model_config(config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int) -> dict[str, Any]:
     model_type, class_name = CLASSES[config.norm_position]
-    values: dict[str, Any] = {"architectures": [class_name], "model_type": model_type, "is_encoder_decoder": True}
-    sides = (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers))
-    for side, num_layers in sides:
-        values[f"{side}_layers"] = num_layers
-        values[f"{side}_attention_heads"] = config.num_heads
-        values[f"{side}_ffn_dim"] = config.d_ff
-
-    values |= {
+    values: dict[str, Any] = {
+        "architectures": [class_name],
+        "model_type": model_type,
+        "is_encoder_decoder": True,
+        "encoder_layers": config.num_encoder_layers,
+        "encoder_attention_heads": config.num_heads,
+        "encoder_ffn_dim": config.d_ff,
+        "decoder_layers": config.num_decoder_layers,
+        "decoder_attention_heads": config.num_heads,
+        "decoder_ffn_dim": config.d_ff,
         "d_model": config.d_model,
         "num_hidden_layers": config.num_encoder_layers,
         "activation_function": config.activation,

@@ -199,36 +199,22 @@ def _config(
         tgt_side: converted tokenizer of the target.
     """
     src_lang, tgt_lang = _languages(source)
-    tree = {
-        "data": {
-            "src_lang": src_lang,
-            "tgt_lang": tgt_lang,
-            "filters": {"max_tokens": settings["max_position_embeddings"] - 1},
-        },
-        "tokenizer": {
-            "joint": False,
-            "vocab_size": len(tgt_side.rows),
-            "normalization": _normalization(src_side.model),
-        },
-        "model": {
-            "d_model": settings["d_model"],
-            "num_heads": settings["encoder_attention_heads"],
-            "d_ff": settings["encoder_ffn_dim"],
-            "num_encoder_layers": settings["encoder_layers"],
-            "num_decoder_layers": settings["decoder_layers"],
-            "dropout": settings["dropout"],
-            "attention_dropout": settings["attention_dropout"],
-            "activation_dropout": settings["activation_dropout"],
-            "norm_position": "post",
-            "activation": ACTIVATIONS[settings["activation_function"]],
-            "max_positions": settings["max_position_embeddings"],
-            "tie_embeddings": "output",
-            "output_bias": True,
-        },
+    max_positions = settings["max_position_embeddings"]
+    data = {"src_lang": src_lang, "tgt_lang": tgt_lang, "filters": {"max_tokens": max_positions - 1}}
+    tokenizer = {
+        "joint": False,
+        "vocab_size": len(tgt_side.rows),
+        "normalization": _normalization(src_side.model),
+    }
+    sections = {
+        "data": data,
+        "tokenizer": tokenizer,
+        "model": _model_settings(settings),
         "decoding": _search_settings(search),
     }
+
     try:
-        return Config.model_validate(tree)
+        return Config.model_validate(sections)
     except ValidationError as error:
         first_error = error.errors()[0]
         key = ".".join(map(str, first_error["loc"]))
@@ -240,9 +226,31 @@ def _languages(source: Path) -> tuple[str, str]:
     """Return the language codes of source and target; `und` (undetermined) if unknown, or a group such as ROMANCE."""
     path = source / "tokenizer_config.json"
     names = _read_json(path) if path.exists() else {}
-    src_lang = str(names.get("source_lang"))
-    tgt_lang = str(names.get("target_lang"))
-    return src_lang if is_language(src_lang) else "und", tgt_lang if is_language(tgt_lang) else "und"
+    return _language(names.get("source_lang")), _language(names.get("target_lang"))
+
+
+def _language(name: object) -> str:
+    code = str(name)
+    return code if is_language(code) else "und"
+
+
+def _model_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `model` section."""
+    return {
+        "d_model": settings["d_model"],
+        "num_heads": settings["encoder_attention_heads"],
+        "d_ff": settings["encoder_ffn_dim"],
+        "num_encoder_layers": settings["encoder_layers"],
+        "num_decoder_layers": settings["decoder_layers"],
+        "dropout": settings["dropout"],
+        "attention_dropout": settings["attention_dropout"],
+        "activation_dropout": settings["activation_dropout"],
+        "norm_position": "post",
+        "activation": ACTIVATIONS[settings["activation_function"]],
+        "max_positions": settings["max_position_embeddings"],
+        "tie_embeddings": "output",
+        "output_bias": True,
+    }
 
 
 def _search_settings(search: Mapping[str, Any]) -> dict[str, Any]:

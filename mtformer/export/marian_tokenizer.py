@@ -134,7 +134,8 @@ def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
     for entry in entries:
         text = codes.get(entry.text, entry.text)
         rows.append(vocabulary.get(text, special.unk))
-    return Side(_build_model(path, spm, entries, vocabulary, special), rows)
+    model = _build_model(path, spm, entries, vocabulary, special)
+    return Side(model, rows)
 
 
 def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
@@ -149,16 +150,18 @@ def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
         raise CheckpointError(f"{path}: {problem}; copy both files again")
 
     processor = sentencepiece.SentencePieceProcessor(model_proto=spm)
-    controls = {text for text in vocabulary if processor.IsControl(processor.PieceToId(text))}
-    texts = [text for text, row in vocabulary.items() if row not in special]
-    texts.sort(key=vocabulary.__getitem__)
+    rows: list[int] = [*special]
     entries = []
-    for text in texts:
-        missing = Piece(text, 0.0, PieceKind.CONTROL if text in controls else PieceKind.UNUSED)
+    for text in sorted(vocabulary, key=vocabulary.__getitem__):
+        if vocabulary[text] in special:
+            continue
+        is_control = processor.IsControl(processor.PieceToId(text))
+        missing = Piece(text, 0.0, PieceKind.CONTROL if is_control else PieceKind.UNUSED)
         entries.append(pieces.get(text, missing))
+        rows.append(vocabulary[text])
 
-    rows = [*special, *(vocabulary[text] for text in texts)]
-    return Side(_build_model(path, spm, entries, vocabulary, special, unk_surface=""), rows)
+    model = _build_model(path, spm, entries, vocabulary, special, unk_surface="")
+    return Side(model, rows)
 
 
 def _read_pieces(path: Path, spm: bytes) -> list[Piece]:
@@ -180,8 +183,11 @@ def _read_pieces(path: Path, spm: bytes) -> list[Piece]:
 
 
 def _is_loadable(spm: bytes) -> bool:
+    if not spm:
+        return False
+    processor = sentencepiece.SentencePieceProcessor()
     try:
-        return bool(spm) and bool(sentencepiece.SentencePieceProcessor().LoadFromSerializedProto(spm))
+        return bool(processor.LoadFromSerializedProto(spm))
     except RuntimeError:
         return False
 
@@ -197,7 +203,8 @@ def _foreign_pieces(vocabulary: Mapping[str, int], pieces: Sequence[Piece]) -> l
     if any(piece.kind == PieceKind.BYTE for piece in pieces):
         return []
     alphabet = set(chain.from_iterable(piece.text for piece in pieces))
-    return [text for text in vocabulary if text and alphabet.isdisjoint(text) and not LANGUAGE_CODE.fullmatch(text)]
+    foreign = [text for text in vocabulary if text and alphabet.isdisjoint(text)]
+    return [text for text in foreign if not LANGUAGE_CODE.fullmatch(text)]
 
 
 def _build_model(
@@ -247,7 +254,7 @@ def _special_pieces(entries: Sequence[Piece], vocabulary: Mapping[str, int], spe
     text_of = {row: text for text, row in vocabulary.items()}
     start = text_of[special.start]
     bos = "<s>" if special.start in (special.pad, special.unk, special.eos) else start
-    taken = {*vocabulary, *(entry.text for entry in entries)} - {start}
+    taken = {entry.text for entry in entries}.union(vocabulary) - {start}
     while bos in taken:
         bos = f"<{bos}>"
     return [
