@@ -62,15 +62,20 @@ def load_defaults() -> LoadedConfig:
     return LoadedConfig(config, origins)
 
 
-def read_tree(path: str, what: str) -> tuple[Any, Origins]:
-    """Return the contents of a YAML file and the origins of its keys; raise ConfigError if it cannot be read."""
+def read_tree(path: str, kind: str) -> tuple[Any, Origins]:
+    """Return the contents of a YAML file and the origins of its keys; raise ConfigError if it cannot be read.
+
+    Args:
+        path: the file.
+        kind: what the file should be, for errors, such as `config`.
+    """
     try:
         data = read_bytes(path, MOST_BYTES)
         text = data.decode("utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such {what} file") from None
+        raise ConfigError(f"{path}: no such {kind} file") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path}: is a folder; a {what} must be a YAML file") from None
+        raise ConfigError(f"{path}: is a folder; a {kind} must be a YAML file") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -100,8 +105,9 @@ def _read_file(path: str, extended_by: tuple[str, ...] = ()) -> Tree:
 
     tree = Tree(Config)
     if "extends" in values:
-        base = _base_file(values.pop("extends"), origins.pop(("extends",)), (*extended_by, path))
-        tree = _read_file(base, (*extended_by, path))
+        chain = (*extended_by, path)
+        base = _base_file(values.pop("extends"), origins.pop(("extends",)), chain)
+        tree = _read_file(base, chain)
     tree.merge(values, origins)
     return tree
 
@@ -198,7 +204,10 @@ def _is_path(key: Key, value: str) -> bool:
 
 def _map_values(section: SectionT, change: Callable[[Key, Any], Any]) -> SectionT:
     """Replace each value with `change(metadata of the key, value)`, recursively."""
-    changed = {name: _map_value(key_of(type(section), name), value, change) for name, value in section}
+    changed = {}
+    for name, value in section:
+        key = key_of(type(section), name)
+        changed[name] = _map_value(key, value, change)
     return section.model_copy(update=changed)
 
 
@@ -218,8 +227,10 @@ def without_side_outputs(config: Config, **training: Any) -> Config:
     """Return the config with side outputs reset to defaults, and with the given values in the `training` section."""
     sections: dict[str, Section] = {}
     for name, section in config:
-        kind = type(section)
-        changes = {key: field.default for key, field in kind.model_fields.items() if key_of(kind, key).side_output}
+        changes: dict[str, Any] = {}
+        for key, field in type(section).model_fields.items():
+            if key_of(type(section), key).side_output:
+                changes[key] = field.default
         if name == "training":
             changes |= training
         sections[name] = section.model_copy(update=changes)

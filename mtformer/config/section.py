@@ -146,8 +146,11 @@ class Section(BaseModel):
     def _refuse_values_without_effect(self) -> "Section":
         for name, field in type(self).model_fields.items():
             condition = key_of(type(self), name).only_with
-            if condition is not None and getattr(self, name) != field.default and not condition.is_met(self):
-                remedy = f"also set {condition.text}, or set {name} to its default, {format_value(field.default)}"
+            if condition is None or condition.is_met(self):
+                continue
+            if getattr(self, name) != field.default:
+                default = format_value(field.default)
+                remedy = f"also set {condition.text}, or set {name} to its default, {default}"
                 raise ValueError(f"{name} has an effect only with {condition.text}; {remedy}")
         return self
 
@@ -161,7 +164,9 @@ def nearest(word: str, allowed: list[str]) -> str:
 def format_value(value: Any) -> str:
     """Return a value as it is shown in error messages."""
     text = f"'{value}'" if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+    if len(text) <= LONGEST_VALUE:
+        return text
+    return text[: LONGEST_VALUE - 3] + "..."
 
 
 def key_of(section: type[Section], name: str) -> Key:

@@ -5,21 +5,19 @@ that no setting is ignored in silence: a new key of the model, its tokenizer or 
 in bundles only, until its declaration names other libraries.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from mtformer.config.data import DataConfig
 from mtformer.config.schema import Config, DecodingConfig
 from mtformer.config.section import CTRANSLATE2, Section, Support, format_value, key_of
 from mtformer.errors import ConfigError
-
-DATA_KEYS = ("language_tags",)
-"""Keys of `data` that determine the input or output of a model; the others describe corpora."""
 
 
 def require_backend(decoding: DecodingConfig, library: Support) -> None:
     """Raise ConfigError for the first search setting that the backend of a library does not support."""
     for name in type(decoding).model_fields:
-        declared = key_of(type(decoding), name).backends
-        _require(decoding, f"decoding.{name}", declared, library, "use --backend mtformer")
+        key = key_of(type(decoding), name)
+        _require_value(decoding, f"decoding.{name}", key.backends, library, "use --backend mtformer")
 
 
 def require_export(config: Config, library: Support, alternative: str) -> None:
@@ -33,31 +31,35 @@ def require_export(config: Config, library: Support, alternative: str) -> None:
     For CTranslate2, the search settings are not checked here: options may replace them, so `require_backend` checks
     them before each search.
     """
-    _require_keys(config.data, "data", DATA_KEYS, library, alternative)
-    _require_keys(config.tokenizer, "tokenizer", type(config.tokenizer).model_fields, library, alternative)
-    _require_keys(config.model, "model", type(config.model).model_fields, library, alternative)
+    tags = key_of(DataConfig, "language_tags")  # the other keys of the section describe corpora
+    _require_value(config.data, "data.language_tags", tags.exports, library, alternative)
+
+    sections: dict[str, Section] = {"tokenizer": config.tokenizer, "model": config.model}
     if library != CTRANSLATE2:
-        _require_keys(config.decoding, "decoding", type(config.decoding).model_fields, library, alternative)
+        sections["decoding"] = config.decoding
+    for prefix, section in sections.items():
+        for name in type(section).model_fields:
+            key = key_of(type(section), name)
+            _require_value(section, f"{prefix}.{name}", key.exports, library, alternative)
 
 
-def _require_keys(section: Section, prefix: str, names: Iterable[str], library: Support, alternative: str) -> None:
-    for name in names:
-        declared = key_of(type(section), name).exports
-        _require(section, f"{prefix}.{name}", declared, library, alternative)
-
-
-def _require(section: Section, key: str, declared: Sequence[Support], library: Support, alternative: str) -> None:
-    """Raise ConfigError if no declaration for the library includes the value of a key."""
-    prefix, _, name = key.partition(".")
+def _require_value(
+    section: Section, path: str, declarations: Sequence[Support], library: Support, alternative: str
+) -> None:
+    """Raise ConfigError unless one of the declarations of a key says that the library supports its value."""
+    prefix, _, name = path.partition(".")
     value = getattr(section, name)
-    supports = [support for support in declared if support.library == library.library]
+    supports = [support for support in declarations if support.library == library.library]
     if any(support.includes(value, section) for support in supports):
         return
 
-    options: list[str] = []
+    options = list[str]()
     for support in supports:
         options += map(format_value, support.values or ())
-        options += [support.unless.text] if support.unless is not None else []
-    verb = "set" if prefix == "decoding" else "train with"
-    remedy = f"{verb} {' or '.join(options)}, or {alternative}" if options else alternative
-    raise ConfigError(f"{key} {format_value(value)}: not supported by {library.library}; {remedy}")
+        if support.unless is not None:
+            options.append(support.unless.text)
+    remedy = alternative
+    if options:
+        verb = "set" if prefix == "decoding" else "train with"
+        remedy = f"{verb} {' or '.join(options)}, or {alternative}"
+    raise ConfigError(f"{path} {format_value(value)}: not supported by {library.library}; {remedy}")

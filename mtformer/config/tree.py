@@ -67,7 +67,8 @@ class Tree:
     def merge(self, values: Mapping[str, Any], origins: Origins) -> None:
         """Merge the values of a file, which take precedence over the present ones."""
         for key, value in values.items():
-            self._put(_Place(self.values, self.section, (key,)), value)
+            place = _Place(self.values, self.section, (key,))
+            self._put(place, value)
         self.origins.update(origins)
 
     def apply(self, override: str) -> None:
@@ -91,16 +92,17 @@ class Tree:
 
     def copy_origins(self, other: "Tree", path: KeyPath) -> None:
         """Copy the origins of a value, and of everything in it, from another tree."""
-        copied = {known: origin for known, origin in other.origins.items() if known[: len(path)] == path}
-        self.origins.update(copied)
+        for known_path in _paths_below(path, other.origins):
+            self.origins[known_path] = other.origins[known_path]
 
     def _set(self, place: _Place, value: Any, origins: Origins) -> None:
+        outer_path = place.path[:-1]
         if place.container_type == Source:
-            self._remove_other_kind(place.container, {place.key: value}, place.path[:-1])
+            self._remove_other_kind(place.container, {place.key: value}, outer_path)
         self._put(place, value)
         self.origins.update(origins)
         if isinstance(place.container, list):
-            self.origins[place.path[:-1]] = origins[place.path]
+            self.origins[outer_path] = origins[place.path]
 
     def _find(self, keys: Sequence[str], origin: Origin) -> _Place:
         """Return the place of a key, given its dotted parts; sections and items that it needs are created."""
@@ -123,9 +125,12 @@ class Tree:
             del place.container[place.key]
             return
 
-        collection = get_origin(plain(narrow(place.value_type, value)))
-        if value is None and (is_section(plain(place.value_type)) or collection in (dict, list)):
-            value = [] if collection is list else {}
+        value_type = plain(narrow(place.value_type, value))
+        collection = get_origin(value_type)
+        if value is None and collection is list:
+            value = []
+        elif value is None and (collection is dict or is_section(value_type)):
+            value = {}
 
         replaces_mapping = value == {} and collection is dict
         if isinstance(value, dict) and not replaces_mapping:
@@ -138,10 +143,12 @@ class Tree:
         if not isinstance(place.get(), dict):
             self._forget(place.path)
             place.set({})
+        present = place.get()
         if place.value_type == Source:
-            self._remove_other_kind(place.get(), mapping, place.path)
+            self._remove_other_kind(present, mapping, place.path)
         for key, value in mapping.items():
-            self._put(_Place(place.get(), place.value_type, (*place.path, key)), value)
+            inner_place = _Place(present, place.value_type, (*place.path, key))
+            self._put(inner_place, value)
 
     def _remove_other_kind(self, source: dict[str, Any], addition: dict[Any, Any], path: KeyPath) -> None:
         """Remove the keys of the old type if a source changes its type."""
@@ -154,9 +161,13 @@ class Tree:
 
     def _forget(self, path: KeyPath) -> None:
         """Drop the origins of a value and of everything in it."""
-        replaced = [known for known in self.origins if known[: len(path)] == path]
-        for known in replaced:
-            del self.origins[known]
+        for known_path in _paths_below(path, self.origins):
+            del self.origins[known_path]
+
+
+def _paths_below(path: KeyPath, origins: Origins) -> list[KeyPath]:
+    """Return the paths of a value and of everything in it that have an origin."""
+    return [known_path for known_path in origins if known_path[: len(path)] == path]
 
 
 def _place_in(container: Any, container_type: Any, path: KeyPath, key: str, origin: Origin) -> _Place:
@@ -175,7 +186,9 @@ def _place_in(container: Any, container_type: Any, path: KeyPath, key: str, orig
 
 def _empty_container(place: _Place, key: str) -> Container:
     """Return a new list or mapping for a place below which `key` is set."""
+    if isinstance(place.container, list):
+        return {}
     # The first item of a list has index 0; dev may be a list or a mapping.
-    is_item = isinstance(place.container, list)
-    container_type = narrow(place.value_type, [] if key == "0" else {})
-    return [] if get_origin(plain(container_type)) is list and not is_item else {}
+    example: Container = [] if key == "0" else {}
+    container_type = plain(narrow(place.value_type, example))
+    return [] if get_origin(container_type) is list else {}

@@ -128,19 +128,23 @@ class _Error:
         allowed = list(fields(unwrapped(section)))
 
         known_keys = keys_below(self.root) if len(self.path) < 4 else []  # sources have other keys
-        elsewhere = [dotted(key) for key in known_keys if key[-1] == name and len(key) > 1]
+        elsewhere = [dotted(key) for key in known_keys if len(key) > 1 and key[-1] == name]
         suggestion = nearest(str(name), allowed) or ";"
         if elsewhere:
             suggestion = f"; did you mean '{elsewhere[0]}'?"
         return f"unknown key{suggestion} allowed: {', '.join(allowed)}"
 
     def _wrong_type(self) -> str:
-        type_name = TYPES.get(self.kind.partition("_")[0])
+        first_word, _, _ = self.kind.partition("_")
+        type_name = TYPES.get(first_word)
         limit = limits(self.annotation)
         between = " of " if limit.startswith("at") else " "  # a number of at least 0, a number above 0
-        expected = between.join(filter(None, [type_name, limit])) or str(plain(self.annotation))
-        or_null = " or null" if is_optional(self.annotation) else ""
-        return f"must be {expected}{or_null}, not {format_value(self.value)}{_remedy(self.kind, self.value)}"
+        expected = between.join(filter(None, [type_name, limit]))
+        if not expected:
+            expected = str(plain(self.annotation))
+        if is_optional(self.annotation):
+            expected += " or null"
+        return f"must be {expected}, not {format_value(self.value)}{_remedy(self.kind, self.value)}"
 
 
 def _parse_location(location: KeyPath, root: type[Section]) -> tuple[KeyPath, Any]:

@@ -181,6 +181,7 @@ def _model_config(config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int)
         "unk_token_id": UNK,
         **IDS,
     }
+
     if model_type == "marian":
         values["decoder_vocab_size"] = tgt_vocab_size
         values["share_encoder_decoder_embeddings"] = config.tie_embeddings == "all"
