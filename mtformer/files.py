@@ -36,6 +36,7 @@ TEACHER = "teacher.json"
 MADE_FROM = "made_from.json"
 """Record of `adapt` in NEW/corpus, with the checksums of the text."""
 LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)\w*", re.DOTALL)
+"""Name of a temporary file or folder, see above."""
 FOREIGN_SECONDS = 24 * 3600
 """Age at which temporary files from another machine, whose processes cannot be checked, are deleted."""
 MOST_BYTES = 100_000_000

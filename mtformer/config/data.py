@@ -107,6 +107,7 @@ Source = Annotated[
     | Annotated[HubDataset, Tag("dataset")],
     Discriminator(source_kind),
 ]
+"""A source of sentence pairs."""
 
 
 def _dev_kind(value: Any) -> str:
@@ -119,6 +120,7 @@ DevSources = Annotated[
     Annotated[list[Source], Tag("list")] | Annotated[dict[TestName, Source], Tag("dict")],
     Discriminator(_dev_kind),
 ]
+"""Sources of one dev set, or of several by name."""
 
 
 class FilterConfig(Section):

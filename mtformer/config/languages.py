@@ -77,6 +77,7 @@ def _check_pair(pair: str) -> str:
 
 
 LanguagePair = Annotated[str, AfterValidator(_check_pair)]
+"""Source and target language codes, separated by a space."""
 Language = Annotated[str, AfterValidator(_check_language)]
 """A language code such as de, pt-BR or zho_Hans. Two-letter codes must exist, because filters, BLEU tokenizers and
 names depend on them; any three letters are accepted."""

@@ -48,6 +48,7 @@ def _check_normalization(normalization: str) -> str:
 
 
 NormalizationName = Annotated[str, AfterValidator(_check_normalization)]
+"""Name of a normalization, or path of a rule file."""
 
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
@@ -98,7 +99,9 @@ class TokenizerConfig(Section):
 
 
 POST_NORM = Condition("norm_position: post", lambda model: model.norm_position == "post")
+"""Only the class for post-norm models has untied embeddings in Hugging Face."""
 ONE_HEAD_PER_QUERY = Condition("num_heads as num_kv_heads", lambda model: model.num_kv_heads == model.num_heads)
+"""Each query head has keys and values of its own, as without grouped-query attention."""
 
 
 class ModelConfig(Section):
@@ -174,7 +177,9 @@ CPU_BATCH_TOKENS = 4096
 
 
 IS_CONSISTENT = Condition("consistency: rdrop or simcut", lambda training: training.consistency != "none")
+"""There is consistency regularization."""
 IS_SIMCUT = Condition("consistency: simcut", lambda training: training.consistency == "simcut")
+"""The consistency regularization is SimCut."""
 
 
 class TrainingConfig(Section):
@@ -292,7 +297,9 @@ class TrainingConfig(Section):
 MAX_HYPOTHESES = 1000
 """Maximum beam size. The decoder cache grows with its square: for 1,000 beams, up to 1 GB per sentence."""
 NumHypotheses = Annotated[int, Field(ge=1, le=MAX_HYPOTHESES)]
+"""A number of hypotheses per sentence."""
 Stopping = Literal["auto", "ended", "estimate", "certain"]
+"""When a beam search ends; see `DecodingConfig.early_stopping`."""
 
 
 IN_EXPORTS = (HUGGINGFACE, ARGOS.ignored)
@@ -303,9 +310,13 @@ NOT_IN_EXPORTS = (HUGGINGFACE.ignored, ARGOS.ignored)
 These include the settings of sampling: sampling itself is not supported.
 """
 IS_RANDOM = Condition("sampling: true or mbr_samples", lambda decoding: decoding.draws)
+"""Translations are sampled, including for MBR."""
 IS_GREEDY = Condition("beam_size: 1", lambda decoding: decoding.beam_size == 1)
+"""Greedy search, which has no stopping rule."""
 HAS_BEAMS = Condition("beam_size above 1", lambda decoding: decoding.beam_size > 1)
+"""Beam search, in which Hugging Face penalizes log-probabilities, as we do; in greedy search it penalizes logits."""
 HAS_SEVERAL_HYPOTHESES = Condition("beam_size above 1 (if sampling, n_best)", lambda decoding: decoding.num_rows > 1)
+"""There are several hypotheses to choose from."""
 
 
 def _is_max_length_first(decoding: "DecodingConfig") -> bool:
@@ -314,6 +325,7 @@ def _is_max_length_first(decoding: "DecodingConfig") -> bool:
 
 
 MAX_LENGTH_FIRST = Condition("a max_length that it cannot lower", _is_max_length_first)
+"""`max_length_ratio` has no effect."""
 
 
 class DecodingConfig(Section):

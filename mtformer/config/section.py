@@ -10,7 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+"""A number of at least 0 and below 1, such as a dropout probability."""
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+"""A number from 0 to 1."""
 LARGEST = 2**53
 """Maximum integer; larger numbers are not exact in tensors and JSON."""
 LONGEST_VALUE = 60
@@ -24,7 +26,9 @@ def _check_size(number: int) -> int:
 
 
 Count = Annotated[int, Field(ge=0), AfterValidator(_check_size)]
+"""A whole number of at least 0."""
 Positive = Annotated[int, Field(ge=1), AfterValidator(_check_size)]
+"""A whole number of at least 1."""
 
 
 def _list_to_tuple(value: Any) -> Any:
@@ -94,8 +98,11 @@ class Support:
 
 
 CTRANSLATE2 = Support("CTranslate2")
+"""CTranslate2 as a search backend, which converts runs and bundles, and as an export."""
 HUGGINGFACE = Support("Hugging Face Transformers")
+"""The model classes of Transformers, their `generate`, and `MarianTokenizer`."""
 ARGOS = Support("Argos Translate")
+"""Packages for Argos Translate and LibreTranslate, which contain a CTranslate2 model."""
 
 
 @dataclass(frozen=True)

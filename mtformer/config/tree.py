@@ -16,6 +16,7 @@ from mtformer.errors import ConfigError
 MOST_KEYS = 20
 """Maximum number of keys in a dotted path."""
 Container = dict[str, Any] | list[Any]
+"""A mapping of a tree from keys to values, or a list of values."""
 
 
 class _Place:

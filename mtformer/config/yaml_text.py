@@ -40,8 +40,11 @@ class Origin:
 
 
 DEFAULT = Origin("default")
+"""Origin of a value that is not set."""
 REQUIRED = Origin("required")
+"""Origin of a required key without a value."""
 CHANGED = Origin("changed value")
+"""Origin of a value that a program sets."""
 Origins = dict[KeyPath, Origin]
 """Origins of the keys (including sections) and list items that are set in files or overrides."""
 
@@ -64,8 +67,11 @@ DEEPEST = 30
 MOST_VALUES = 100_000
 """Maximum number of values in a document; without it, nested aliases could expand to more than fits in memory."""
 TOO_LARGE = f"nested more than {DEEPEST} levels deep, or more than {MOST_VALUES:,} values, including aliases"
+"""Problem in the error for a document that exceeds these limits."""
 _TAG = "tag:yaml.org,2002:"
+"""First part of the tags of YAML's types."""
 _FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
+"""Pattern of plain scalars that are numbers, including infinity and NaN."""
 _SCALARS: dict[str, tuple[str, Callable[[str], Any]]] = {
     _TAG + "null": (r"(?:~|null|Null|NULL|)$", lambda text: None),
     _TAG + "bool": (r"(?:true|True|TRUE|false|False|FALSE)$", lambda text: text.lower() == "true"),

@@ -32,12 +32,14 @@ IDS = {
     "decoder_start_token_id": BOS,
     "forced_eos_token_id": EOS,
 }
+"""Ids of special pieces, in the config of the model and of `generate`."""
 ATTENTIONS = {
     "encoder": {"self_attention": "self_attn"},
     "decoder": {"self_attention": "self_attn", "cross_attention": "encoder_attn"},
 }
 """Hugging Face's names of our attention modules."""
 LEAVES = ("weight", "bias")
+"""Names of the parameters of linear layers and norms."""
 OUTER_PARAMETERS = {"src_embedding", "tgt_embedding", "output", "output_bias"}
 """Our names of the parameters outside the layers that `to_tensors` writes."""
 

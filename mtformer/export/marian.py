@@ -28,6 +28,7 @@ from mtformer.weights import read_weights, require_finite
 REQUIRED_FILES = (
     "the model needs config.json, vocab.json, source.spm, target.spm, and model.safetensors or pytorch_model.bin"
 )
+"""Remedy for a missing file."""
 DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("encoder_layers", "decoder_layers"), 12),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 16),
