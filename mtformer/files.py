@@ -28,37 +28,52 @@ from mtformer.errors import CheckpointError, ConfigError, MtformerError
 FORMAT: Final = 1
 """Format of configs, checkpoints, prepared corpora, score cards and exports; a file without a format has format 1."""
 META = "meta.json"
+"""Name of the file of a checkpoint with its step, metrics and checksums."""
 CHECKSUMS = "checksums.json"
+"""Name of the file of a run or export with its checksums."""
 TEACHER = "teacher.json"
 """Record of `distill` in NEW/corpus, with the checksum of the translations."""
 MADE_FROM = "made_from.json"
 """Record of `adapt` in NEW/corpus, with the checksums of the text."""
 LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)\w*", re.DOTALL)
+"""Name of a temporary file or folder, see above."""
 FOREIGN_SECONDS = 24 * 3600
 """Age at which temporary files from another machine, whose processes cannot be checked, are deleted."""
-MOST_BYTES = 100_000_000  # maximum size of a config, JSON file or tokenizer in bytes
+MOST_BYTES = 100_000_000
+"""Maximum size of a config, JSON file or tokenizer in bytes."""
+HASHED_BYTES = 1 << 20
+"""Number of bytes of a file that are read at a time to compute its checksum."""
 
 
 class DamagedError(CheckpointError):
     """Raised for a missing or changed file; `listing` is the file with its checksum, `META` in a checkpoint."""
 
-    def __init__(self, path: Path, what: str, listing: str = META) -> None:
-        remedies = {
-            CHECKSUMS: "restore it from a copy, export again, or train again with --overwrite",
-            "config.yaml": "restore it from a copy or export again; pass other settings on the command line",
-        }
-        of_listings = {
-            TEACHER: "restore it from a copy, or delete distilled.tsv and repeat `mtformer distill` to translate again",
-            MADE_FROM: "restore it from a copy, or repeat `mtformer adapt` with another --run-dir",
-        }
-        remedy = remedies.get(path.name, of_listings.get(listing, "restore it from a copy, or export again"))
-        if listing == META:
-            remedy = f"use another checkpoint, or move {path.parent} away"
-        super().__init__(f"{path}: {what}; {remedy}")
-        self.what = f"{path.name} is {what}"
+    def __init__(self, path: Path, problem: str, listing: str = META) -> None:
+        super().__init__(f"{path}: {problem}; {_remedy(path, listing)}")
+        self.what = f"{path.name} is {problem}"
 
 
+def _remedy(path: Path, listing: str) -> str:
+    """Return what to do about a damaged file, by its name or by the file with its checksum."""
+    if listing == META:
+        return f"use another checkpoint, or move {path.parent} away"
+    if path.name in REMEDIES:
+        return REMEDIES[path.name]
+    return REMEDIES_OF_LISTINGS.get(listing, "restore it from a copy, or export again")
+
+
+REMEDIES = {
+    CHECKSUMS: "restore it from a copy, export again, or train again with --overwrite",
+    "config.yaml": "restore it from a copy or export again; pass other settings on the command line",
+}
+"""What to do about a damaged file of a run or export."""
+REMEDIES_OF_LISTINGS = {
+    TEACHER: "restore it from a copy, or delete distilled.tsv and repeat `mtformer distill` to translate again",
+    MADE_FROM: "restore it from a copy, or repeat `mtformer adapt` with another --run-dir",
+}
+"""What to do about a damaged file whose checksum is in the named file."""
 _SHA256 = re.compile("[0-9a-f]{64}")
+"""A SHA-256 as hexadecimal digits."""
 _STRICT = ConfigDict(strict=True, extra="allow")
 _LOG = create_model("LogChecksum", bytes=(int, ...), sha256=(str, ...))
 _LISTING = create_model(CHECKSUMS, __config__=_STRICT, sha256=(dict[str, str], ...))
@@ -66,19 +81,21 @@ _META = create_model(
     META, __base__=_LISTING, step=(int, ...), metrics=(dict[str, float], ...), made_with=(dict[str, Any], {}),
     is_temporary=(bool, False), logs=(dict[str, _LOG], {}),  # type: ignore[valid-type]  # made here
 )  # fmt: skip
-"""Schemas of checksums.json and meta.json."""
+"""Schema of meta.json; `_LISTING` is that of checksums.json."""
 
 
 def write_meta(folder: Path, **values: Any) -> None:
     """Write meta.json with these values, the SHA-256 of each file in the folder, and a checksum of meta.json itself."""
-    text = _with_checksum({"format": FORMAT, **values, "sha256": file_hashes(folder, folder.iterdir())})
+    hashes = file_hashes(folder, folder.iterdir())
+    text = _with_checksum({"format": FORMAT, **values, "sha256": hashes})
     (folder / META).write_text(text, encoding="utf-8")
 
 
 def write_checksums(folder: Path, hashes: dict[str, str] | None = None) -> None:
     """Write checksums.json with these hashes (default: the SHA-256 of each file) and a checksum of the file itself."""
     if hashes is None:
-        hashes = file_hashes(folder, (path for path in folder.rglob("*") if path.name != CHECKSUMS))
+        paths = [path for path in folder.rglob("*") if path.name != CHECKSUMS]
+        hashes = file_hashes(folder, paths)
     write_listing(folder / CHECKSUMS, hashes)
 
 
@@ -101,9 +118,11 @@ def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
         if meta.pop("checksum", None) != json_sha256(meta):
             raise DamagedError(path, "changed since it was saved", listing)
         require_format(path, meta.get("format", FORMAT))
-        return (_META if listing == META else _LISTING).model_validate(meta).model_dump()
+        schema = _META if listing == META else _LISTING
+        return schema.model_validate(meta).model_dump()
     except (ValueError, AttributeError, TypeError) as error:  # not JSON, not an object, or wrong types
-        raise DamagedError(path, f"not readable ({' '.join(str(error).split()):.200})", listing) from error
+        reason = " ".join(str(error).split())
+        raise DamagedError(path, f"not readable ({reason:.200})", listing) from error
 
 
 def verify(folder: Path, *names: str, listing: str = META) -> dict[str, Any]:
@@ -116,15 +135,18 @@ def verify(folder: Path, *names: str, listing: str = META) -> dict[str, Any]:
         path = folder / name
         with _wrap_errors(path, listing):
             actual = file_sha256(path)
-        if actual not in meta["sha256"].get(name, "").split():
+        # While `write_config` replaces a config, both the old and the new one are valid.
+        expected = meta["sha256"].get(name, "").split()
+        if actual not in expected:
             raise DamagedError(path, "truncated or changed since it was saved", listing)
     return meta
 
 
 def verify_all(folder: Path, listing: str, *, without: Iterable[str] = ()) -> dict[str, Any]:
     """Like `verify`, for all files that `listing` names, except some."""
-    meta = read_meta(folder, listing)
-    return verify(folder, *meta["sha256"].keys() - set(without), listing=listing)
+    excluded = set(without)
+    names = [name for name in read_meta(folder, listing)["sha256"] if name not in excluded]
+    return verify(folder, *names, listing=listing)
 
 
 FileState = tuple[int, int, int]
@@ -166,7 +188,8 @@ def require_format(path: object, value: object, error: type[MtformerError] = Che
 
 def file_hashes(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
     """Return the SHA-256 of each file by its path relative to the folder."""
-    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in sorted(paths) if path.is_file()}
+    files = [path for path in sorted(paths) if path.is_file()]
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
 
 
 @contextmanager
@@ -200,7 +223,7 @@ def unsealed(value: Any) -> dict[str, Any]:
     values = dict(value)
     checksum = values.pop("checksum", None)
     # If only the name of the checksum is damaged, the file must not look like one of version 0.3.
-    has_nameless_checksum = any(isinstance(one, str) and _SHA256.fullmatch(one) for one in values.values())
+    has_nameless_checksum = any(isinstance(item, str) and _SHA256.fullmatch(item) for item in values.values())
     if checksum is None and not has_nameless_checksum:
         return values
     if checksum != json_sha256(values):
@@ -220,8 +243,10 @@ def utc_now() -> str:
 
 def cache_folder(chosen: str | None = None) -> Path:
     """Return the cache folder: `chosen`, `MTFORMER_CACHE`, or `mtformer` in `XDG_CACHE_HOME` or `~/.cache`."""
-    shared = os.environ.get("XDG_CACHE_HOME", "")  # relative paths are ignored, as the XDG specification requires
-    default = Path(shared if os.path.isabs(shared) else "~/.cache", "mtformer")
+    caches = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(caches):  # relative paths are ignored, as the XDG specification requires
+        caches = "~/.cache"
+    default = Path(caches, "mtformer")
     return expand_user(chosen or os.environ.get("MTFORMER_CACHE") or default)
 
 
@@ -243,9 +268,14 @@ def naming_file(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        is_temporary = error.filename is not None and LEFTOVER.fullmatch(os.path.basename(str(error.filename)))
-        if is_temporary or (error.filename is None and error.errno is not None):  # no errno: raised by NumPy or Arrow
-            error.filename, error.filename2 = str(path), None
+        if error.filename is None:
+            must_name = error.errno is not None  # no errno: raised by NumPy or Arrow, with its own message
+        else:
+            file_name = os.path.basename(str(error.filename))
+            must_name = LEFTOVER.fullmatch(file_name) is not None
+        if must_name:
+            error.filename = str(path)
+            error.filename2 = None
         raise
 
 
@@ -258,6 +288,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path.parent, path.name)
     temporary = _beside(path, "tmp")
+
     try:
         with naming_file(path):
             yield temporary
@@ -280,13 +311,16 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path.parent, path.name)
-    temporary, old = _beside(path, "tmp"), _beside(path, "old")
+    temporary = _beside(path, "tmp")
+    old = _beside(path, "old")
     temporary.mkdir()
+
     try:
         yield temporary
         for file in temporary.rglob("*"):
             sync(file)
         sync(temporary)
+
         if path.exists():
             os.rename(path, old)
         os.rename(temporary, path)
@@ -311,12 +345,18 @@ def clear_leftovers(folder: Path, name: str | None = None) -> None:
     A folder that was about to be replaced is restored if its destination does not exist. Files of processes that are
     running, or may be running on another machine, are kept.
     """
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        found = LEFTOVER.fullmatch(path.name)
-        if found is None or name not in (None, found["name"]) or _may_live(path, int(found["pid"]), found["host"]):
+    if not folder.is_dir():
+        return
+
+    for path in sorted(folder.iterdir()):
+        leftover = LEFTOVER.fullmatch(path.name)
+        if leftover is None or name not in (None, leftover["name"]):
             continue
-        target = folder / found["name"]
-        if found["kind"] == "old" and not target.exists():
+        if _may_live(path, int(leftover["pid"]), leftover["host"]):
+            continue
+
+        target = folder / leftover["name"]
+        if leftover["kind"] == "old" and not target.exists():
             os.rename(path, target)
         elif path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -357,9 +397,14 @@ def write_json(path: Path, value: Any, indent: int | None = None) -> None:
 def require_file(path: str | Path, or_pipe: bool = False) -> None:
     """Raise OSError for a missing file, a pipe or a device; the null device counts as an empty file."""
     status = os.stat(path)
-    is_null = stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev
-    kinds = (stat.S_IFREG, stat.S_IFDIR, *([stat.S_IFIFO] if or_pipe else []))
-    if not is_null and stat.S_IFMT(status.st_mode) not in kinds:
+    is_null_device = stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev
+    if is_null_device:
+        return
+
+    allowed_kinds = [stat.S_IFREG, stat.S_IFDIR]  # opening a folder raises an error of its own
+    if or_pipe:
+        allowed_kinds.append(stat.S_IFIFO)
+    if stat.S_IFMT(status.st_mode) not in allowed_kinds:
         raise OSError(errno.EINVAL, "a pipe or device, not a file", str(path))
 
 
@@ -398,8 +443,9 @@ def expand_user(path: str | Path) -> Path:
 def beside(file: str | Path, name: str) -> Path:
     """Return the path of `name`, which is relative to the folder of `file`; `..` follows links, as elsewhere."""
     path = Path(file).parent / expand_user(name)
-    short = Path(os.path.normpath(path))
-    return short if os.path.realpath(short) == os.path.realpath(path) else path
+    normalized = Path(os.path.normpath(path))
+    is_same = os.path.realpath(normalized) == os.path.realpath(path)  # not if the folder before `..` is a link
+    return normalized if is_same else path
 
 
 def require_text(value: object, place: str = "") -> None:
@@ -413,7 +459,7 @@ def file_sha256(path: str | Path) -> str:
     require_file(path)
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(1 << 20):
+        while block := file.read(HASHED_BYTES):
             digest.update(block)
     return digest.hexdigest()
 

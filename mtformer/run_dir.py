@@ -26,17 +26,31 @@ from mtformer.files import (
 )
 
 WEIGHTS = "model.safetensors"
+"""Weights of a checkpoint or bundle."""
 TRAINER_STATE = "trainer.pt"
+"""State of the optimizer and of the training loop."""
 CT2_WEIGHTS = "model.bin"
+"""Weights of a CTranslate2 export."""
 CT2_VOCABULARY_MAP = "vmap.txt"
+"""Vocabulary map of a CTranslate2 export."""
 MODEL_CARD = "README.md"
+"""Model card of an export."""
 FINETUNE_CONFIG = "finetune.yaml"
+"""Config for fine-tuning in an imported bundle."""
 SWEEP = "sweep.json"
 """File with the runs of a sweep, their commands and exit codes, next to the runs and their logs (RUN.log)."""
 SWEEP_LOCK = ".sweep.lock"
+"""Lock of a sweep, next to its runs."""
 SWEEP_STOP = ".sweep.stop"
+"""File whose presence ends a sweep, next to its runs."""
+STEP_FOLDER = re.compile(r"step-\d{8,}")
+"""Name of the folder of a checkpoint."""
 SCORES = "scores.json"
-SOURCES, HYPOTHESES = "sources.txt", "hypotheses.txt"
+"""Score card of an evaluation."""
+SOURCES = "sources.txt"
+"""Source sentences of an evaluation."""
+HYPOTHESES = "hypotheses.txt"
+"""Translations of an evaluation."""
 MULTI_SENTENCE_SHARE = "multi_sentence_share"
 """Key in data_report.json: share of source lines with several sentences."""
 
@@ -78,9 +92,11 @@ class RunDir:
             raise CheckpointError(f"{path}: not a run directory or bundle (it has no config.yaml)")
         if verified:
             listed = read_meta(run.path, CHECKSUMS)["sha256"]
-            # The confidence may be fitted again, and is checked when it is loaded.
-            left = ["confidence.json", *(name for name in (WEIGHTS, CT2_WEIGHTS) if (run.path / name).exists())]
-            verify(run.path, *(name for name in listed if name not in left), listing=CHECKSUMS)
+            # The confidence may be fitted again. It and the weights are checked when they are loaded.
+            unchecked = {run.confidence.name}
+            unchecked.update(name for name in (WEIGHTS, CT2_WEIGHTS) if (run.path / name).exists())
+            names = [name for name in listed if name not in unchecked]
+            verify(run.path, *names, listing=CHECKSUMS)
         return run
 
     @classmethod
@@ -116,8 +132,8 @@ class RunDir:
 
     def checkpoint_folders(self) -> list[Path]:
         """Return all folders with a checkpoint name, intact or damaged, by step."""
-        found = [path for path in self.checkpoints.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name)]
-        return sorted(found, key=lambda path: int(path.name[5:]))
+        folders = [path for path in self.checkpoints.glob("step-*") if STEP_FOLDER.fullmatch(path.name)]
+        return sorted(folders, key=_step_of)
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints with an intact meta.json, in ascending order."""
@@ -132,18 +148,35 @@ class RunDir:
 
         Checkpoints that were validated on other dev data than the last one are left out.
         """
-        sign = 1 if lower_is_better(metric) else -1
         metas = {step: meta for step, meta in self._metas().items() if metric in meta["metrics"]}
-        dev = {step: meta["made_with"].get("dev data") for step, meta in metas.items()}
-        values = {step: meta["metrics"][metric] for step, meta in metas.items() if dev[step] == dev[max(dev)]}
-        return sorted(values, key=lambda step: (sign * values[step], metas[step]["metrics"].get("loss", 0.0), step))
+        if not metas:
+            return []
+        last_meta = metas[max(metas)]
+        dev_data = last_meta["made_with"].get("dev data")
+        metrics: dict[int, dict[str, float]] = {}
+        for step, meta in metas.items():
+            if meta["made_with"].get("dev data") == dev_data:
+                metrics[step] = meta["metrics"]
+        sign = 1 if lower_is_better(metric) else -1
+
+        def rank(step: int) -> tuple[float, float, int]:
+            dev_loss = metrics[step].get("loss", 0.0)
+            return sign * metrics[step][metric], dev_loss, step
+
+        return sorted(metrics, key=rank)
 
     def _metas(self) -> dict[int, dict[str, Any]]:
+        """Return the contents of each intact meta.json by step, in ascending order."""
         metas = {}
         for folder in self.checkpoint_folders():
             with contextlib.suppress(CheckpointError):
-                metas[int(folder.name[5:])] = read_meta(folder)
+                metas[_step_of(folder)] = read_meta(folder)
         return metas
+
+
+def _step_of(folder: Path) -> int:
+    """Return the step of a checkpoint folder."""
+    return int(folder.name.removeprefix("step-"))
 
 
 def lower_is_better(metric: str) -> bool:
@@ -153,10 +186,26 @@ def lower_is_better(metric: str) -> bool:
 
 def run_names(paths: Sequence[Path]) -> list[str]:
     """Return the shortest unique suffix of each path; paths given more than once are numbered."""
-    parts = [Path(os.path.realpath(path)).parts for path in paths]
-    depth = next((n for n in range(1, 1 + max(map(len, parts))) if len({p[-n:] for p in parts}) == len(parts)), 1)
-    names = ["/".join(part.strip("/") for part in p[-depth:]) or "/" for p in parts]
-    return [f"{name} ({n})" if names.count(name) > 1 else name for n, name in enumerate(names, start=1)]
+    parts_of_paths = [Path(os.path.realpath(path)).parts for path in paths]
+    num_parts = _num_distinguishing_parts(parts_of_paths)
+    names = [_last_parts(parts, num_parts) for parts in parts_of_paths]
+    return [f"{name} ({number})" if names.count(name) > 1 else name for number, name in enumerate(names, start=1)]
+
+
+def _last_parts(parts: tuple[str, ...], num_parts: int) -> str:
+    """Return the last parts of a path; the first part of an absolute path is `/`."""
+    name = "/".join(part.strip("/") for part in parts[-num_parts:])
+    return name or "/"
+
+
+def _num_distinguishing_parts(paths: Sequence[tuple[str, ...]]) -> int:
+    """Return the smallest number of last parts by which the paths differ; 1 if some paths are equal."""
+    longest = max(map(len, paths))
+    for num_parts in range(1, longest + 1):
+        suffixes = {parts[-num_parts:] for parts in paths}
+        if len(suffixes) == len(paths):
+            return num_parts
+    return 1
 
 
 def references_name(number: int) -> str:
@@ -169,9 +218,9 @@ def write_config(run: RunDir, text: str) -> None:
 
     checksums.json is written first, and lists the new and the current config.yaml, so a kill leaves a valid run.
     """
-    listed = file_hashes(run.path, (run.config, *run.tokenizer.glob("*")))
-    new = hashlib.sha256(text.encode()).hexdigest()
-    present = listed.get(run.config.name, new)
-    listed[run.config.name] = new if new == present else f"{present} {new}"
-    write_checksums(run.path, listed)
+    hashes = file_hashes(run.path, (run.config, *run.tokenizer.glob("*")))
+    new_hash = hashlib.sha256(text.encode()).hexdigest()
+    present_hash = hashes.get(run.config.name, new_hash)
+    hashes[run.config.name] = new_hash if new_hash == present_hash else f"{present_hash} {new_hash}"
+    write_checksums(run.path, hashes)
     write_text(run.config, text)

@@ -1,12 +1,25 @@
 """Schema of the `data` section: sources, corpora, filters, limits and noise."""
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from mtformer.config.languages import Language, LanguagePair
-from mtformer.config.section import Count, Fraction, Key, Positive, Section, Share, TagPiece, TestName
+from mtformer.config.section import (
+    ARGOS,
+    CTRANSLATE2,
+    HUGGINGFACE,
+    Count,
+    Fraction,
+    Key,
+    Positive,
+    Section,
+    Share,
+    TagPiece,
+    TestName,
+)
 
 
 class _Source(Section):
@@ -81,7 +94,8 @@ SOURCES: dict[str, type[Section]] = {"src": TextFiles, "tsv": TsvFile, "jsonl": 
 def source_kind(value: Any) -> str | None:
     """Return the key that identifies the type of a source; None if the value is not a source."""
     for key in SOURCES:
-        if (key in value) if isinstance(value, dict) else hasattr(value, key):
+        has_key = key in value if isinstance(value, dict) else hasattr(value, key)
+        if has_key:
             return key
     return None
 
@@ -93,12 +107,20 @@ Source = Annotated[
     | Annotated[HubDataset, Tag("dataset")],
     Discriminator(source_kind),
 ]
+"""A source of sentence pairs."""
+
+
+def _dev_kind(value: Any) -> str:
+    """Return the tag of the type of `data.dev`."""
+    # A single source is reported as a missing list, not as an invalid name.
+    return "dict" if isinstance(value, dict) and source_kind(value) is None else "list"
+
 
 DevSources = Annotated[
     Annotated[list[Source], Tag("list")] | Annotated[dict[TestName, Source], Tag("dict")],
-    # A single source is reported as a missing list, not as an invalid name.
-    Discriminator(lambda value: "dict" if isinstance(value, dict) and source_kind(value) is None else "list"),
+    Discriminator(_dev_kind),
 ]
+"""Sources of one dev set, or of several by name."""
 
 
 class FilterConfig(Section):
@@ -189,6 +211,10 @@ class NoiseConfig(Section):
     sides. Text with characters that the vocabulary lacks is not added; see `tokenizer.byte_fallback`."""
 
 
+TAGS_IN_EXPORTS = (CTRANSLATE2.only("none", "source"), HUGGINGFACE.only("none", "source"), ARGOS.only("none"))
+"""Language tags that exports support: their decoders start with bos, and Argos Translate adds no tags to the source."""
+
+
 class DataConfig(Section):
     """Corpora, languages, filters and noise."""
 
@@ -208,7 +234,9 @@ class DataConfig(Section):
     """Also use all data, with dev and test sets, from target to source; needs `tokenizer.joint` and `language_tags`."""
     language_pairs: list[LanguagePair] = []
     """Directions of the model in addition to those of the data, as `en de` (needed in bundles, which list no data)."""
-    language_tags: Annotated[Literal["none", "source", "target"], Key(on_resume="refuse")] = "none"
+    language_tags: Annotated[Literal["none", "source", "target"], Key(on_resume="refuse", exports=TAGS_IN_EXPORTS)] = (
+        "none"
+    )
     """Target language tag (`<2de>`) in multilingual models. source: before each source; target: instead of bos."""
     dev: Annotated[DevSources, Key(on_resume="same")] = []
     """Validation sources: a list for one dev set, or a mapping from names to sources for several."""
@@ -228,7 +256,10 @@ class DataConfig(Section):
     @property
     def sources(self) -> list[Source]:
         """Return all training sources."""
-        return [*self.train, *(source for corpus in self.corpora.values() for source in corpus.sources)]
+        sources = list(self.train)
+        for corpus in self.corpora.values():
+            sources += corpus.sources
+        return sources
 
     @property
     def dev_sets(self) -> dict[str, list[Source]]:
@@ -240,23 +271,27 @@ class DataConfig(Section):
     @property
     def dev_sources(self) -> list[Source]:
         """Return the sources of all dev sets."""
-        return [source for sources in self.dev_sets.values() for source in sources]
+        return list(chain.from_iterable(self.dev_sets.values()))
 
     @property
     def dev_names(self) -> list[str]:
         """Return the names in dev metrics (`bleu NAME`): dev sets and, if a set has several, directions (`en-de`)."""
-        found = []
-        for name, sources in self.dev_sets.items():
-            pairs = self._directions(sources)
-            found += [name, *(f"{name}.{src}-{tgt}" for src, tgt in pairs if len(pairs) > 1)]
-        return [name.removeprefix("dev.") for name in found if name != "dev"]
+        names: list[str] = []
+        for set_name, sources in self.dev_sets.items():
+            names.append(set_name)
+            directions = self._directions(sources)
+            if len(directions) > 1:
+                names += [f"{set_name}.{src}-{tgt}" for src, tgt in directions]
+        return [name.removeprefix("dev.") for name in names if name != "dev"]
 
     @property
     def directions(self) -> list[tuple[str, str]]:
         """Return all pairs (source language, target language), starting with the languages of this section."""
-        found = self._directions([self, *self.sources, *self.dev_sources, *self.test.values()])
-        found += [(pair.split()[0], pair.split()[1]) for pair in self.language_pairs]
-        return list(dict.fromkeys(found))
+        directions = self._directions([self, *self.sources, *self.dev_sources, *self.test.values()])
+        for pair in self.language_pairs:
+            src, tgt = pair.split()
+            directions.append((src, tgt))
+        return list(dict.fromkeys(directions))
 
     def languages(self, source: "Source | DataConfig") -> tuple[str, str]:
         """Return the codes of the source and target language of a source."""
@@ -264,8 +299,10 @@ class DataConfig(Section):
 
     def _directions(self, sources: "Iterable[Source | DataConfig]") -> list[tuple[str, str]]:
         """Return the distinct language pairs of sources, in both directions if `both_directions` is set."""
-        pairs = [self.languages(one) for one in sources]
-        return list(dict.fromkeys([*pairs, *((tgt, src) for src, tgt in pairs if self.both_directions)]))
+        directions = [self.languages(source) for source in sources]
+        if self.both_directions:
+            directions += [(tgt, src) for src, tgt in directions]
+        return list(dict.fromkeys(directions))
 
     @property
     def target_languages(self) -> list[str]:
@@ -279,8 +316,12 @@ class DataConfig(Section):
             raise ValueError(f"several target languages ({', '.join(targets)}) need language_tags: source or target")
         if self.train and "train" in self.corpora:
             raise ValueError("corpora.train: this is the name of data.train; choose another name")
-        for sources in (self.train, *(one.sources for one in self.corpora.values()), *self.dev_sets.values()):
-            pairs = set(map(self.languages, sources))
-            if self.both_directions and any((tgt, src) in pairs for src, tgt in pairs):
-                raise ValueError("both_directions: sources of one corpus differ in the order of languages; swap some")
+
+        if self.both_directions:
+            corpora = [corpus.sources for corpus in self.corpora.values()]
+            for sources in (self.train, *corpora, *self.dev_sets.values()):
+                directions = set(map(self.languages, sources))
+                if any((tgt, src) in directions for src, tgt in directions):
+                    problem = "sources of one corpus differ in the order of languages; swap some"
+                    raise ValueError(f"both_directions: {problem}")
         return self

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Iterator
 from importlib import resources
 from typing import Annotated
 
@@ -11,12 +12,24 @@ WITHOUT_SPACES = frozenset(["bo", "dz", "ja", "khb", "km", "lo", "lzh", "my", "n
 """Languages whose words are not separated by spaces."""
 MANY_CHARACTERS = frozenset(["ja", "ko", "lzh", "wuu", "yue", "zh"])
 """Languages with thousands of characters; they often write numbers with characters (二十五), or count years by eras."""
-_TABLE = resources.files(__package__).joinpath("languages.tsv").read_text(encoding="utf-8")
-_ROWS = [line.split("\t") for line in _TABLE.splitlines() if not line.startswith("#")]
-NAMES = {code: [name, *" ".join(others).split()] for code, _, name, *others in _ROWS}
+
+
+def _read_table() -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield the two-letter code, the three-letter codes and the names of each language."""
+    table = resources.files(__package__).joinpath("languages.tsv").read_text(encoding="utf-8")
+    for line in table.splitlines():
+        if not line.startswith("#"):
+            code, long_codes, name, *more_names = line.split("\t")
+            yield code, long_codes.split(), [name, *" ".join(more_names).split()]
+
+
+NAMES: dict[str, list[str]] = {}
 """Names of each two-letter code, starting with the English name."""
-TWO_LETTERS = {long: code for code, longs, *_ in _ROWS for long in longs.split()}
+TWO_LETTERS: dict[str, str] = {}
 """Two-letter code of each three-letter code that has one."""
+for _code, _long_codes, _names in _read_table():
+    NAMES[_code] = _names
+    TWO_LETTERS |= dict.fromkeys(_long_codes, _code)
 
 
 def base_code(language: str) -> str:
@@ -27,33 +40,44 @@ def base_code(language: str) -> str:
 
 def language_name(code: str) -> str:
     """Return the English name of a language, with the part of the code after `-` or `_` in parentheses."""
-    _, *rest = re.split("[-_]", code, maxsplit=1)
+    _, *variant = re.split("[-_]", code, maxsplit=1)
     names = NAMES.get(base_code(code))
-    return code if names is None else f"{names[0]} ({rest[0]})" if rest else names[0]
+    if names is None:
+        return code
+    return f"{names[0]} ({variant[0]})" if variant else names[0]
 
 
 def is_language(code: str) -> bool:
     """Return True for a language code; any three letters are accepted, because thousands of such codes exist."""
-    is_code = re.fullmatch("[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*", code) is not None
-    return is_code and (len(base_code(code)) == 3 or base_code(code) in NAMES)
+    if re.fullmatch("[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*", code) is None:
+        return False
+    base = base_code(code)
+    return len(base) == 3 or base in NAMES
 
 
 def _check_language(code: str) -> str:
     if is_language(code):
         return code
-    codes = {name.lower(): one for one, names in NAMES.items() for name in names}
-    nearest = [codes[name] for name in difflib.get_close_matches(code.lower(), codes, n=1, cutoff=0.75)]
-    hint = f"; did you mean {nearest[0]} ({language_name(nearest[0])})?" if nearest else ""
+
+    code_of_name: dict[str, str] = {}
+    for known_code, names in NAMES.items():
+        code_of_name |= {name.lower(): known_code for name in names}
+    hint = ""
+    for name in difflib.get_close_matches(code.lower(), code_of_name, n=1, cutoff=0.75):
+        meant = code_of_name[name]
+        hint = f"; did you mean {meant} ({language_name(meant)})?"
     raise ValueError(f"must be an ISO 639 code, such as de, nds or pt-BR, not {code!r:.40}{hint}")
 
 
 def _check_pair(pair: str) -> str:
-    if len(pair.split(" ")) != 2:
+    codes = pair.split(" ")
+    if len(codes) != 2:
         raise ValueError(f"must be two language codes, such as 'en de', not {pair!r:.40}")
-    return " ".join(map(_check_language, pair.split(" ")))
+    return " ".join(map(_check_language, codes))
 
 
 LanguagePair = Annotated[str, AfterValidator(_check_pair)]
+"""Source and target language codes, separated by a space."""
 Language = Annotated[str, AfterValidator(_check_language)]
 """A language code such as de, pt-BR or zho_Hans. Two-letter codes must exist, because filters, BLEU tokenizers and
 names depend on them; any three letters are accepted."""

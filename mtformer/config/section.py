@@ -1,15 +1,22 @@
 """Base class of config sections, key metadata, and shared types."""
 
 import difflib
+import json
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+"""A number of at least 0 and below 1, such as a dropout probability."""
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-LARGEST = 2**53  # maximum integer; larger numbers are not exact in tensors and JSON
+"""A number from 0 to 1."""
+LARGEST = 2**53
+"""Maximum integer; larger numbers are not exact in tensors and JSON."""
+LONGEST_VALUE = 60
+"""Maximum number of characters of a value in an error message; longer ones are cut."""
 
 
 def _check_size(number: int) -> int:
@@ -19,9 +26,17 @@ def _check_size(number: int) -> int:
 
 
 Count = Annotated[int, Field(ge=0), AfterValidator(_check_size)]
+"""A whole number of at least 0."""
 Positive = Annotated[int, Field(ge=1), AfterValidator(_check_size)]
-# YAML has lists but no tuples.
-Pair = Annotated[tuple[Fraction, Fraction], BeforeValidator(lambda one: tuple(one) if type(one) is list else one)]
+"""A whole number of at least 1."""
+
+
+def _list_to_tuple(value: Any) -> Any:
+    return tuple(value) if type(value) is list else value
+
+
+Pair = Annotated[tuple[Fraction, Fraction], BeforeValidator(_list_to_tuple)]
+"""Two numbers, given as a list in YAML, which has no tuples."""
 
 
 def _check_tag(tag: str) -> str:
@@ -37,6 +52,57 @@ TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 OnResume = Literal["refuse", "warn", "same"]
 """Effect of a changed value when a run is resumed. refuse: error, as saved weights or optimizer state depend on it;
 warn: the run continues, but differs from an uninterrupted one; same: allowed; what then differs is logged."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on the values of a section."""
+
+    text: str
+    """The condition in error messages, such as `sampling: true`."""
+    is_met: Callable[[Any], bool]
+    """Function from the section to the result."""
+
+
+@dataclass(frozen=True)
+class Support:
+    """Support of a key by a library, which is a search backend or the target of an export.
+
+    A library supports nothing that is not declared: `Key(exports=(ARGOS.only(True),))` declares one value of a key, and
+    `Key(exports=(ARGOS,))` all of its values. The default of a key is a value like any other.
+    """
+
+    library: str
+    """Name of the library in error messages."""
+    values: tuple[Any, ...] | None = None
+    """The supported values; None: all."""
+    unless: Condition | None = None
+    """Condition under which the other values are supported, too."""
+    has_effect: bool = True
+    """False if the key has no effect on what the library does."""
+
+    def only(self, *values: Any, unless: Condition | None = None) -> "Support":
+        """Return the declaration that the library supports only these values, unless a condition is met."""
+        return replace(self, values=values, unless=unless)
+
+    @property
+    def ignored(self) -> "Support":
+        """Declaration that any value may be set, because the key has no effect on what the library does."""
+        return replace(self, has_effect=False)
+
+    def includes(self, value: Any, section: "Section") -> bool:
+        """Return True if the library supports the value of a key in a section."""
+        if self.values is None or value in self.values:
+            return True
+        return self.unless is not None and self.unless.is_met(section)
+
+
+CTRANSLATE2 = Support("CTranslate2")
+"""CTranslate2 as a search backend, which converts runs and bundles, and as an export."""
+HUGGINGFACE = Support("Hugging Face Transformers")
+"""The model classes of Transformers, their `generate`, and `MarianTokenizer`."""
+ARGOS = Support("Argos Translate")
+"""Packages for Argos Translate and LibreTranslate, which contain a CTranslate2 model."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +128,12 @@ class Key:
     """True if the key enables additional output, which `verify` does not need."""
     in_validation: bool = True
     """True if a `decoding` key also applies to validation in training."""
+    only_with: Condition | None = None
+    """Condition under which the key has an effect; without it, values other than the default are refused."""
+    backends: tuple[Support, ...] = ()
+    """Search backends other than our own that support a `decoding` key; see `mtformer.config.support`."""
+    exports: tuple[Support, ...] = ()
+    """Exports other than bundles that support a key of the model, its tokenizer or its search."""
     off: Any = ...
     """Value that disables a filter; disabled filters do not affect the fingerprint of prepared corpora."""
     in_fingerprint: bool = True
@@ -77,13 +149,36 @@ class Section(BaseModel):
     """Keys of earlier versions, with the value that turned them off; see `loading.without_removed_keys`."""
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
+    @model_validator(mode="after")
+    def _refuse_values_without_effect(self) -> "Section":
+        for name, field in type(self).model_fields.items():
+            condition = key_of(type(self), name).only_with
+            if condition is None or condition.is_met(self):
+                continue
+            if getattr(self, name) != field.default:
+                default = format_value(field.default)
+                remedy = f"also set {condition.text}, or set {name} to its default, {default}"
+                raise ValueError(f"{name} has an effect only with {condition.text}; {remedy}")
+        return self
+
 
 def nearest(word: str, allowed: list[str]) -> str:
     """Return a suggestion of the most similar allowed word, or an empty string."""
-    found = difflib.get_close_matches(word, allowed, n=1, cutoff=0.6)
-    return f"; did you mean '{found[0]}'?" if found else ""
+    similar = difflib.get_close_matches(word, allowed, n=1, cutoff=0.6)
+    return f"; did you mean '{similar[0]}'?" if similar else ""
+
+
+def format_value(value: Any) -> str:
+    """Return a value as it is shown in error messages."""
+    text = f"'{value}'" if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if len(text) <= LONGEST_VALUE:
+        return text
+    return text[: LONGEST_VALUE - 3] + "..."
 
 
 def key_of(section: type[Section], name: str) -> Key:
     """Return the metadata of a key in a section."""
-    return next((one for one in section.model_fields[name].metadata if isinstance(one, Key)), Key())
+    for metadata in section.model_fields[name].metadata:
+        if isinstance(metadata, Key):
+            return metadata
+    return Key()

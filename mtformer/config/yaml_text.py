@@ -20,9 +20,12 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Origin:
-    """Origin of a value: the default, a file, an override, or none (a required key without a value)."""
+    """Origin of a value: the default, a file, an override, a change (see `Config.with_values`), or none.
 
-    kind: Literal["default", "required", "file", "override"]
+    None, `required`, is that of a required key without a value.
+    """
+
+    kind: Literal["default", "required", "file", "override", "changed value"]
     name: str = ""
     """The file, or the override as typed."""
     line: int | None = None
@@ -37,14 +40,21 @@ class Origin:
 
 
 DEFAULT = Origin("default")
+"""Origin of a value that is not set."""
 REQUIRED = Origin("required")
+"""Origin of a required key without a value."""
+CHANGED = Origin("changed value")
+"""Origin of a value that a program sets."""
 Origins = dict[KeyPath, Origin]
 """Origins of the keys (including sections) and list items that are set in files or overrides."""
 
 
 def nearest_origin(origins: Origins, path: KeyPath) -> Origin:
     """Return the origin of `path`, or of the innermost enclosing section that has one."""
-    return next((origins[path[:n]] for n in range(len(path), -1, -1) if path[:n] in origins), DEFAULT)
+    for length in range(len(path), -1, -1):
+        if path[:length] in origins:
+            return origins[path[:length]]
+    return DEFAULT
 
 
 def dotted(path: KeyPath) -> str:
@@ -57,8 +67,11 @@ DEEPEST = 30
 MOST_VALUES = 100_000
 """Maximum number of values in a document; without it, nested aliases could expand to more than fits in memory."""
 TOO_LARGE = f"nested more than {DEEPEST} levels deep, or more than {MOST_VALUES:,} values, including aliases"
+"""Problem in the error for a document that exceeds these limits."""
 _TAG = "tag:yaml.org,2002:"
+"""First part of the tags of YAML's types."""
 _FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
+"""Pattern of plain scalars that are numbers, including infinity and NaN."""
 _SCALARS: dict[str, tuple[str, Callable[[str], Any]]] = {
     _TAG + "null": (r"(?:~|null|Null|NULL|)$", lambda text: None),
     _TAG + "bool": (r"(?:true|True|TRUE|false|False|FALSE)$", lambda text: text.lower() == "true"),
@@ -135,15 +148,25 @@ class _Reader:
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         """Return the value of a node; invalid scalars are added to `errors`."""
         if len(path) > DEEPEST or len(self.origins) > MOST_VALUES:
-            raise ConfigError(f"{self.origin(node.start_mark.line + 1)}: {TOO_LARGE}")
+            raise ConfigError(f"{self.origin(_line(node))}: {TOO_LARGE}")
         if isinstance(node, yaml.ScalarNode):
-            try:
-                return _SCALARS[node.tag][1](node.value)
-            except (KeyError, ValueError):
-                return self._error(node, path, f"{node.value!r:.60} cannot be read as {node.tag.removeprefix(_TAG)}")
+            return self._scalar(node, path)
         if isinstance(node, yaml.MappingNode):
-            return {key.value: self._below(item, key, (*path, key.value)) for key, item in self._pairs(node, path)}
+            values = {}
+            for key, item in self._pairs(node, path):
+                values[key.value] = self._below(item, key, (*path, key.value))
+            return values
         return [self._below(item, item, (*path, index)) for index, item in enumerate(node.value)]
+
+    def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
+        """Return the value of a scalar; None, after adding an error, if its tag is unknown or does not fit."""
+        try:
+            _, convert = _SCALARS[node.tag]
+            return convert(node.value)
+        except (KeyError, ValueError):
+            type_name = node.tag.removeprefix(_TAG)
+            self._error(node, path, f"{node.value!r:.60} cannot be read as {type_name}")
+            return None
 
     def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[yaml.Node, yaml.Node]]:
         """Yield the keys and values of a mapping; add an error for each key that is not a scalar or occurs twice."""
@@ -151,17 +174,25 @@ class _Reader:
         for key, item in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self._error(key, path, "a key must be a scalar")
-            elif key.value in lines:
-                self._error(key, (*path, key.value), f"this key occurs twice (first on line {lines[key.value]})")
-            else:
-                lines[key.value] = key.start_mark.line + 1
-                yield key, item
+                continue
+            first_line = lines.get(key.value)
+            if first_line is not None:
+                self._error(key, (*path, key.value), f"this key occurs twice (first on line {first_line})")
+                continue
+            lines[key.value] = _line(key)
+            yield key, item
 
     def _below(self, node: yaml.Node, start: yaml.Node, path: KeyPath) -> Any:
         """Return the value of a key or list item that starts at the node `start`."""
-        self.origins[path] = self.origin(start.start_mark.line + 1)
+        self.origins[path] = self.origin(_line(start))
         return self.value(node, path)
 
-    def _error(self, node: yaml.Node, path: KeyPath, what: str) -> None:
+    def _error(self, node: yaml.Node, path: KeyPath, problem: str) -> None:
         where = f"{dotted(path)}: " if path else ""
-        self.errors.append(f"{self.origin(node.start_mark.line + 1)}: {where}{what}")
+        self.errors.append(f"{self.origin(_line(node))}: {where}{problem}")
+
+
+def _line(node: yaml.Node) -> int:
+    """Return the number of the line on which a node starts."""
+    line: int = node.start_mark.line + 1
+    return line

@@ -15,14 +15,15 @@ from unicodedata import normalize
 from pydantic import ValidationError
 
 from mtformer.config.data import DataConfig
-from mtformer.config.fields import describe_errors
 from mtformer.config.languages import WITHOUT_SPACES, base_code
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, DecodingConfig
+from mtformer.config.section import CTRANSLATE2
+from mtformer.config.support import require_export
+from mtformer.config.validation import describe_errors
 from mtformer.config.yaml_text import Origin
 from mtformer.data.filters.numbers import writes_digits
 from mtformer.decoding.ctranslate2.conversion import cached_model
-from mtformer.decoding.ctranslate2.engine import unsupported
 from mtformer.decoding.ctranslate2.loading import open_model
 from mtformer.decoding.lines.confidence import Calibration, load_calibration
 from mtformer.decoding.lines.inputs import check_inputs, check_lines, make_segments, without_case
@@ -427,8 +428,7 @@ def _load_ctranslate2(
     if len(members) > 1:
         raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")
     [(run, config, checkpoint)] = members
-    if config.data.language_tags == "target":
-        raise unsupported("data.language_tags 'target'")
+    require_export(config, CTRANSLATE2, "use --backend mtformer")
     if (run.path / CT2_WEIGHTS).is_file():  # an export
         if checkpoint is not None:
             raise ConfigError(f"{run.path}: a CTranslate2 export has one set of weights; leave --checkpoint out")

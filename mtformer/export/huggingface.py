@@ -6,7 +6,7 @@ Post-norm models become a `MarianMTModel`, pre-norm models a `PegasusForConditio
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors.torch import save
 from torch import Tensor
@@ -16,7 +16,7 @@ from mtformer.errors import ConfigError
 from mtformer.files import write_json
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
-from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, TokenizerPair
+from mtformer.text.tokenizer import BOS, EOS, PAD, SPACE, UNK, TokenizerPair
 from mtformer.weights import load_weights
 
 STOPPING: dict[str, bool | str] = {"auto": False, "ended": True, "estimate": False, "certain": "never"}
@@ -32,31 +32,45 @@ IDS = {
     "decoder_start_token_id": BOS,
     "forced_eos_token_id": EOS,
 }
+"""Ids of special pieces, in the config of the model and of `generate`."""
 ATTENTIONS = {
     "encoder": {"self_attention": "self_attn"},
     "decoder": {"self_attention": "self_attn", "cross_attention": "encoder_attn"},
 }
 """Hugging Face's names of our attention modules."""
+LEAVES = ("weight", "bias")
+"""Names of the parameters of linear layers and norms."""
+OUTER_PARAMETERS = {"src_embedding", "tgt_embedding", "output", "output_bias"}
+"""Our names of the parameters outside the layers that `to_tensors` writes."""
 
 
 def write_huggingface(folder: Path, config: Config, tokenizers: TokenizerPair, weights: Sequence[Path]) -> None:
     """Write the files of a folder for `AutoModelForSeq2SeqLM` and `AutoTokenizer`.
 
-    Raise ConfigError if `transformers` has no class that supports a setting of the model or tokenizer.
+    Args:
+        folder: an existing folder.
+        config: config of the run, which `require_export` has accepted.
+        tokenizers: tokenizers of the run.
+        weights: weight files; their mean is written.
+
+    Raise ConfigError if `transformers` has no class for a parameter of the model or a piece of the tokenizer.
     """
-    _check_model(config.model)
-    vocabularies = [_vocabulary(tokenizers, side) for side in ("src", "tgt")]
-    model = Transformer(config.model, *map(len, vocabularies))
+    src_vocabulary = _vocabulary(tokenizers, "src")
+    tgt_vocabulary = _vocabulary(tokenizers, "tgt")
+    is_joint = src_vocabulary == tgt_vocabulary
+
+    model = Transformer(config.model, len(src_vocabulary), len(tgt_vocabulary))
     load_weights(model, *weights)
-    is_joint = vocabularies[0] == vocabularies[1]
     (folder / "model.safetensors").write_bytes(save(to_tensors(model), {"format": "pt"}))
+
     files = {
-        "config": _model_config(config.model, *map(len, vocabularies)),
+        "config": _model_config(config.model, len(src_vocabulary), len(tgt_vocabulary)),
         "generation_config": _generation_config(config, tokenizers.tgt.tag_ids),
-        "tokenizer_config": _tokenizer_config(config, list(vocabularies[0]), is_joint),
-        "vocab": vocabularies[0],
-        **({} if is_joint else {"target_vocab": vocabularies[1]}),
+        "tokenizer_config": _tokenizer_config(config, list(src_vocabulary), is_joint),
+        "vocab": src_vocabulary,
     }
+    if not is_joint:
+        files["target_vocab"] = tgt_vocabulary
     for name, values in files.items():
         write_json(folder / f"{name}.json", values, indent=2)
     (folder / "source.spm").write_bytes(tokenizers.src.model)
@@ -66,59 +80,66 @@ def write_huggingface(folder: Path, config: Config, tokenizers: TokenizerPair, w
 
 def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
     """Yield our name for each layer parameter, and the names of the Hugging Face tensors that it concatenates."""
-    for side, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
-        for kind in [f"{number}.{{}}.{leaf}" for number in range(num_layers) for leaf in ("weight", "bias")]:
-            ours, theirs = f"{side}.{kind}".format, f"model.{side}.layers.{kind}".format
-            for attention, name in ATTENTIONS[side].items():
-                yield ours(f"{attention}.in_projection"), [theirs(f"{name}.{x}_proj") for x in "qkv"]
-                yield ours(f"{attention}.out_projection"), [theirs(f"{name}.out_proj")]
-                yield ours(f"{attention}_residual.norm"), [theirs(f"{name}_layer_norm")]
-            yield ours("feed_forward.expand"), [theirs("fc1")]
-            yield ours("feed_forward.contract"), [theirs("fc2")]
-            yield ours("feed_forward_residual.norm"), [theirs("final_layer_norm")]
+    sides = (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers))
+    for side, num_layers in sides:
+        for number in range(num_layers):
+            our_layer = f"{side}.{number}"
+            their_layer = f"model.{side}.layers.{number}"
+            for our_module, their_modules in _layer_modules(side):
+                for leaf in LEAVES:
+                    theirs = [f"{their_layer}.{module}.{leaf}" for module in their_modules]
+                    yield f"{our_layer}.{our_module}.{leaf}", theirs
         if config.norm_position == "pre":
-            for leaf in ("weight", "bias"):
+            for leaf in LEAVES:
                 yield f"{side}_norm.{leaf}", [f"model.{side}.layer_norm.{leaf}"]
 
 
+def _layer_modules(side: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield our name for each module of a layer, and the names of the Hugging Face modules that it concatenates."""
+    for ours, theirs in ATTENTIONS[side].items():
+        yield f"{ours}.in_projection", [f"{theirs}.q_proj", f"{theirs}.k_proj", f"{theirs}.v_proj"]
+        yield f"{ours}.out_projection", [f"{theirs}.out_proj"]
+        yield f"{ours}_residual.norm", [f"{theirs}_layer_norm"]
+    yield "feed_forward.expand", ["fc1"]
+    yield "feed_forward.contract", ["fc2"]
+    yield "feed_forward_residual.norm", ["final_layer_norm"]
+
+
 def to_tensors(model: Transformer) -> dict[str, Tensor]:
-    """Return the weights under their Hugging Face names; tied weights occur once."""
-    config, own = model.config, dict(model.named_parameters())
+    """Return the weights under their Hugging Face names; tied weights occur once.
+
+    Raise ConfigError if the model has a parameter that the Hugging Face class has not.
+    """
+    config = model.config
+    parameters = dict(model.named_parameters())
     tensors: dict[str, Tensor] = {}
-    for name, theirs in tensor_names(config):
-        tensors.update(zip(theirs, own[name].detach().chunk(len(theirs)), strict=True))
+
+    for name, their_names in tensor_names(config):
+        parts = parameters.pop(name).chunk(len(their_names))
+        tensors.update(zip(their_names, parts, strict=True))
+
     if config.tie_embeddings == "all":
-        tensors["model.shared.weight"] = model.tgt_embedding.detach()
+        tensors["model.shared.weight"] = model.tgt_embedding
     else:
-        tensors["model.encoder.embed_tokens.weight"] = model.src_embedding.detach()
-        tensors["model.decoder.embed_tokens.weight"] = model.tgt_embedding.detach()
+        tensors["model.encoder.embed_tokens.weight"] = model.src_embedding
+        tensors["model.decoder.embed_tokens.weight"] = model.tgt_embedding
     if config.tie_embeddings == "none":
-        tensors["lm_head.weight"] = model.output.detach()
-    bias = model.output_bias if model.output_bias is not None else model.output.new_zeros(len(model.output))
-    tensors["final_logits_bias"] = bias.detach().unsqueeze(0)
+        tensors["lm_head.weight"] = model.output
+    bias_V = model.output_bias if model.output_bias is not None else model.output.new_zeros(len(model.output))
+    tensors["final_logits_bias"] = bias_V.unsqueeze(0)
+
+    for name in parameters.keys() - OUTER_PARAMETERS:
+        what = f"Hugging Face's {CLASSES[config.norm_position][1]} has no such parameter"
+        raise ConfigError(f"parameter {name} of the model: {what}; use another --format")
+
     if config.norm_position == "pre":  # computed by the Marian class, but loaded by the Pegasus class
-        for side in ("encoder", "decoder"):
-            tensors[f"model.{side}.embed_positions.weight"] = sinusoid(config.max_positions, config.d_model)
-    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+        positions = sinusoid(config.max_positions, config.d_model)
+        tensors["model.encoder.embed_positions.weight"] = positions
+        tensors["model.decoder.embed_positions.weight"] = positions.clone()
+    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
 
 
-def _check_model(config: ModelConfig) -> None:
-    """Raise ConfigError for the first setting that the Hugging Face class does not support."""
-    _, name = CLASSES[config.norm_position]
-    cannot = {
-        "norm": config.norm != "layernorm",
-        "activation": config.activation in ("swiglu", "geglu"),
-        "positions": config.positions != "sinusoidal",
-        "num_kv_heads": config.num_kv_heads not in (None, config.num_heads),
-        "tie_embeddings": config.norm_position == "pre" and config.tie_embeddings != "all",
-    }
-    for key, is_unsupported in cannot.items():
-        if is_unsupported:
-            value = getattr(config, key)
-            raise ConfigError(f"model.{key} {value!r} cannot be exported to Hugging Face: {name} does not support it")
-
-
-def _vocabulary(tokenizers: TokenizerPair, side: str) -> dict[str, int]:
+def _vocabulary(tokenizers: TokenizerPair, side: Literal["src", "tgt"]) -> dict[str, int]:
     """Return the id of each piece, spelled as `MarianTokenizer` looks it up.
 
     `MarianTokenizer` adds no space before a language code, so the codes of imported models are written without
@@ -128,54 +149,57 @@ def _vocabulary(tokenizers: TokenizerPair, side: str) -> dict[str, int]:
     vocabulary: dict[str, int] = {}
     for number, piece in enumerate(tokenizer.vocabulary()):
         if side == "src" and LANGUAGE_CODE.fullmatch(piece):
-            why = "because MarianTokenizer treats it as a language code at the beginning of a line"
-            what = f"tokenizer.user_symbols '{piece}' cannot be exported to Hugging Face, {why}"
-            raise ConfigError(f"{what}; train with a symbol in another format")
-        is_code = piece[:1] == "▁" and LANGUAGE_CODE.fullmatch(piece[1:])
+            reason = "MarianTokenizer treats it as a language code at the beginning of a line"
+            problem = f"tokenizer.user_symbols '{piece}' cannot be exported to Hugging Face, because {reason}"
+            raise ConfigError(f"{problem}; train with a symbol in another format")
+        is_code = piece.startswith(SPACE) and LANGUAGE_CODE.fullmatch(piece[1:])
         vocabulary[piece[1:] if is_code else piece] = number
     return vocabulary
 
 
-def _model_config(config: ModelConfig, src_vocab: int, tgt_vocab: int) -> dict[str, Any]:
-    model_type, name = CLASSES[config.norm_position]
-    values: dict[str, Any] = {"architectures": [name], "model_type": model_type, "is_encoder_decoder": True}
-    for side, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
-        values[f"{side}_layers"] = num_layers
-        values[f"{side}_attention_heads"] = config.num_heads
-        values[f"{side}_ffn_dim"] = config.d_ff
-    values |= {
+def _model_config(config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int) -> dict[str, Any]:
+    model_type, class_name = CLASSES[config.norm_position]
+    values: dict[str, Any] = {
+        "architectures": [class_name],
+        "model_type": model_type,
+        "is_encoder_decoder": True,
+        "encoder_layers": config.num_encoder_layers,
+        "encoder_attention_heads": config.num_heads,
+        "encoder_ffn_dim": config.d_ff,
+        "decoder_layers": config.num_decoder_layers,
+        "decoder_attention_heads": config.num_heads,
+        "decoder_ffn_dim": config.d_ff,
         "d_model": config.d_model,
         "num_hidden_layers": config.num_encoder_layers,
         "activation_function": config.activation,
-        **{key: getattr(config, key) for key in ("dropout", "attention_dropout", "activation_dropout")},
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
         "max_position_embeddings": config.max_positions,
         "scale_embedding": True,
-        "vocab_size": src_vocab,
+        "vocab_size": src_vocab_size,
         "tie_word_embeddings": config.tie_embeddings != "none",
         "dtype": "float32",
         "unk_token_id": UNK,
         **IDS,
     }
+
     if model_type == "marian":
-        values |= {"decoder_vocab_size": tgt_vocab, "share_encoder_decoder_embeddings": config.tie_embeddings == "all"}
+        values["decoder_vocab_size"] = tgt_vocab_size
+        values["share_encoder_decoder_embeddings"] = config.tie_embeddings == "all"
     return values
 
 
 def _generation_config(config: Config, tag_ids: Sequence[int]) -> dict[str, Any]:
     """Return the search settings; `max_length` includes the decoder's start token and eos."""
     decoding = config.decoding
-    longest = config.model.max_positions - 1
-    for key in ("sampling", "mbr_samples", "min_length_ratio", "keep"):
-        if getattr(decoding, key):
-            raise ConfigError(f"decoding.{key} cannot be exported to Hugging Face; remove it")
-    if decoding.repetition_penalty != 1 and decoding.beam_size == 1:  # there, Hugging Face changes logits
-        what = "decoding.repetition_penalty cannot be exported to Hugging Face with beam_size 1"
-        raise ConfigError(f"{what}; set it to 1")
+    model_limit = config.model.max_positions - 1
+    max_length = min(decoding.max_length or model_limit, model_limit)
     return {
         "num_beams": decoding.beam_size,
         "length_penalty": decoding.length_penalty,
         "early_stopping": STOPPING[decoding.early_stopping],
-        "max_length": min(decoding.max_length or longest, longest) + 2,
+        "max_length": max_length + 2,
         "min_length": decoding.min_length + 1,
         "no_repeat_ngram_size": decoding.no_repeat_ngram_size,
         "repetition_penalty": decoding.repetition_penalty,

@@ -15,8 +15,8 @@ from mtformer.config.loading import dump_config
 from mtformer.config.schema import NORMALIZATIONS, Config
 from mtformer.errors import CheckpointError, explain_write_errors
 from mtformer.export.huggingface import tensor_names
-from mtformer.export.marian_tokenizer import SpecialRows, source_side, target_side
-from mtformer.files import CHECKSUMS, atomic_folder, parse_json, read_bytes, read_meta, verify, write_checksums
+from mtformer.export.marian_tokenizer import Side, SpecialRows, source_side, target_side
+from mtformer.files import CHECKSUMS, atomic_folder, parse_json, read_bytes, verify_all, write_checksums
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import FINETUNE_CONFIG, RunDir
@@ -25,7 +25,10 @@ from mtformer.text.normalization import Normalizer
 from mtformer.text.tokenizer import BOS, PAD, SRC, TGT
 from mtformer.weights import read_weights, require_finite
 
-FOLDER = "the model needs config.json, vocab.json, source.spm, target.spm, and model.safetensors or pytorch_model.bin"
+REQUIRED_FILES = (
+    "the model needs config.json, vocab.json, source.spm, target.spm, and model.safetensors or pytorch_model.bin"
+)
+"""Remedy for a missing file."""
 DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("encoder_layers", "decoder_layers"), 12),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 16),
@@ -48,6 +51,8 @@ ONLY: dict[str, Any] = {
 """Settings for which only one value can be imported. It is also the default, except for the first two."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 """Our names for activations, by Marian's names."""
+EARLY_STOPPING = {True: "ended", "never": "certain"}
+"""Our `early_stopping` for values in Hugging Face; the others are `estimate`."""
 EMBEDDINGS = (
     "model.shared.weight",
     "model.encoder.embed_tokens.weight",
@@ -56,7 +61,9 @@ EMBEDDINGS = (
 )
 """Names of the shared embedding matrix; a file contains some of them, depending on the version that wrote it."""
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+"""Names of the tables of positions, which a file may contain."""
 BIAS = "final_logits_bias"
+"""Name of the bias of the output, which a file may contain."""
 
 
 def import_marian(source: Path, target: Path) -> None:
@@ -70,33 +77,43 @@ def import_marian(source: Path, target: Path) -> None:
         raise CheckpointError(f"{target}: already exists; choose another folder")
     if (source / CHECKSUMS).exists():  # the folder was written by `mtformer export`
         try:
-            verify(source, *read_meta(source, CHECKSUMS)["sha256"], listing=CHECKSUMS)
+            verify_all(source, CHECKSUMS)
         except CheckpointError as error:
             raise CheckpointError(f"{error}; if the change is intentional, delete {source / CHECKSUMS}") from error
     settings = _read_settings(source / "config.json")
     vocabulary = _read_vocabulary(source / "vocab.json")
     special = _special_rows(source, settings, vocabulary)
-    sides = {
-        SRC: source_side(path := source / "source.spm", _read(path), vocabulary, special),
-        TGT: target_side(path := source / "target.spm", _read(path), vocabulary, special),
-    }
-    search = _read_json(source / "generation_config.json") if (source / "generation_config.json").exists() else settings
-    config = _config(source, settings, search, len(sides[TGT].rows), _normalization(sides[SRC].model))
-    weights = _weights(source, config, len(vocabulary), sides[SRC].rows, sides[TGT].rows)
-    if special.start in (special.pad, special.unk, special.eos):
-        weights["output_bias"][BOS] = -torch.inf
-    if search.get("renormalize_logits") and [special.pad] in (search.get("bad_words_ids") or ()):
-        weights["output_bias"][PAD] = -torch.inf
+    src_path = source / "source.spm"
+    tgt_path = source / "target.spm"
+    src_side = source_side(src_path, _read(src_path), vocabulary, special)
+    tgt_side = target_side(tgt_path, _read(tgt_path), vocabulary, special)
+
+    search_path = source / "generation_config.json"
+    search = _read_json(search_path) if search_path.exists() else settings
+    config = _config(source, settings, search, src_side, tgt_side)
+    weights = _weights(source, config, len(vocabulary), src_side.rows, tgt_side.rows)
+    _exclude_tokens(weights["output_bias"], special, search)
+
     with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
-        inside = RunDir(folder)
-        inside.tokenizer.mkdir()
-        for name, side in sides.items():
-            (inside.tokenizer / name).write_bytes(side.model)
-        inside.bundle_weights.write_bytes(save(weights))
-        inside.config.write_text(dump_config(config), encoding="utf-8")
+        bundle = RunDir(folder)
+        bundle.tokenizer.mkdir()
+        (bundle.tokenizer / SRC).write_bytes(src_side.model)
+        (bundle.tokenizer / TGT).write_bytes(tgt_side.model)
+        bundle.bundle_weights.write_bytes(save(weights))
+        bundle.config.write_text(dump_config(config), encoding="utf-8")
         write_checksums(folder)
         finetune = render("finetune.yaml", data=config.data, bundle=os.path.abspath(target))
         (folder / FINETUNE_CONFIG).write_text(finetune, encoding="utf-8")  # has no checksum, because users complete it
+
+
+def _exclude_tokens(output_bias_V: Tensor, special: SpecialRows, search: Mapping[str, Any]) -> None:
+    """Set the bias of special tokens that Marian never generates to -inf, in place."""
+    has_start_token = special.start not in (special.pad, special.unk, special.eos)
+    if not has_start_token:
+        output_bias_V[BOS] = -torch.inf
+    excluded_pieces = search.get("bad_words_ids") or ()
+    if search.get("renormalize_logits") and [special.pad] in excluded_pieces:
+        output_bias_V[PAD] = -torch.inf
 
 
 def _read(path: Path) -> bytes:
@@ -104,7 +121,7 @@ def _read(path: Path) -> bytes:
     try:
         return read_bytes(path)
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file; {FOLDER}") from None
+        raise CheckpointError(f"{path}: no such file; {REQUIRED_FILES}") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
 
@@ -123,30 +140,39 @@ def _read_settings(path: Path) -> dict[str, Any]:
     """Return the settings in config.json, with defaults; raise CheckpointError for the first unsupported one."""
     settings = {**DEFAULTS, **_read_json(path)}
     for key, value in ONLY.items():
-        if settings.get(key, None if key == "model_type" else value) != value:
+        default = None if key == "model_type" else value
+        if settings.get(key, default) != value:
             raise CheckpointError(f"{path}: {key} {settings.get(key)!r} cannot be imported; it must be {value!r}")
-    for what in ("attention_heads", "ffn_dim"):
-        pair = settings[f"encoder_{what}"], settings[f"decoder_{what}"]
-        if pair[0] != pair[1]:
-            raise CheckpointError(f"{path}: {what} is {pair[0]} in the encoder but {pair[1]} in the decoder")
-    if settings["activation_function"] not in ACTIVATIONS:
-        what = f"activation_function {settings['activation_function']!r} cannot be imported"
-        raise CheckpointError(f"{path}: {what}; it must be one of {', '.join(ACTIVATIONS)}")
+    for size in ("attention_heads", "ffn_dim"):
+        in_encoder = settings[f"encoder_{size}"]
+        in_decoder = settings[f"decoder_{size}"]
+        if in_encoder != in_decoder:
+            problem = f"{size} is {in_encoder} in the encoder but {in_decoder} in the decoder"
+            raise CheckpointError(f"{path}: {problem}; models with different sizes cannot be imported")
+    activation = settings["activation_function"]
+    if activation not in ACTIVATIONS:
+        allowed = ", ".join(ACTIVATIONS)
+        raise CheckpointError(
+            f"{path}: activation_function {activation!r} cannot be imported; it must be one of {allowed}"
+        )
     return settings
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     vocabulary = _read_json(path)
-    if sorted(map(str, vocabulary.values())) != sorted(map(str, range(len(vocabulary)))):
+    ids = sorted(map(str, vocabulary.values()))  # as text, because values of other types cannot be compared
+    expected_ids = sorted(map(str, range(len(vocabulary))))
+    if ids != expected_ids:
         raise CheckpointError(f"{path}: its ids must be the numbers from 0 to {len(vocabulary) - 1}, each once")
     return {text: int(row) for text, row in vocabulary.items()}
 
 
 def _special_rows(source: Path, settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> SpecialRows:
     for key, text in (("pad_token_id", "<pad>"), ("eos_token_id", "</s>")):
-        if text not in vocabulary or vocabulary[text] != settings[key]:
-            what = f"{settings[key]} in config.json, but '{text}' is {vocabulary.get(text)} in vocab.json"
-            raise CheckpointError(f"{source}: {key} is {what}")
+        row = vocabulary.get(text)
+        if row is None or row != settings[key]:
+            problem = f"{key} is {settings[key]} in config.json, but '{text}' is {row} in vocab.json"
+            raise CheckpointError(f"{source}: {problem}")
     start = settings["decoder_start_token_id"]
     if start not in vocabulary.values():
         raise CheckpointError(f"{source}: decoder_start_token_id {start} of config.json is not an id in vocab.json")
@@ -162,76 +188,141 @@ def _normalization(model: bytes) -> str:
 
 
 def _config(
-    source: Path, settings: Mapping[str, Any], search: Mapping[str, Any], vocab_size: int, normalization: str
+    source: Path, settings: Mapping[str, Any], search: Mapping[str, Any], src_side: Side, tgt_side: Side
 ) -> Config:
-    languages = source / "tokenizer_config.json"
-    names = _read_json(languages) if languages.exists() else {}
-    found = [str(names.get(key)) for key in ("source_lang", "target_lang")]  # may be a language group, such as ROMANCE
-    src_lang, tgt_lang = (code if is_language(code) else "und" for code in found)  # undetermined
+    """Return the config of the bundle.
+
+    Args:
+        source: the Marian folder.
+        settings: its config.json, with defaults.
+        search: its generation_config.json; folders without one have the settings of the search in config.json.
+        src_side: converted tokenizer of the source.
+        tgt_side: converted tokenizer of the target.
+    """
+    src_lang, tgt_lang = _languages(source)
+    max_positions = settings["max_position_embeddings"]
+    data = {"src_lang": src_lang, "tgt_lang": tgt_lang, "filters": {"max_tokens": max_positions - 1}}
+    tokenizer = {
+        "joint": False,
+        "vocab_size": len(tgt_side.rows),
+        "normalization": _normalization(src_side.model),
+    }
+    sections = {
+        "data": data,
+        "tokenizer": tokenizer,
+        "model": _model_settings(settings),
+        "decoding": _search_settings(search),
+    }
+
+    try:
+        return Config.model_validate(sections)
+    except ValidationError as error:
+        first_error = error.errors()[0]
+        key = ".".join(map(str, first_error["loc"]))
+        reason = f"{key} {first_error['msg']}"
+        raise CheckpointError(f"{source}: config.json cannot be imported: {reason}") from error
+
+
+def _languages(source: Path) -> tuple[str, str]:
+    """Return the language codes of source and target; `und` (undetermined) if unknown, or a group such as ROMANCE."""
+    path = source / "tokenizer_config.json"
+    names = _read_json(path) if path.exists() else {}
+    return _language(names.get("source_lang")), _language(names.get("target_lang"))
+
+
+def _language(name: object) -> str:
+    code = str(name)
+    return code if is_language(code) else "und"
+
+
+def _model_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `model` section."""
+    return {
+        "d_model": settings["d_model"],
+        "num_heads": settings["encoder_attention_heads"],
+        "d_ff": settings["encoder_ffn_dim"],
+        "num_encoder_layers": settings["encoder_layers"],
+        "num_decoder_layers": settings["decoder_layers"],
+        "dropout": settings["dropout"],
+        "attention_dropout": settings["attention_dropout"],
+        "activation_dropout": settings["activation_dropout"],
+        "norm_position": "post",
+        "activation": ACTIVATIONS[settings["activation_function"]],
+        "max_positions": settings["max_position_embeddings"],
+        "tie_embeddings": "output",
+        "output_bias": True,
+    }
+
+
+def _search_settings(search: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `decoding` section; lengths in Marian include the decoder's start token."""
     decoding: dict[str, Any] = {
         "beam_size": search.get("num_beams") or 1,
         "length_penalty": search.get("length_penalty", 1.0),
-        "early_stopping": {True: "ended", "never": "certain"}.get(search.get("early_stopping"), "estimate"),
-        "min_length": max(0, (search.get("min_length") or 0) - 1),  # without the decoder's start token
+        "early_stopping": EARLY_STOPPING.get(search.get("early_stopping"), "estimate"),
+        "min_length": max(0, (search.get("min_length") or 0) - 1),
         "no_repeat_ngram_size": search.get("no_repeat_ngram_size") or 0,
         "repetition_penalty": search.get("repetition_penalty") or 1.0,
     }
-    if search.get("max_length"):  # includes the decoder's start token and eos; Marian has no other limit
-        decoding["max_length"] = max(1, search["max_length"] - 2)
+    max_length = search.get("max_length")
+    if max_length:
+        # Marian has no limit in proportion to the source.
+        decoding["max_length"] = max(1, max_length - 2)  # without the start token and eos
         decoding["max_length_ratio"] = float(decoding["max_length"])
-    tree = {
-        "data": {
-            "src_lang": src_lang,
-            "tgt_lang": tgt_lang,
-            "filters": {"max_tokens": settings["max_position_embeddings"] - 1},
-        },
-        "tokenizer": {"joint": False, "vocab_size": vocab_size, "normalization": normalization},
-        "model": {
-            "num_heads": settings["encoder_attention_heads"],
-            "d_ff": settings["encoder_ffn_dim"],
-            "num_encoder_layers": settings["encoder_layers"],
-            "num_decoder_layers": settings["decoder_layers"],
-            **{key: settings[key] for key in ("d_model", "dropout", "attention_dropout", "activation_dropout")},
-            "norm_position": "post",
-            "activation": ACTIVATIONS[settings["activation_function"]],
-            "max_positions": settings["max_position_embeddings"],
-            "tie_embeddings": "output",
-            "output_bias": True,
-        },
-        "decoding": decoding,
-    }
-    try:
-        return Config.model_validate(tree)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise CheckpointError(f"{source}: config.json cannot be imported: {where} {first['msg']}") from error
+    return decoding
 
 
 def _weights(
-    source: Path, config: Config, num_rows: int, src_rows: list[int], tgt_rows: list[int]
+    source: Path, config: Config, vocab_size: int, src_rows: list[int], tgt_rows: list[int]
 ) -> dict[str, Tensor]:
-    path, theirs = _read_tensors(source)
-    shared = _embeddings(path, theirs, num_rows)
-    _check_positions(path, theirs, config.model.max_positions, config.model.d_model)
-    bias_V = theirs.pop(BIAS, shared.new_zeros(num_rows)).flatten()
-    if len(bias_V) != num_rows:
-        raise CheckpointError(f"{path}: {BIAS} has {len(bias_V)} values, but vocab.json has {num_rows} pieces")
-    weights = {"src_embedding": shared[src_rows], "tgt_embedding": shared[tgt_rows], "output_bias": bias_V[tgt_rows]}
-    for name, parts in tensor_names(config.model):
-        for part in parts:
-            if part not in theirs:
-                raise CheckpointError(f"{path}: {part} is missing; config.json requires it")
-        weights[name] = torch.cat([theirs.pop(part) for part in parts])
-    for name in theirs:
+    """Return the weights of our model.
+
+    Args:
+        source: the Marian folder.
+        config: config of the bundle.
+        vocab_size: size of Marian's shared vocabulary.
+        src_rows: row in Marian's embeddings of each piece of the source tokenizer.
+        tgt_rows: row in Marian's embeddings of each piece of the target tokenizer.
+    """
+    path, tensors = _read_tensors(source)
+    shared_VD = _embeddings(path, tensors, vocab_size)
+    _check_positions(path, tensors, config.model.max_positions, config.model.d_model)
+    bias_V = tensors.pop(BIAS, shared_VD.new_zeros(vocab_size)).flatten()
+    if len(bias_V) != vocab_size:
+        problem = f"{BIAS} has {len(bias_V)} values, but vocab.json has {vocab_size} pieces"
+        raise CheckpointError(f"{path}: {problem}; copy both files again")
+
+    weights = {
+        "src_embedding": shared_VD[src_rows],
+        "tgt_embedding": shared_VD[tgt_rows],
+        "output_bias": bias_V[tgt_rows],
+    }
+    for name, their_names in tensor_names(config.model):
+        weights[name] = _join(path, tensors, their_names)
+    for name in tensors:
         raise CheckpointError(f"{path}: unexpected tensor {name}; models with it cannot be imported")
+
+    _require_shapes(path, weights, config, len(src_rows), len(tgt_rows))
+    return weights
+
+
+def _join(path: Path, tensors: dict[str, Tensor], names: list[str]) -> Tensor:
+    """Remove tensors from `tensors` and return their concatenation."""
+    for name in names:
+        if name not in tensors:
+            raise CheckpointError(f"{path}: {name} is missing; config.json requires it")
+    return torch.cat([tensors.pop(name) for name in names])
+
+
+def _require_shapes(path: Path, weights: dict[str, Tensor], config: Config, src_vocab: int, tgt_vocab: int) -> None:
+    """Raise CheckpointError if a weight has another shape than in our model."""
     with torch.device("meta"):
-        model = Transformer(config.model, len(src_rows), len(tgt_rows))
+        model = Transformer(config.model, src_vocab, tgt_vocab)
     for name, parameter in model.named_parameters():
         if parameter.shape != weights[name].shape:
-            shapes = f"{list(weights[name].shape)} in the file but {list(parameter.shape)} according to config.json"
-            raise CheckpointError(f"{path}: {name} is {shapes}")
-    return weights
+            in_file = list(weights[name].shape)
+            expected = list(parameter.shape)
+            raise CheckpointError(f"{path}: {name} is {in_file} in the file but {expected} according to config.json")
 
 
 def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
@@ -241,37 +332,43 @@ def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
         tensors: Any = read_weights(path)
     else:
         path = source / "pytorch_model.bin"
-        if not path.exists():
-            raise CheckpointError(f"{source}: neither model.safetensors nor pytorch_model.bin exists; {FOLDER}")
-        try:
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # pickle, zipfile and torch raise exceptions of many types
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise CheckpointError(f"{path}: cannot be loaded as weights without executing code ({reason})") from error
+        tensors = _load_pickle(path)
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-        raise CheckpointError(f"{path}: not a dictionary of tensors")
+        raise CheckpointError(f"{path}: not a dictionary of tensors; copy it again")
     require_finite(path, tensors)
     return path, {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def _embeddings(path: Path, theirs: dict[str, Tensor], num_rows: int) -> Tensor:
-    """Return the shared embedding matrix (V, D), which has several names."""
-    found = {name: theirs.pop(name) for name in EMBEDDINGS if name in theirs}
-    if not found:
-        raise CheckpointError(f"{path}: {EMBEDDINGS[0]} is missing")
-    first, *others = found.items()
-    for name, tensor in others:
-        if not torch.equal(tensor, first[1]):
-            raise CheckpointError(f"{path}: {name} differs from {first[0]}; only shared embeddings can be imported")
-    if len(first[1]) != num_rows:
-        raise CheckpointError(f"{path}: {first[0]} has {len(first[1])} rows, but vocab.json has {num_rows} pieces")
-    return first[1]
+def _load_pickle(path: Path) -> Any:
+    if not path.exists():
+        raise CheckpointError(f"{path.parent}: neither model.safetensors nor {path.name} exists; {REQUIRED_FILES}")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # pickle, zipfile and torch raise exceptions of many types
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise CheckpointError(f"{path}: cannot be loaded as weights without executing code ({reason})") from error
 
 
-def _check_positions(path: Path, theirs: dict[str, Tensor], num_positions: int, D: int) -> None:
-    """Raise CheckpointError if the file contains positions other than our sinusoids."""
-    table = sinusoid(num_positions, D)
+def _embeddings(path: Path, tensors: dict[str, Tensor], vocab_size: int) -> Tensor:
+    """Remove the shared embedding matrix (V, D), which has several names, from `tensors`, and return it."""
+    copies = {name: tensors.pop(name) for name in EMBEDDINGS if name in tensors}
+    if not copies:
+        raise CheckpointError(f"{path}: {EMBEDDINGS[0]} is missing; copy the file again")
+
+    (first_name, shared_VD), *other_copies = copies.items()
+    for name, tensor in other_copies:
+        if not torch.equal(tensor, shared_VD):
+            raise CheckpointError(f"{path}: {name} differs from {first_name}; only shared embeddings can be imported")
+    if len(shared_VD) != vocab_size:
+        problem = f"{first_name} has {len(shared_VD)} rows, but vocab.json has {vocab_size} pieces"
+        raise CheckpointError(f"{path}: {problem}; copy both files again")
+    return shared_VD
+
+
+def _check_positions(path: Path, tensors: dict[str, Tensor], num_positions: int, D: int) -> None:
+    """Remove the tables of positions; raise CheckpointError if they are other positions than our sinusoids."""
+    expected = sinusoid(num_positions, D)
     for name in POSITIONS:
-        found = theirs.pop(name, table)
-        if found.shape != table.shape or not torch.allclose(found, table, rtol=0.0, atol=1e-3):
+        table = tensors.pop(name, expected)
+        if table.shape != expected.shape or not torch.allclose(table, expected, rtol=0.0, atol=1e-3):
             raise CheckpointError(f"{path}: {name} is not a table of sinusoids; other positions cannot be imported")

@@ -17,6 +17,8 @@ files are parsed here (see `mtformer.text.protobuf`).
 
 import struct
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,12 +27,59 @@ import sentencepiece
 from mtformer.errors import CheckpointError
 from mtformer.export.huggingface import LANGUAGE_CODE
 from mtformer.text.protobuf import field, message_fields
-from mtformer.text.tokenizer import SPACE, Tokenizer
+from mtformer.text.tokenizer import BOS, EOS, PAD, SPACE, UNK, Tokenizer
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # types of pieces in a SentencePiece model
-UNIGRAM = 1  # type of a SentencePiece model
-PIECES, TRAINER = 1, 2
-COPIED = {3: "normalizer_spec", 5: "denormalizer_spec"}
+
+class ModelField(IntEnum):
+    """Numbers of the fields of a SentencePiece model."""
+
+    PIECES = 1
+    TRAINER = 2
+    NORMALIZER = 3
+    DENORMALIZER = 5
+
+
+class PieceField(IntEnum):
+    """Numbers of the fields of a piece."""
+
+    TEXT = 1
+    SCORE = 2
+    KIND = 3
+
+
+class TrainerField(IntEnum):
+    """Numbers of the fields of the training settings."""
+
+    MODEL_TYPE = 3
+    VOCAB_SIZE = 4
+    UNK_ID = 40
+    BOS_ID = 41
+    EOS_ID = 42
+    PAD_ID = 43
+    UNK_SURFACE = 44
+    UNK_PIECE = 45
+    BOS_PIECE = 46
+    EOS_PIECE = 47
+    PAD_PIECE = 48
+
+
+COPIED = (ModelField.NORMALIZER, ModelField.DENORMALIZER)
+"""Fields that are copied unchanged."""
+PIECE_DEFAULTS: dict[int, bytes] = {PieceField.SCORE: bytes(4), PieceField.KIND: b"\1"}
+"""Serialized values of fields that a piece does not have: score 0, a normal piece."""
+UNIGRAM = 1
+"""Value of `TrainerField.MODEL_TYPE`, and its default."""
+
+
+class PieceKind(IntEnum):
+    """Types of pieces in a SentencePiece model."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
 
 
 class Piece(NamedTuple):
@@ -40,6 +89,7 @@ class Piece(NamedTuple):
     score: float
     """Log-probability."""
     kind: int
+    """A `PieceKind`."""
 
 
 class SpecialRows(NamedTuple):
@@ -60,66 +110,104 @@ class Side(NamedTuple):
 
 
 def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
-    """Return the SentencePiece model of the source, given source.spm and the rows by piece from vocab.json.
+    """Return the tokenizer of the source.
+
+    Args:
+        path: source.spm, for errors.
+        spm: its contents.
+        vocabulary: row of each piece in Marian's embeddings, from vocab.json.
+        special: rows of the special tokens.
 
     Raise CheckpointError if source.spm is not a SentencePiece model of type unigram.
     """
-    entries = _pieces(path, spm)
-    taken = {entry.text for entry in entries}
-    words = {text: row for text, row in vocabulary.items() if row not in special}
-    lowest = min((entry.score for entry in entries if entry.kind == NORMAL), default=0.0)
-    entries += [Piece(text, lowest, NORMAL) for text in _foreign(words, entries)]
-    codes = {SPACE + text: text for text in words if LANGUAGE_CODE.fullmatch(text)}
-    entries += [Piece(text, 0.0, USER_DEFINED) for text in codes if text not in taken]
-    rows = [vocabulary.get(codes.get(entry.text, entry.text), special.unk) for entry in entries]
-    return Side(_build(path, spm, entries, vocabulary, special), [*special, *rows])
+    entries = _read_pieces(path, spm)
+    present = {entry.text for entry in entries}
+    ordinary = {text: row for text, row in vocabulary.items() if row not in special}
+
+    normal_scores = [entry.score for entry in entries if entry.kind == PieceKind.NORMAL]
+    lowest_score = min(normal_scores, default=0.0)
+    entries += [Piece(text, lowest_score, PieceKind.NORMAL) for text in _foreign_pieces(ordinary, entries)]
+    codes = {SPACE + text: text for text in ordinary if LANGUAGE_CODE.fullmatch(text)}
+    entries += [Piece(text, 0.0, PieceKind.USER_DEFINED) for text in codes if text not in present]
+
+    rows: list[int] = [*special]
+    for entry in entries:
+        text = codes.get(entry.text, entry.text)
+        rows.append(vocabulary.get(text, special.unk))
+    model = _build_model(path, spm, entries, vocabulary, special)
+    return Side(model, rows)
 
 
 def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
-    """Return the SentencePiece model of the target; for errors see `source_side`.
+    """Return the tokenizer of the target; for arguments and errors see `source_side`.
 
     Unknown pieces are decoded to empty text, as by `MarianTokenizer` if it skips special tokens.
     """
-    pieces = {piece.text: piece for piece in _pieces(path, spm)}
-    if not all(text in vocabulary for text, piece in pieces.items() if piece.kind == BYTE):
-        raise CheckpointError(f"{path}: uses byte fallback, but vocab.json does not contain all byte pieces")
+    pieces = {piece.text: piece for piece in _read_pieces(path, spm)}
+    byte_pieces = {text for text, piece in pieces.items() if piece.kind == PieceKind.BYTE}
+    if not byte_pieces <= vocabulary.keys():
+        problem = "uses byte fallback, but vocab.json does not contain all byte pieces"
+        raise CheckpointError(f"{path}: {problem}; copy both files again")
+
     processor = sentencepiece.SentencePieceProcessor(model_proto=spm)
-    controls = {text for text in vocabulary if processor.IsControl(processor.PieceToId(text))}
-    texts = sorted((text for text, row in vocabulary.items() if row not in special), key=vocabulary.__getitem__)
-    rows = [vocabulary[text] for text in texts]
-    entries = [pieces.get(text, Piece(text, 0.0, CONTROL if text in controls else UNUSED)) for text in texts]
-    return Side(_build(path, spm, entries, vocabulary, special, unk_surface=""), [*special, *rows])
+    rows: list[int] = [*special]
+    entries = []
+    for text in sorted(vocabulary, key=vocabulary.__getitem__):
+        if vocabulary[text] in special:
+            continue
+        is_control = processor.IsControl(processor.PieceToId(text))
+        missing = Piece(text, 0.0, PieceKind.CONTROL if is_control else PieceKind.UNUSED)
+        entries.append(pieces.get(text, missing))
+        rows.append(vocabulary[text])
+
+    model = _build_model(path, spm, entries, vocabulary, special, unk_surface="")
+    return Side(model, rows)
 
 
-def _pieces(path: Path, spm: bytes) -> list[Piece]:
+def _read_pieces(path: Path, spm: bytes) -> list[Piece]:
     """Return all pieces except special ones, sorted by id."""
-    try:
-        is_loaded = bool(spm) and sentencepiece.SentencePieceProcessor().LoadFromSerializedProto(spm)
-    except RuntimeError:
-        is_loaded = False
-    if not is_loaded:
+    if not _is_loadable(spm):
         raise CheckpointError(f"{path}: not a SentencePiece model, or damaged; copy it again")
+
     pieces = []
-    for number, value in message_fields(spm):
-        if number in (PIECES, TRAINER):
-            entry = {2: bytes(4), 3: b"\1", **dict(message_fields(value))}  # with the defaults of the format
-            kind = entry[3][0]
-        if number == PIECES:
-            pieces.append(Piece(entry[1].decode("utf-8"), struct.unpack("<f", entry[2])[0], kind))
-        elif number == TRAINER and kind != UNIGRAM:
-            raise CheckpointError(f"{path}: not a unigram model; other SentencePiece models cannot be imported")
-    return [piece for piece in pieces if piece.kind in (NORMAL, USER_DEFINED, BYTE)]
+    for number, message in message_fields(spm):
+        if number == ModelField.PIECES:
+            piece = _parse_piece(message)
+            if piece.kind in (PieceKind.NORMAL, PieceKind.USER_DEFINED, PieceKind.BYTE):
+                pieces.append(piece)
+        elif number == ModelField.TRAINER:
+            model_type = dict(message_fields(message)).get(TrainerField.MODEL_TYPE, bytes([UNIGRAM]))
+            if model_type[0] != UNIGRAM:
+                raise CheckpointError(f"{path}: not a unigram model; other SentencePiece models cannot be imported")
+    return pieces
 
 
-def _foreign(vocabulary: Mapping[str, int], pieces: Sequence[Piece]) -> list[str]:
+def _is_loadable(spm: bytes) -> bool:
+    if not spm:
+        return False
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        return bool(processor.LoadFromSerializedProto(spm))
+    except RuntimeError:
+        return False
+
+
+def _parse_piece(message: bytes) -> Piece:
+    values = {**PIECE_DEFAULTS, **dict(message_fields(message))}
+    [score] = struct.unpack("<f", values[PieceField.SCORE])
+    return Piece(values[PieceField.TEXT].decode("utf-8"), score, values[PieceField.KIND][0])
+
+
+def _foreign_pieces(vocabulary: Mapping[str, int], pieces: Sequence[Piece]) -> list[str]:
     """Return the pieces that consist only of characters unknown to the SentencePiece model; none with byte fallback."""
-    if any(piece.kind == BYTE for piece in pieces):
+    if any(piece.kind == PieceKind.BYTE for piece in pieces):
         return []
-    alphabet = {character for piece in pieces for character in piece.text}
-    return [text for text in vocabulary if text and alphabet.isdisjoint(text) and not LANGUAGE_CODE.fullmatch(text)]
+    alphabet = set(chain.from_iterable(piece.text for piece in pieces))
+    foreign = [text for text in vocabulary if text and alphabet.isdisjoint(text)]
+    return [text for text in foreign if not LANGUAGE_CODE.fullmatch(text)]
 
 
-def _build(
+def _build_model(
     path: Path,
     spm: bytes,
     entries: Sequence[Piece],
@@ -128,24 +216,58 @@ def _build(
     unk_surface: str | None = None,
 ) -> bytes:
     """Return a model with our special pieces, the given entries, and the settings of `spm`."""
+    special_pieces = _special_pieces(entries, vocabulary, special)
+    pad, unk, bos, eos = special_pieces
+    all_pieces = [*special_pieces, *entries]
+    message = b"".join(field(ModelField.PIECES, _serialize_piece(piece)) for piece in all_pieces)
+
+    settings: dict[int, int | str] = {
+        TrainerField.VOCAB_SIZE: len(all_pieces),
+        TrainerField.UNK_ID: UNK,
+        TrainerField.BOS_ID: BOS,
+        TrainerField.EOS_ID: EOS,
+        TrainerField.PAD_ID: PAD,
+        TrainerField.UNK_PIECE: unk.text,
+        TrainerField.BOS_PIECE: bos.text,
+        TrainerField.EOS_PIECE: eos.text,
+        TrainerField.PAD_PIECE: pad.text,
+    }
+    if unk_surface is not None:
+        settings[TrainerField.UNK_SURFACE] = unk_surface
+
+    for number, value in message_fields(spm):
+        if number == ModelField.TRAINER:
+            # If a field occurs more than once, the last value is used.
+            added = b"".join(field(key, setting) for key, setting in settings.items())
+            message += field(number, value + added)
+        elif number in COPIED:
+            message += field(number, value)
+    Tokenizer(message, f"conversion of {path}")  # raises an error for a wrong conversion
+    return message
+
+
+def _special_pieces(entries: Sequence[Piece], vocabulary: Mapping[str, int], special: SpecialRows) -> list[Piece]:
+    """Return our special pieces, in the order of their ids.
+
+    Our bos is Marian's start token. If that is its pad, unk or eos, bos is a piece that the vocabulary does not have.
+    """
     text_of = {row: text for text, row in vocabulary.items()}
-    pad, unk, start, eos = (text_of[row] for row in special)
-    bos = start if special.start not in (special.pad, special.unk, special.eos) else "<s>"
-    taken = {*vocabulary, *(entry.text for entry in entries)} - {start}
+    start = text_of[special.start]
+    bos = "<s>" if special.start in (special.pad, special.unk, special.eos) else start
+    taken = {entry.text for entry in entries}.union(vocabulary) - {start}
     while bos in taken:
         bos = f"<{bos}>"
-    specials = [Piece(pad, 0.0, CONTROL), Piece(unk, 0.0, UNKNOWN), Piece(bos, 0.0, CONTROL), Piece(eos, 0.0, CONTROL)]
-    pieces = (field(1, one.text) + field(2, one.score) + field(3, one.kind) for one in (*specials, *entries))
-    message = b"".join(field(PIECES, piece) for piece in pieces)
-    settings: dict[int, int | str] = {4: len(specials) + len(entries), 40: 1, 41: 2, 42: 3, 43: 0}
-    settings |= {45: unk, 46: bos, 47: eos, 48: pad}
-    if unk_surface is not None:
-        settings[44] = unk_surface
-    for number, value in message_fields(spm):
-        if number == TRAINER:
-            # If a field occurs more than once, the last value is used.
-            value += b"".join(field(key, setting) for key, setting in settings.items())
-        if number == TRAINER or number in COPIED:
-            message += field(number, value)
-    Tokenizer(message, f"conversion of {path}")
-    return message
+    return [
+        Piece(text_of[special.pad], 0.0, PieceKind.CONTROL),
+        Piece(text_of[special.unk], 0.0, PieceKind.UNKNOWN),
+        Piece(bos, 0.0, PieceKind.CONTROL),
+        Piece(text_of[special.eos], 0.0, PieceKind.CONTROL),
+    ]
+
+
+def _serialize_piece(piece: Piece) -> bytes:
+    return (
+        field(PieceField.TEXT, piece.text)
+        + field(PieceField.SCORE, piece.score)
+        + field(PieceField.KIND, int(piece.kind))
+    )

@@ -18,15 +18,24 @@ from mtformer.data.corpus.sources import read_pairs, source_fingerprint
 from mtformer.decoding.translator import from_data_report
 from mtformer.errors import ConfigError, log
 from mtformer.run_dir import CT2_VOCABULARY_MAP, RunDir
-from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, TokenizerPair
+from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, TokenizerPair
 
-NUM_COMMON, NUM_CANDIDATES = 100, 50
-"""Number of most frequent target pieces, which are always candidates, and maximum number for a source piece."""
-MAX_PAIRS, MAX_LINKS, BLOCK = 500_000, 2500, 20_000
-"""Number of training pairs in the sample, links of a pair, and pairs at a time."""
+NUM_COMMON = 100
+"""Number of most frequent target pieces, which are candidates for every source piece."""
+NUM_CANDIDATES = 50
+"""Maximum number of other candidates for a source piece."""
+MAX_PAIRS = 500_000
+"""Maximum number of training pairs in the sample."""
+MAX_LINKS = 2500
+"""Maximum number of links of a training pair; longer pairs are left out."""
+BLOCK = 20_000
+"""Number of training pairs at a time."""
 NUM_ITERATIONS = 5
-SEPARATORS = str.maketrans("", "", " \t\r\n")
+"""Number of iterations of EM."""
+WITHOUT_SEPARATORS = str.maketrans("", "", " \t\r\n")
+"""Translation table that removes the characters that separate pieces in vmap.txt."""
 Ids = tuple[list[int], list[int]]
+"""Source and target ids of a training pair."""
 
 
 def write_vocabulary_map(run: RunDir, data: DataConfig, tokenizers: TokenizerPair, folder: Path) -> None:
@@ -38,56 +47,105 @@ def write_vocabulary_map(run: RunDir, data: DataConfig, tokenizers: TokenizerPai
         raise ConfigError(f"{run.path}: its config lists no training data, which --vocabulary-map needs; export a run")
     for source in data.sources:
         source_fingerprint(source, data)  # refuses text of `distill` or `adapt` that has changed
-    sources, targets = ([piece.translate(SEPARATORS) for piece in one.vocabulary()] for one in tokenizers)
+    src_pieces = _pieces_in_map(tokenizers.src)
+    tgt_pieces = _pieces_in_map(tokenizers.tgt)
+
     stride = int(from_data_report(run, "read") or 0) // MAX_PAIRS + 1
-    frequency_V, candidates = _candidates(_read(data.sources, data, tokenizers, stride), len(targets))
-    common = {PAD, UNK, BOS, EOS, *np.argsort(-frequency_V, kind="stable")[:NUM_COMMON].tolist()}
-    ids = {piece: number for number, piece in enumerate(targets)}
-    for number, piece in enumerate(sources):  # names and numbers are copied
-        candidates[number].add(ids.get(piece, UNK))
-    rows = {piece: candidates[number] - common for number, piece in enumerate(sources)} | {"": common}
-    lines = [f"{piece}\t{' '.join(targets[one] for one in sorted(some))}\n" for piece, some in rows.items() if some]
-    (folder / CT2_VOCABULARY_MAP).write_bytes("".join(lines).encode())
-    dev = _read(data.dev_sources, data, tokenizers)
-    if known := [token in common.union(*(candidates[one] for one in src)) for src, tgt in dev for token in tgt]:
-        log.info("the vocabulary map contains %.1f percent of the target tokens in dev", 100 * np.mean(known))
+    training_pairs = _read(data.sources, data, tokenizers, stride)
+    frequency_V, candidates = _candidates(training_pairs, len(tgt_pieces))
+    most_frequent = np.argsort(-frequency_V, kind="stable")[:NUM_COMMON]
+    common = {PAD, UNK, BOS, EOS, *most_frequent.tolist()}
+    tgt_ids = {piece: number for number, piece in enumerate(tgt_pieces)}
+    for number, piece in enumerate(src_pieces):  # names and numbers are copied
+        candidates[number].add(tgt_ids.get(piece, UNK))
+
+    rows = {piece: candidates[number] - common for number, piece in enumerate(src_pieces)}
+    rows[""] = common
+    _write_rows(folder / CT2_VOCABULARY_MAP, rows, tgt_pieces)
+
+    is_known = _known_tokens(_read(data.dev_sources, data, tokenizers), candidates, common)
+    if is_known:
+        log.info("the vocabulary map contains %.1f percent of the target tokens in dev", 100 * np.mean(is_known))
+
+
+def _pieces_in_map(tokenizer: Tokenizer) -> list[str]:
+    return [piece.translate(WITHOUT_SEPARATORS) for piece in tokenizer.vocabulary()]
+
+
+def _write_rows(path: Path, rows: dict[str, set[int]], tgt_pieces: Sequence[str]) -> None:
+    """Write the candidates of each source piece on a line; the line of the empty piece is for all pieces."""
+    lines = []
+    for src_piece, tgt_ids in rows.items():
+        if tgt_ids:
+            listed = " ".join(tgt_pieces[number] for number in sorted(tgt_ids))
+            lines.append(f"{src_piece}\t{listed}\n")
+    path.write_bytes("".join(lines).encode())
+
+
+def _known_tokens(pairs: Iterable[Ids], candidates: dict[int, set[int]], common: set[int]) -> list[bool]:
+    """Return for each target token of the pairs whether it is a candidate for the source."""
+    is_known: list[bool] = []
+    for src, tgt in pairs:
+        allowed = common.union(*(candidates[number] for number in src))
+        is_known += [token in allowed for token in tgt]
+    return is_known
 
 
 def _read(sources: Iterable[Source], data: DataConfig, tokenizers: TokenizerPair, stride: int = 1) -> Iterator[Ids]:
     """Yield the ids of every `stride`-th pair that is not too long, in both directions if the model has both."""
-    pairs = islice(chain.from_iterable(read_pairs(source, data) for source in sources), None, None, stride)
+    all_pairs = chain.from_iterable(read_pairs(source, data) for source in sources)
+    pairs = islice(all_pairs, None, None, stride)
     while block := list(islice(pairs, BLOCK)):
-        src, tgt = zip(*block, *((tgt, src) for src, tgt in block if data.both_directions), strict=True)
-        encoded = zip(tokenizers.src.encode(src), tokenizers.tgt.encode(tgt), strict=True)
-        yield from (ids for ids in encoded if 0 < len(ids[0]) * len(ids[1]) <= MAX_LINKS)
+        if data.both_directions:
+            block += [(tgt, src) for src, tgt in block]
+        src_lines, tgt_lines = zip(*block, strict=True)
+        src_ids = tokenizers.src.encode(src_lines)
+        tgt_ids = tokenizers.tgt.encode(tgt_lines)
+        for src, tgt in zip(src_ids, tgt_ids, strict=True):
+            if 0 < len(src) * len(tgt) <= MAX_LINKS:
+                yield src, tgt
 
 
 def _candidates(pairs: Iterator[Ids], V: int) -> tuple[NDArray[np.int64], dict[int, set[int]]]:
-    """Return the frequency of each target piece, and the candidates of each source piece."""
-    frequency_V, keys = np.zeros(V, np.int64), np.empty(0, np.int64)
+    """Return the frequency of each target piece (V), and the candidates of each source piece."""
+    frequency_V = np.zeros(V, np.int64)
+    keys = np.empty(0, np.int64)
     counts: NDArray[Any] = np.empty(0)
     while block := list(islice(pairs, BLOCK)):
-        frequency_V += np.bincount(np.concatenate([tgt for _, tgt in block]), minlength=V)
-        found = _expected_links(block, V)
-        keys, place = np.unique(np.concatenate([keys, found[0]]), return_inverse=True)
-        counts = np.bincount(place, np.concatenate([counts, found[1]]))
+        tgt_tokens = np.concatenate([tgt for _, tgt in block])
+        frequency_V += np.bincount(tgt_tokens, minlength=V)
+        # Add the counts of the block to those of equal keys.
+        block_keys, block_counts = _expected_links(block, V)
+        keys, positions = np.unique(np.concatenate([keys, block_keys]), return_inverse=True)
+        counts = np.bincount(positions, np.concatenate([counts, block_counts]))
+
+    # Sort by source piece, and by descending count for each; the best are at most NUM_CANDIDATES after the first.
     order = np.lexsort((-counts, keys // V))
     src, tgt = np.divmod(keys[order], V)
-    is_best = np.arange(len(src)) - np.searchsorted(src, src) < NUM_CANDIDATES
+    rank = np.arange(len(src)) - np.searchsorted(src, src)
+    is_best = rank < NUM_CANDIDATES
+
     candidates: dict[int, set[int]] = defaultdict(set)
-    for one, other in zip(src[is_best].tolist(), tgt[is_best].tolist(), strict=True):
-        candidates[one].add(other)
+    for src_id, tgt_id in zip(src[is_best].tolist(), tgt[is_best].tolist(), strict=True):
+        candidates[src_id].add(tgt_id)
     return frequency_V, candidates
 
 
 def _expected_links(pairs: Sequence[Ids], V: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return keys (source id * V + target id) and their expected number of links after EM."""
-    keys_L = np.concatenate([np.add.outer(tgt, np.multiply(src, V)).ravel() for src, tgt in pairs])
-    lengths = np.concatenate([np.full(len(tgt), len(src)) for src, tgt in pairs])
-    token_L = np.repeat(np.arange(len(lengths)), lengths)  # target token of each link
-    keys, key_L = np.unique(keys_L, return_inverse=True)
+    keys_of_pairs = [np.add.outer(tgt, np.multiply(src, V)).ravel() for src, tgt in pairs]
+    keys, key_L = np.unique(np.concatenate(keys_of_pairs), return_inverse=True)
+    src_of_key = keys // V
+    # Each target token has a link to each source token of its sentence.
+    num_links = np.concatenate([np.full(len(tgt), len(src)) for src, tgt in pairs])
+    token_L = np.repeat(np.arange(len(num_links)), num_links)
+
     expected: NDArray[Any] = np.ones(len(keys))
     for _ in range(NUM_ITERATIONS):
-        share_L = (expected / np.bincount(keys // V, expected)[keys // V])[key_L]
-        expected = np.bincount(key_L, share_L / np.bincount(token_L, share_L)[token_L])
+        # M step: the probability of the target piece of each link, given its source piece.
+        total_of_src = np.bincount(src_of_key, expected)
+        probability_L = (expected / total_of_src[src_of_key])[key_L]
+        # E step: the links of a target token share one count.
+        total_of_token = np.bincount(token_L, probability_L)
+        expected = np.bincount(key_L, probability_L / total_of_token[token_L])
     return keys, expected

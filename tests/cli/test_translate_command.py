@@ -224,7 +224,7 @@ def test_a_glossary_is_read_from_a_file(run: Path, lines: list[str], tmp_path: P
         (["--html", "--require", "x"], "--html cannot be combined with"),
         (["--html", "--n-best", "2"], "--html needs a search for one translation"),
         (["--html", "--sampling"], "--html needs a search for one translation"),
-        (["--keep", "numbers", "--beam-size", "1"], "keep chooses among several hypotheses"),
+        (["--keep", "numbers", "--beam-size", "1"], "keep has an effect only with beam_size above 1"),
         (["--glossary", "nowhere"], "nowhere: no such file"),
         (["--json-attention"], "--json-attention requires --json"),
         (["--targets", "x"], "--targets requires --attention FILE"),
@@ -236,7 +236,7 @@ def test_a_glossary_is_read_from_a_file(run: Path, lines: list[str], tmp_path: P
         (["--input", "nowhere"], "nowhere: no such file"),
         (["--beam-size", "0"], "error: --beam-size: must be at least 1 and at most 1000, not 0"),
         (["--n-best", "9"], "n_best 9 is above beam_size 2"),
-        (["--top-k", "5"], "top_k is for sampling"),
+        (["--top-k", "5"], "top_k has an effect only with sampling: true or mbr_samples; also set"),
     ],
 )
 def test_inconsistent_options_are_reported_in_one_line(run: Path, options: list[str], message: str) -> None:

@@ -37,9 +37,16 @@ def messages(path: str, *overrides: str) -> list[str]:
         ("model:\n  layer_drop: 1\n", "3: model.layer_drop: must be at least 0 and below 1, not 1"),
         ("training:\n  consistency: r-drop\n", "3: training.consistency: must be one of none, rdrop, simcut, not 'r-d"),
         ("training:\n  consistency_weight: -1\n", "3: training.consistency_weight: must be at least 0, not -1"),
-        ("training:\n  consistency_weight: 2\n", "3: training.consistency_weight: consistency_weight and consi"),
+        (
+            "training:\n  consistency_weight: 2\n",
+            "3: training.consistency_weight: consistency_weight has an effect only with consistency: rdrop or simcut; "
+            "also set consistency: rdrop or simcut, or set consistency_weight to its default, 3.0",
+        ),
         ("training:\n  cutoff: 1\n", "3: training.cutoff: must be at least 0 and below 1, not 1"),
-        ("training: {consistency: rdrop, cutoff: 0.1}\n", "2: training.cutoff: cutoff is for SimCut; also set"),
+        (
+            "training: {consistency: rdrop, cutoff: 0.1}\n",
+            "2: training.cutoff: cutoff has an effect only with consistency: simcut; also set",
+        ),
         ("training:\n  token_dropout: 1.0\n", "3: training.token_dropout: must be at least 0 and below 1, not 1.0"),
         ("model:\n  d_model: 0\n", "3: model.d_model: must be at least 1, not 0"),
         ("model:\n  d_model: '64'\n", "3: model.d_model: must be a whole number of at least 1, not '64'"),

@@ -51,13 +51,15 @@ def test_a_package_translates(bundle: RunDir, tmp_path: Path, quantization: str 
 
 def test_what_the_format_cannot_represent_is_refused(make_random: Make, tmp_path: Path) -> None:
     run = write_bundle(tmp_path / "run", *make_random(tie_embeddings="output"))
-    with pytest.raises(ConfigError, match=r"^tokenizer\.joint false: not supported by Argos Translate"):
+    with pytest.raises(
+        ConfigError, match=r"^tokenizer\.joint false: not supported by Argos Translate; train with true"
+    ):
         export(run, tmp_path / "it", None, "argos", None)
     with pytest.raises(ConfigError, match="quantization 'int4': not supported"):
         export(run, tmp_path / "it", None, "argos", "int4")
     for tags in ("source", "target"):
         run.config.write_text(re.sub("language_tags: .*", f"language_tags: {tags}", run.config.read_text()))
-        with pytest.raises(ConfigError, match=f"'{tags}': not supported by --format argos; train with 'none'$"):
+        with pytest.raises(ConfigError, match=f"'{tags}': not supported by Argos Translate; train with 'none', or use"):
             export(run, tmp_path / "it", None, "argos", None)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 

@@ -17,10 +17,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from small import Make, random_lines, train_tokenizer
+from torch import nn
 from typer.testing import CliRunner, Result
 
 from mtformer.cli.app import app
 from mtformer.config.schema import DecodingConfig, ModelConfig
+from mtformer.decoding.ctranslate2 import conversion
 from mtformer.decoding.ctranslate2.conversion import to_spec
 from mtformer.decoding.ctranslate2.engine import CTranslate2Engine, _Search
 from mtformer.decoding.lines.translation import Translation
@@ -283,7 +285,10 @@ def test_attention_is_equal(make_trained: Make, tmp_path: Path) -> None:
     [
         ({"sampling": True}, "sampling.*not supported by CTranslate2"),
         ({"mbr_samples": 4}, "mbr_samples.*not supported by CTranslate2"),
-        ({"early_stopping": "certain"}, "early_stopping: CTranslate2 supports only auto and ended"),
+        (
+            {"early_stopping": "certain"},
+            "early_stopping 'certain': not supported by CTranslate2; set 'auto' or 'ended'",
+        ),
         ({"required": [["hund"]]}, "required phrases.*not supported by CTranslate2"),
     ],
 )
@@ -295,6 +300,31 @@ def test_unsupported_settings_raise_config_error(
         other.translate(["der hund"], **settings)
     assert "\n" not in str(caught.value)
     assert other.translate(["der hund"], early_stopping="estimate", beam_size=1)
+
+
+@pytest.mark.parametrize(("key", "values"), OPTIONS.items())
+def test_the_parameters_of_all_options_are_known(make_random: Make, key: str, values: tuple[Any, ...]) -> None:
+    for value in values:
+        model, _ = make_random(**{key: value})
+        names = [name for name, _ in model.named_parameters()]
+        assert [name for name in names if not conversion.PARAMETERS.fullmatch(name)] == []
+
+
+def test_a_parameter_that_is_not_converted_is_refused(
+    make_random: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizers = make_random()
+
+    class WithScale(Transformer):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.encoder[0].register_parameter("scale", nn.Parameter(torch.ones(1)))
+
+    monkeypatch.setattr(conversion, "Transformer", WithScale)
+    monkeypatch.setattr(conversion, "load_weights", lambda *_: None)
+    with pytest.raises(ConfigError, match=r"^parameter encoder\.0\.scale of the model: .* does not support it; use "):
+        conversion.write_model(tmp_path, [], model.config, tokenizers)
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- the export ------------------------------------------------------------------------------------------------------
@@ -355,7 +385,7 @@ def test_exports_are_atomic(bundle: RunDir, tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "write_companions", fail)
+        patch.setattr(module, "_write_companions", fail)
         with pytest.raises(DataError, match="it: cannot be written: No space left on device; free some space"):
             export(bundle, target, None, "ctranslate2", None)
     assert list(target.parent.iterdir()) == []
@@ -452,9 +482,12 @@ def test_export_and_translate_from_the_command_line(bundle: RunDir, tmp_path: Pa
         ),
         (
             ("eval", "RUN", "--precision", "int8", "--sample", "--src", __file__, "--ref", __file__),
-            "sampling or mbr_samples: not supported by CTranslate2",
+            "decoding.sampling true: not supported by CTranslate2; set false, or use --backend mtformer",
         ),
-        (("serve", "RUN", "--backend", "ctranslate2", "--port", "0", "--mbr-samples", "4"), "mbr_samples: not"),
+        (
+            ("serve", "RUN", "--backend", "ctranslate2", "--port", "0", "--mbr-samples", "4"),
+            "decoding.mbr_samples 4: not supported by CTranslate2; set 0",
+        ),
         (
             ("translate", "RUN", "--backend", "mtformer", "--precision", "int8", "--device", "cpu"),
             "needs CTranslate2: use --backend ctranslate2",

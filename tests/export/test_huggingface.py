@@ -1,5 +1,6 @@
 """Tests of the Hugging Face export: logits, translations and ids equal ours."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -136,23 +137,34 @@ def test_search_settings(make_random: Make, tmp_path: Path) -> None:
     }
     for key, value in (("sampling", True), ("mbr_samples", 4), ("min_length_ratio", 0.5), ("keep", "numbers")):
         set_decoding(run, **{"beam_size": 7, "sampling": False, "mbr_samples": 0, "min_length_ratio": 0.0, key: value})
-        with pytest.raises(ConfigError, match=rf"decoding.{key} cannot be exported to Hugging Face"):
+        with pytest.raises(ConfigError, match=rf"decoding.{key} .*: not supported by Hugging Face Transformers; set "):
             export(run, tmp_path / "other", None, "huggingface")
     set_decoding(run, beam_size=1, keep=None, repetition_penalty=1.2)
-    with pytest.raises(ConfigError, match=r"decoding.repetition_penalty cannot be exported to Hugging Face"):
+    with pytest.raises(
+        ConfigError, match=r"decoding.repetition_penalty 1.2: not supported by Hugging Face Transformers; set 1.0 or "
+    ):
         export(run, tmp_path / "greedy", None, "huggingface")
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"norm": "rmsnorm"}, "model.norm 'rmsnorm' cannot be exported to Hugging Face"),
-        ({"activation": "swiglu"}, "model.activation 'swiglu' cannot be exported"),
-        ({"activation": "geglu"}, "model.activation 'geglu' cannot be exported"),
-        ({"positions": "rotary"}, "model.positions 'rotary' cannot be exported"),
-        ({"positions": "learned"}, "model.positions 'learned' cannot be exported"),
-        ({"num_kv_heads": 2}, "model.num_kv_heads 2 cannot be exported"),
-        ({"tie_embeddings": "output"}, "model.tie_embeddings 'output' cannot be exported .* Pegasus"),
+        (
+            {"norm": "rmsnorm"},
+            "model.norm 'rmsnorm': not supported by Hugging Face Transformers; train with 'layernorm', or",
+        ),
+        (
+            {"activation": "swiglu"},
+            "model.activation 'swiglu': not supported by Hugging Face Transformers; train with 'relu'",
+        ),
+        ({"activation": "geglu"}, "model.activation 'geglu': not supported by Hugging Face"),
+        ({"positions": "rotary"}, "model.positions 'rotary': not supported by Hugging Face"),
+        ({"positions": "learned"}, "model.positions 'learned': not supported by Hugging Face"),
+        ({"num_kv_heads": 2}, "model.num_kv_heads 2: not supported by Hugging Face"),
+        (
+            {"tie_embeddings": "output"},
+            "model.tie_embeddings 'output': not supported by Hugging Face .*; train with 'all' or norm_position: post",
+        ),
     ],
 )
 def test_unsupported_settings_are_named(options: dict[str, Any], line: str, make_random: Make, tmp_path: Path) -> None:
@@ -179,6 +191,15 @@ def _with_code(tokenizers: TokenizerPair) -> TokenizerPair:
             return [*tokenizers.src.vocabulary()[:-1], ">>de<<"]
 
     return TokenizerPair(WithCode(), WithCode())  # type: ignore[arg-type]  # only the vocabulary is used
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_a_parameter_without_a_name_in_hugging_face_is_refused(norm_position: str, make_random: Make) -> None:
+    model, _ = make_random(norm_position=norm_position)
+    model = copy.deepcopy(model)
+    model.encoder[0].register_parameter("scale", torch.nn.Parameter(torch.ones(1)))
+    with pytest.raises(ConfigError, match=r"^parameter encoder\.0\.scale of the model: Hugging Face's .* has no such"):
+        huggingface.to_tensors(model)
 
 
 def test_exports_are_atomic(make_random: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

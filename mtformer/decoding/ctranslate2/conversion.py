@@ -4,6 +4,7 @@ D model width, H heads, G key/value heads, K head width, V vocabulary.
 """
 
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -119,6 +120,7 @@ def write_model(
     """
     model = Transformer(config, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     load_weights(model, *weights)
+    _require_known_parameters(model)
     spec = to_spec(model, tokenizers)
     spec.validate()
     spec.optimize(quantization)
@@ -249,3 +251,19 @@ def _register_vocabularies(spec: Any, tokenizers: TokenizerPair) -> None:
     spec.config.decoder_start_token = tgt_pieces[BOS]
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = NORM_EPS
+
+
+PARAMETERS = re.compile(
+    r"(src|tgt)_embedding|output(_bias)?|(src|tgt)_positions\.weight|(en|de)coder_norm\.(weight|bias)"
+    r"|(en|de)coder\.\d+\.(self|cross)_attention(\.(in|out)_projection|_residual\.norm)\.(weight|bias)"
+    r"|(en|de)coder\.\d+\.feed_forward(\.(expand|contract)|_residual\.norm)\.(weight|bias)"
+)
+"""Names of the parameters that `to_spec` copies."""
+
+
+def _require_known_parameters(model: Transformer) -> None:
+    """Raise ConfigError for a parameter that `to_spec` does not copy, so that none is left out in silence."""
+    for name, _ in model.named_parameters():
+        if not PARAMETERS.fullmatch(name):
+            problem = "the conversion to CTranslate2 does not support it"
+            raise ConfigError(f"parameter {name} of the model: {problem}; use --backend mtformer, or another --format")

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
+from mtformer.config.section import CTRANSLATE2
+from mtformer.config.support import require_backend
 from mtformer.decoding.search.engine import MAX_WORKERS, Batches, Engine, NBests
 from mtformer.decoding.search.hypotheses import Hypothesis, to_hypothesis
 from mtformer.decoding.search.rules import LengthBounds
@@ -76,12 +78,7 @@ class CTranslate2Engine(Engine):
 
     def check(self, settings: DecodingConfig, required: bool = False) -> None:
         """Raise ConfigError if CTranslate2 does not support a setting or a constraint."""
-        if settings.draws:
-            raise unsupported("sampling or mbr_samples")
-        if settings.early_stopping not in PATIENCE and settings.beam_size > 1:
-            supported = " and ".join(PATIENCE)
-            remedy = "set one of them, or use --backend mtformer"
-            raise ConfigError(f"early_stopping: CTranslate2 supports only {supported}; {remedy}")
+        require_backend(settings, CTRANSLATE2)
         if required:
             raise unsupported("required phrases")
 
