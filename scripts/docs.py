@@ -15,8 +15,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 import yaml
 
 from mtformer.cli.app import COMMANDS, load_command
+from mtformer.config.annotations import fields, is_section, limits, plain
 from mtformer.config.data import SOURCES, Source
-from mtformer.config.fields import fields, is_section, key_metadata, limits, plain
+from mtformer.config.fields import key_metadata
 from mtformer.config.schema import Config
 from mtformer.config.section import Section
 

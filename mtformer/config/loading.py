@@ -5,22 +5,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
-from mtformer.config.data import SOURCES, DataConfig, Source, source_kind
-from mtformer.config.fields import child, describe_errors, fields, is_section, key_metadata, narrow, plain
+from mtformer.config.annotations import child, is_section, plain
+from mtformer.config.data import SOURCES, DataConfig
+from mtformer.config.fields import key_metadata
 from mtformer.config.schema import Config
 from mtformer.config.section import Key, Section, key_of
+from mtformer.config.tree import Tree
+from mtformer.config.validation import validated
 from mtformer.config.yaml_text import DEFAULT, REQUIRED, KeyPath, Origin, Origins, dotted, read_yaml, write_yaml
 from mtformer.errors import ConfigError, log
-from mtformer.files import FORMAT, beside, expand_user, read_bytes, require_format, require_text
+from mtformer.files import FORMAT, beside, expand_user, read_bytes, require_format
 
 SectionT = TypeVar("SectionT", bound=Section)
 _warn_once = cache(log.warning)
-MOST_BYTES = 1_000_000  # maximum size of a config in bytes; reading YAML of this size takes a minute
-MOST_KEYS = 20  # maximum number of keys in a dotted path
+MOST_BYTES = 1_000_000
+"""Maximum size of a config in bytes; reading YAML of this size takes a minute."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,14 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
 
     Raise ConfigError if the config is invalid, with a line per error: location, dotted path, problem, allowed values.
     """
-    origins: Origins = {}
-    tree = _read_file(str(path), origins, ())
+    tree = _read_file(str(path))
     for override in overrides:
-        _apply(override, tree, origins)
-    _take_pretrained(tree, origins)
-    config = validated(tree, origins, Config)
-    for leaf, value in leaves(config).items():
-        for one in value if isinstance(value, list) else [value]:
-            require_text(one, f"{origins.get(leaf, DEFAULT)}: {dotted(leaf)}: ")
-    return LoadedConfig(config, {dotted(leaf): origins.get(leaf, DEFAULT) for leaf in leaves(config)})
+        tree.apply(override)
+    _take_pretrained(tree)
+
+    config = validated(tree.values, tree.origins, Config)
+    origins = {dotted(leaf): tree.origins.get(leaf, DEFAULT) for leaf in leaves(config)}
+    return LoadedConfig(config, origins)
 
 
 def load_defaults() -> LoadedConfig:
@@ -79,157 +78,77 @@ def read_tree(path: str, what: str) -> tuple[Any, Origins]:
     return value, {**origins, (): Origin("file", path)}  # (): for keys without a line, such as a missing section
 
 
-def validated(tree: Any, origins: Origins, kind: type[SectionT]) -> SectionT:
-    """Return the section with these values; raise ConfigError with a line for each error."""
-    try:
-        return kind.model_validate(tree, strict=True)
-    except ValidationError as error:
-        raise ConfigError(describe_errors(error, origins, kind)) from error
+def _read_file(path: str, extended_by: tuple[str, ...] = ()) -> Tree:
+    """Return the values of a file, merged into those of the file it extends.
 
+    Args:
+        path: the file.
+        extended_by: the files that extend it, outermost first.
+    """
+    content, origins = read_tree(path, "config")
+    if not isinstance(content, dict | None):
+        raise ConfigError(f"{path}:1: a config is a mapping of sections (data, model, ...), not {content!r:.40}")
 
-def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dict[str, Any]:
-    """Return the values of a file, merged into those of the file it extends; add their origins to `origins`."""
-    value, own = read_tree(path, "config")
-    if not isinstance(value, dict | None):
-        raise ConfigError(f"{path}:1: a config is a mapping of sections (data, model, ...), not {value!r:.40}")
-    values, tree = dict[str, Any](value or {}), dict[str, Any]()
+    values = dict[str, Any](content or {})
     if "format" in values:
-        require_format(own.pop(("format",)), values.pop("format"), ConfigError)
+        require_format(origins.pop(("format",)), values.pop("format"), ConfigError)
         values = without_removed_keys(values, Config, path)
+
+    tree = Tree(Config)
     if "extends" in values:
-        extends, origin, chain = values.pop("extends"), own.pop(("extends",)), (*extended_by, path)
-        if not isinstance(extends, str):
-            raise ConfigError(f"{origin}: extends: must be the name of one file, not {extends!r:.40}")
-        base = str(beside(path, extends))
-        if os.path.realpath(base) in map(os.path.realpath, chain):
-            raise ConfigError(f"{origin}: extends: circular reference: {' -> '.join((*chain, base))}")
-        if not os.path.exists(base):
-            raise ConfigError(f"{origin}: extends: no such file: {base} (the name is relative to {path})")
-        tree = _read_file(base, origins, chain)
-    for key, value in values.items():
-        _put(tree, key, value, Config, (key,), origins)
-    origins.update(own)
+        base = _base_file(values.pop("extends"), origins.pop(("extends",)), (*extended_by, path))
+        tree = _read_file(base, (*extended_by, path))
+    tree.merge(values, origins)
     return tree
+
+
+def _base_file(extends: Any, origin: Origin, chain: tuple[str, ...]) -> str:
+    """Return the path of the file that `extends` names; `chain` has the files read so far, outermost first."""
+    path = chain[-1]
+    if not isinstance(extends, str):
+        raise ConfigError(f"{origin}: extends: must be the name of one file, not {extends!r:.40}")
+    base = str(beside(path, extends))
+    if os.path.realpath(base) in map(os.path.realpath, chain):
+        raise ConfigError(f"{origin}: extends: circular reference: {' -> '.join((*chain, base))}")
+    if not os.path.exists(base):
+        raise ConfigError(f"{origin}: extends: no such file: {base} (the name is relative to {path})")
+    return base
 
 
 def without_removed_keys(value: Any, annotation: Any, path: str) -> Any:
     """Return the values of a saved config without keys of earlier versions; log a warning for those that were on."""
     if not isinstance(value, dict):
         return value
+
     section = plain(annotation)
     removed = section.removed if is_section(section) else {}
     for key in removed.keys() & value.keys():
         if value[key] != removed[key]:
             _warn_once("%s: %s is not supported anymore and is ignored", path, key)
-    kept = {key: one for key, one in value.items() if key not in removed}
-    return {key: without_removed_keys(one, child(annotation, key), path) for key, one in kept.items()}
+
+    kept = {key: item for key, item in value.items() if key not in removed}
+    return {key: without_removed_keys(item, child(annotation, key), path) for key, item in kept.items()}
 
 
-def _take_pretrained(tree: dict[str, Any], origins: Origins) -> None:
+def _take_pretrained(tree: Tree) -> None:
     """Add the model and tokenizer settings of the run `training.init_from`, if set."""
-    training = tree.get("training")
+    training = tree.values.get("training")
     run = training.get("init_from") if isinstance(training, dict) else None
-    if not isinstance(run, str) or not (config := expand_user(run) / "config.yaml").is_file():
+    if not isinstance(run, str):
         return
-    its_origins: Origins = {}
-    its_tree = _read_file(str(config), its_origins, ())
+    config_file = expand_user(run) / "config.yaml"
+    if not config_file.is_file():
+        return
+
+    pretrained = _read_file(str(config_file))
     for section in ("model", "tokenizer"):
-        own = tree.setdefault(section, {})
-        for key, value in its_tree.get(section, {}).items():
+        own_values = tree.values.setdefault(section, {})
+        for key, value in pretrained.values.get(section, {}).items():
             is_setting = key_metadata(f"{section}.{key}").path in (None, "name or file")
-            if isinstance(own, dict) and key not in own and is_setting:
-                own[key] = value
-                origins.update({path: one for path, one in its_origins.items() if path[:2] == (section, key)})
-
-
-def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
-    origin = Origin("override", override)
-    name, equals, text = override.partition("=")
-    keys = name.strip().split(".")
-    if not equals or "" in keys or len(keys) > MOST_KEYS:
-        raise ConfigError(f"{origin}: write section.key=value")
-    container: Any = tree
-    annotation: Any = Config
-    path: KeyPath = ()
-    for depth, key in enumerate(keys):
-        position = _position(container, key, path, origin)
-        around, annotation = annotation, child(narrow(annotation, container), position)
-        path = (*path, position)
-        if depth + 1 < len(keys):
-            if isinstance(position, int) and position == len(container):
-                container.append({})
-                origins[path] = origin
-            elif isinstance(container, dict) and position not in container:
-                # The first item of a list has index 0; dev may be a list or a mapping.
-                kind = narrow(annotation, [] if keys[depth + 1] == "0" else {})
-                container[position] = [] if get_origin(plain(kind)) is list else {}
-                origins[path] = origin
-            container = container[position]
-    value, own = read_yaml(text, lambda line: origin, path)
-    own[path] = origin
-    if around == Source:
-        _remove_other_kind(container, {path[-1]: value}, path[:-1], origins)
-    if isinstance(container, list):
-        own[path[:-1]] = origin
-    _put(container, path[-1], value, around, path, origins)
-    origins.update(own)
-
-
-def _position(container: Any, key: str, path: KeyPath, origin: Origin) -> str | int:
-    """Convert a part of a dotted path to a mapping key or list index; an index equal to the length appends an item."""
-    if isinstance(container, dict):
-        return key
-    if not isinstance(container, list):
-        raise ConfigError(f"{origin}: {dotted(path)} is a single value and has no key '{key}'")
-    if not key.isdecimal() or len(key) > len(str(len(container))) or int(key) > len(container):
-        what = f"a list of {len(container)} items; '{key}' is neither the index of an item (from 0) nor the next index"
-        raise ConfigError(f"{origin}: {dotted(path)} is {what}")
-    return int(key)
-
-
-def _put(container: Any, key: str | int, value: Any, around: Any, path: KeyPath, origins: Origins) -> None:
-    """Merge mappings, replace all other values, and drop the origins of replaced values.
-
-    Null is read as an empty section, list or mapping, as when all of its keys or items are commented out. In a mapping
-    from names to items, null removes an item. `around` is the annotation of the container.
-    """
-    around = narrow(around, container)
-    annotation = child(around, key)
-    if isinstance(key, int) and key == len(container):
-        container.append(None)
-    if value is None and get_origin(plain(around)) is dict and key in container:
-        _forget(path, origins)
-        del container[key]
-        return
-    kind = get_origin(plain(narrow(annotation, value)))
-    if value is None and (is_section(plain(annotation)) or kind in (dict, list)):
-        value = [] if kind is list else {}
-    old = container.get(key) if isinstance(container, dict) else container[key]
-    if isinstance(value, dict) and (value or kind is not dict):
-        if not isinstance(old, dict):
-            _forget(path, origins)
-            old = container[key] = {}
-        if annotation == Source:
-            _remove_other_kind(old, value, path, origins)
-        for name, below in value.items():
-            _put(old, name, below, annotation, (*path, name), origins)
-    else:
-        _forget(path, origins)
-        container[key] = value
-
-
-def _remove_other_kind(source: dict[str, Any], addition: dict[Any, Any], path: KeyPath, origins: Origins) -> None:
-    """Remove the keys of the old type if a source changes its type."""
-    old, new = source_kind(source), source_kind(addition)
-    if old and new and old != new:
-        for key in fields(SOURCES[old]).keys() - {"src_lang", "tgt_lang"}:
-            source.pop(key, None)
-            _forget((*path, key), origins)
-
-
-def _forget(path: KeyPath, origins: Origins) -> None:
-    for known in [known for known in origins if known[: len(path)] == path]:
-        del origins[known]
+            if isinstance(own_values, dict) and key not in own_values and is_setting:
+                own_values[key] = value
+                origins = {path: origin for path, origin in pretrained.origins.items() if path[:2] == (section, key)}
+                tree.origins.update(origins)
 
 
 def dump_config(config: Config) -> str:

@@ -1,11 +1,15 @@
 """Config schema: type, range, default, help text and metadata of all keys."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from mtformer.config.data import DataConfig
 from mtformer.config.section import Count, Fraction, Key, Pair, Positive, Section, key_of, nearest
+from mtformer.config.tree import Tree
+from mtformer.config.validation import validated
+from mtformer.config.yaml_text import CHANGED
 
 COMPOSE = "compose"
 """Our own normalization, see `mtformer.text.normalization`."""
@@ -371,6 +375,22 @@ class Config(Section):
     """Translation: search, sampling and constraints."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Scoring."""
+
+    def with_values(self, values: Mapping[str, Any]) -> "Config":
+        """Return the config with other values of some keys.
+
+        Args:
+            values: new values by dotted key, such as `{"training.learning_rate": 1e-4, "data.train.0.src": "a.en"}`. An
+                index names a list item; the next index appends one. A value replaces the old one: mappings are not
+                merged. Setting a key of another type of source removes the keys of the old type.
+
+        The values are validated like those of a file. Raise ConfigError with a line for each error, which names the
+        key.
+        """
+        tree = Tree(Config, self.model_dump(mode="json"), {(): CHANGED})
+        for key, value in values.items():
+            tree.replace(key, value, CHANGED)
+        return validated(tree.values, tree.origins, Config)
 
     @model_validator(mode="after")
     def _sections_fit(self) -> "Config":

@@ -20,9 +20,12 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Origin:
-    """Origin of a value: the default, a file, an override, or none (a required key without a value)."""
+    """Origin of a value: the default, a file, an override, a change (see `Config.with_values`), or none.
 
-    kind: Literal["default", "required", "file", "override"]
+    None, `required`, is that of a required key without a value.
+    """
+
+    kind: Literal["default", "required", "file", "override", "changed value"]
     name: str = ""
     """The file, or the override as typed."""
     line: int | None = None
@@ -38,6 +41,7 @@ class Origin:
 
 DEFAULT = Origin("default")
 REQUIRED = Origin("required")
+CHANGED = Origin("changed value")
 Origins = dict[KeyPath, Origin]
 """Origins of the keys (including sections) and list items that are set in files or overrides."""
 

@@ -15,10 +15,10 @@ from unicodedata import normalize
 from pydantic import ValidationError
 
 from mtformer.config.data import DataConfig
-from mtformer.config.fields import describe_errors
 from mtformer.config.languages import WITHOUT_SPACES, base_code
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, DecodingConfig
+from mtformer.config.validation import describe_errors
 from mtformer.config.yaml_text import Origin
 from mtformer.data.filters.numbers import writes_digits
 from mtformer.decoding.ctranslate2.conversion import cached_model

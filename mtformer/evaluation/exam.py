@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from pydantic import create_model
 
-from mtformer.config.loading import read_tree, validated
+from mtformer.config.loading import read_tree
 from mtformer.config.schema import EvaluationConfig
 from mtformer.config.section import Section
+from mtformer.config.validation import validated
 from mtformer.data.batching.augment import add_typos, change_case, drop_final_stop, texts_to_copy
 from mtformer.data.filters.numbers import values
 from mtformer.decoding.lines.postprocessing import EMAIL, URL, addresses

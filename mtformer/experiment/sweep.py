@@ -28,10 +28,11 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
-from mtformer.config.fields import fields
-from mtformer.config.loading import load_config, read_tree, validated
+from mtformer.config.annotations import fields
+from mtformer.config.loading import load_config, read_tree
 from mtformer.config.schema import Config
 from mtformer.config.section import Count, Section
+from mtformer.config.validation import validated
 from mtformer.config.yaml_text import DEFAULT, read_yaml
 from mtformer.errors import ConfigError
 from mtformer.files import beside, expand_user

@@ -264,3 +264,58 @@ def test_keys_of_earlier_versions_are_ignored_only_in_saved_configs(
     assert "sampling_alpha" not in dump_config(load_config(path).config)
     warning = f"{path}: sampling_alpha is not supported anymore and is ignored"
     assert [record.message for record in caplog.records] == [warning] * is_on
+
+
+def test_values_are_replaced_without_merging_mappings(write: Write) -> None:
+    config = load_config(write("a.yaml", BASE)).config
+    assert config.with_values({}) == config
+    changed = config.with_values(
+        {
+            "training.learning_rate": 0.5,
+            "training.betas.1": 0.1,
+            "data.train.1.tsv": "c.tsv",
+            "data.train.2.src": "d.no",
+            "data.train.2.tgt": "d.de",
+            "data.test": {"new": {"tsv": "n.tsv"}},
+            "data.dev": {"old": TsvFile(tsv="o.tsv"), "new": {"tsv": "n.tsv"}},
+            "tokenizer.user_symbols": ["<a>"],
+        }
+    )
+    assert changed.training.learning_rate == 0.5
+    assert changed.training.betas == (0.9, 0.1)
+    added = TextFiles(src="d.no", tgt="d.de")
+    assert changed.data.train == [TextFiles(src="a.no", tgt="a.de"), TsvFile(tsv="c.tsv"), added]
+    assert changed.data.test == {"new": TsvFile(tsv="n.tsv")}
+    assert changed.data.dev == {"old": TsvFile(tsv="o.tsv"), "new": TsvFile(tsv="n.tsv")}
+    assert changed.tokenizer.user_symbols == ["<a>"]
+    assert changed.model == config.model
+    assert config.training.learning_rate == 1e-4
+
+
+def test_null_empties_a_section_and_removes_a_named_item(write: Write) -> None:
+    config = load_config(write("a.yaml", BASE)).config
+    assert config.with_values({"data.test.news": None}).data.test == {}
+    assert config.with_values({"data.test": None, "data.train": None}).data.sources == []
+    assert config.with_values({"training.patience": 3}).with_values({"training.patience": None}) == config
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"training.learning_rate": -1}, "changed value: training.learning_rate: must be above 0, not -1"),
+        (
+            {"training.learning_rat": 1.0},
+            "changed value: training.learning_rat: unknown key; did you mean 'learning_rate'?",
+        ),
+        ({"training.seed": "3"}, "changed value: training.seed: must be a whole number of at least 0, not '3'"),
+        ({"training.seed.x": 3}, "changed value: training.seed is a single value and has no key 'x'"),
+        ({"data.train.5.src": "x"}, "changed value: data.train is a list of 2 items; '5' is neither the index"),
+        ({"training.average_last": 9}, "changed value: training.average_last: average_last 9 is above keep_last 5"),
+        ({"data.train.0.src": "a\0"}, "changed value: data.train.0.src: 'a\\x00': not UTF-8 text"),
+    ],
+)
+def test_changed_values_are_validated_like_a_file(write: Write, values: dict[str, object], message: str) -> None:
+    config = load_config(write("a.yaml", BASE)).config
+    with pytest.raises(ConfigError) as caught:
+        config.with_values(values)
+    assert str(caught.value).startswith(message)

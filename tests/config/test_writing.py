@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from mtformer.config.annotations import fields
 from mtformer.config.data import SOURCES, CorpusConfig
-from mtformer.config.fields import fields, section_keys
+from mtformer.config.fields import section_keys
 from mtformer.config.loading import config_diff, dump_config, json_schema, load_config, resolve_paths
 from mtformer.config.schema import Config
 from mtformer.config.section import Section

@@ -1,0 +1,175 @@
+"""Values of a config before they are validated: files are merged, overrides applied, and values replaced.
+
+Files and overrides are merged into the values: mappings key by key; all other values, including lists, are replaced.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_origin
+
+from mtformer.config.annotations import child, fields, is_section, narrow, plain
+from mtformer.config.data import SOURCES, Source, source_kind
+from mtformer.config.section import Section
+from mtformer.config.yaml_text import KeyPath, Origin, Origins, dotted, read_yaml
+from mtformer.errors import ConfigError
+
+MOST_KEYS = 20
+"""Maximum number of keys in a dotted path."""
+Container = dict[str, Any] | list[Any]
+
+
+class _Place:
+    """A key in a mapping, or an index in a list, which may not exist yet.
+
+    Args:
+        container: the mapping or list.
+        container_type: annotation of the container.
+        path: path of the key; its last part is the key or index.
+    """
+
+    def __init__(self, container: Any, container_type: Any, path: KeyPath) -> None:
+        self.container = container
+        self.container_type = container_type
+        self.path = path
+        self.key: Any = path[-1]
+        # The first keys of a source or dev set decide its type, so it is determined before the container changes.
+        narrow_type = narrow(container_type, container)
+        self.value_type = child(narrow_type, self.key)
+        """Annotation of the value; None if the schema has no such key."""
+        self.is_named_item = get_origin(plain(narrow_type)) is dict
+        """True for an item of a mapping from names to items, such as a test set."""
+
+    @property
+    def exists(self) -> bool:
+        if isinstance(self.container, list):
+            return int(self.key) < len(self.container)
+        return self.key in self.container
+
+    def get(self) -> Any:
+        """Return the value, or None if there is none."""
+        return self.container[self.key] if self.exists else None
+
+    def set(self, value: Any) -> None:
+        if isinstance(self.container, list) and not self.exists:
+            self.container.append(value)
+        else:
+            self.container[self.key] = value
+
+
+@dataclass
+class Tree:
+    """Values of a section as nested mappings and lists, with their origins."""
+
+    section: type[Section]
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: Origins = field(default_factory=dict)
+
+    def merge(self, values: Mapping[str, Any], origins: Origins) -> None:
+        """Merge the values of a file, which take precedence over the present ones."""
+        for key, value in values.items():
+            self._put(_Place(self.values, self.section, (key,)), value)
+        self.origins.update(origins)
+
+    def apply(self, override: str) -> None:
+        """Apply an override, `section.key=value`, where value is YAML and an index names a list item."""
+        origin = Origin("override", override)
+        name, equals, text = override.partition("=")
+        keys = name.strip().split(".")
+        if not equals or "" in keys or len(keys) > MOST_KEYS:
+            raise ConfigError(f"{origin}: write section.key=value")
+
+        place = self._find(keys, origin)
+        value, origins = read_yaml(text, lambda line: origin, place.path)
+        self._set(place, value, {**origins, place.path: origin})
+
+    def replace(self, name: str, value: Any, origin: Origin) -> None:
+        """Replace the value of a dotted key, without merging mappings."""
+        place = self._find(name.split("."), origin)
+        if place.exists:
+            place.set(None)
+        self._set(place, value, {place.path: origin})
+
+    def _set(self, place: _Place, value: Any, origins: Origins) -> None:
+        if place.container_type == Source:
+            self._remove_other_kind(place.container, {place.key: value}, place.path[:-1])
+        self._put(place, value)
+        self.origins.update(origins)
+        if isinstance(place.container, list):
+            self.origins[place.path[:-1]] = origins[place.path]
+
+    def _find(self, keys: Sequence[str], origin: Origin) -> _Place:
+        """Return the place of a key, given its dotted parts; sections and items that it needs are created."""
+        place = _place_in(self.values, self.section, (), keys[0], origin)
+        for key in keys[1:]:
+            if not place.exists:
+                place.set(_empty_container(place, key))
+                self.origins[place.path] = origin
+            place = _place_in(place.get(), place.value_type, place.path, key, origin)
+        return place
+
+    def _put(self, place: _Place, value: Any) -> None:
+        """Merge mappings, replace all other values, and drop the origins of replaced values.
+
+        Null is read as an empty section, list or mapping, as when all of its keys or items are commented out. In a
+        mapping from names to items, null removes an item.
+        """
+        if value is None and place.is_named_item and place.exists:
+            self._forget(place.path)
+            del place.container[place.key]
+            return
+
+        collection = get_origin(plain(narrow(place.value_type, value)))
+        if value is None and (is_section(plain(place.value_type)) or collection in (dict, list)):
+            value = [] if collection is list else {}
+
+        replaces_mapping = value == {} and collection is dict
+        if isinstance(value, dict) and not replaces_mapping:
+            self._merge_mapping(place, value)
+        else:
+            self._forget(place.path)
+            place.set(value)
+
+    def _merge_mapping(self, place: _Place, mapping: dict[Any, Any]) -> None:
+        if not isinstance(place.get(), dict):
+            self._forget(place.path)
+            place.set({})
+        if place.value_type == Source:
+            self._remove_other_kind(place.get(), mapping, place.path)
+        for key, value in mapping.items():
+            self._put(_Place(place.get(), place.value_type, (*place.path, key)), value)
+
+    def _remove_other_kind(self, source: dict[str, Any], addition: dict[Any, Any], path: KeyPath) -> None:
+        """Remove the keys of the old type if a source changes its type."""
+        old_kind = source_kind(source)
+        new_kind = source_kind(addition)
+        if old_kind and new_kind and old_kind != new_kind:
+            for key in fields(SOURCES[old_kind]).keys() - {"src_lang", "tgt_lang"}:
+                source.pop(key, None)
+                self._forget((*path, key))
+
+    def _forget(self, path: KeyPath) -> None:
+        """Drop the origins of a value and of everything in it."""
+        replaced = [known for known in self.origins if known[: len(path)] == path]
+        for known in replaced:
+            del self.origins[known]
+
+
+def _place_in(container: Any, container_type: Any, path: KeyPath, key: str, origin: Origin) -> _Place:
+    """Return the place of a part of a dotted key; an index equal to the length of a list appends an item."""
+    if isinstance(container, dict):
+        return _Place(container, container_type, (*path, key))
+    if not isinstance(container, list):
+        raise ConfigError(f"{origin}: {dotted(path)} is a single value and has no key '{key}'")
+    is_index = key.isdecimal() and len(key) <= len(str(len(container))) and int(key) <= len(container)
+    if not is_index:
+        problem = f"'{key}' is neither the index of an item (from 0) nor the next index"
+        raise ConfigError(f"{origin}: {dotted(path)} is a list of {len(container)} items; {problem}")
+    return _Place(container, container_type, (*path, int(key)))
+
+
+def _empty_container(place: _Place, key: str) -> Container:
+    """Return a new list or mapping for a place below which `key` is set."""
+    # The first item of a list has index 0; dev may be a list or a mapping.
+    is_item = isinstance(place.container, list)
+    container_type = narrow(place.value_type, [] if key == "0" else {})
+    return [] if get_origin(plain(container_type)) is list and not is_item else {}

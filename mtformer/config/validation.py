@@ -1,0 +1,199 @@
+"""Validation of config values, with a line for each error: origin, dotted key, problem, allowed values."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from mtformer.config.annotations import (
+    allowed_values,
+    child,
+    fields,
+    is_optional,
+    is_union,
+    keys_below,
+    limits,
+    members,
+    plain,
+    unwrapped,
+)
+from mtformer.config.section import Section, nearest
+from mtformer.config.yaml_text import KeyPath, Origins, dotted, nearest_origin
+from mtformer.errors import ConfigError
+from mtformer.files import require_text
+
+SectionT = TypeVar("SectionT", bound=Section)
+SOURCE_FORMS = "src and tgt (two text files), or tsv, or jsonl, or dataset (Hugging Face)"
+"""Keys that identify the types of sources."""
+TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "bool": "true or false",
+    "string": "text",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "a mapping of keys to values",
+    "model": "a section (a mapping of keys to values)",
+}
+"""Descriptions of types, by the first word of pydantic's error types."""
+LONGEST_VALUE = 60
+"""Maximum number of characters of a wrong value in an error message; longer ones are cut."""
+
+
+def validated(values: Any, origins: Origins, section: type[SectionT]) -> SectionT:
+    """Return the section with these values.
+
+    Args:
+        values: values by key, as nested mappings and lists.
+        origins: origins of the values, for errors.
+        section: type of the section.
+
+    Raise ConfigError with a line for each error.
+    """
+    try:
+        result = section.model_validate(values, strict=True)
+    except ValidationError as error:
+        raise ConfigError(describe_errors(error, origins, section)) from error
+
+    for path, text in _texts(values):
+        require_text(text, f"{nearest_origin(origins, path)}: {dotted(path)}: ")
+    return result
+
+
+def _texts(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yield all strings in nested mappings and lists, with their paths."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, (*path, index))
+
+
+def describe_errors(error: ValidationError, origins: Origins, root: type[Section]) -> str:
+    """Describe validation errors of the section `root`, one per line."""
+    lines: dict[KeyPath, str] = {}
+    for details in error.errors(include_url=False):
+        described = _Error(details, root)
+        # A value that matches no member of a union of scalars has one error per member; the last one is kept.
+        lines[described.path] = described.line(origins)
+    return "\n".join(lines.values())
+
+
+class _Error:
+    """A validation error of a value in the section `root`."""
+
+    def __init__(self, details: ErrorDetails, root: type[Section]) -> None:
+        self.details = details
+        self.root = root
+        self.kind = details["type"]
+        self.value = details["input"]
+        self.path, self.annotation = _parse_location(details["loc"], root)
+
+    def line(self, origins: Origins) -> str:
+        """Return the line with the origin of the value, its key and the problem."""
+        if self.kind == "value_error":
+            message = str(self.details["ctx"]["error"])
+            return _describe_combination(message, self.path, origins, self.root)
+        return f"{nearest_origin(origins, self.path)}: {dotted(self.path)}: {self._problem()}"
+
+    def _problem(self) -> str:
+        match self.kind:
+            case "extra_forbidden":
+                return self._unknown_key()
+            case "missing":
+                return "is missing"
+            case "union_tag_not_found":
+                return f"a source is a mapping with {SOURCE_FORMS}; not {_format(self.value)}"
+            case "literal_error":
+                suggestion = nearest(str(self.value), allowed_values(self.annotation))
+                return f"must be {limits(self.annotation)}, not {_format(self.value)}{suggestion}"
+            case "string_pattern_mismatch":
+                return "a set name may only contain letters, digits, '_' and '-'"
+            case "too_short":
+                return "must have at least one item"
+            case "too_long":
+                max_length = self.details["ctx"]["max_length"]
+                return f"must be a list of {max_length} items, not {_format(self.value)}"
+            case _:
+                return self._wrong_type()
+
+    def _unknown_key(self) -> str:
+        name = self.path[-1]
+        section_path = self.details["loc"][:-1]
+        _, section = _parse_location(section_path, self.root)
+        allowed = list(fields(unwrapped(section)))
+
+        known_keys = keys_below(self.root) if len(self.path) < 4 else []  # sources have other keys
+        elsewhere = [dotted(key) for key in known_keys if key[-1] == name and len(key) > 1]
+        suggestion = nearest(str(name), allowed) or ";"
+        if elsewhere:
+            suggestion = f"; did you mean '{elsewhere[0]}'?"
+        return f"unknown key{suggestion} allowed: {', '.join(allowed)}"
+
+    def _wrong_type(self) -> str:
+        type_name = TYPES.get(self.kind.partition("_")[0])
+        limit = limits(self.annotation)
+        between = " of " if limit.startswith("at") else " "  # a number of at least 0, a number above 0
+        expected = between.join(filter(None, [type_name, limit])) or str(plain(self.annotation))
+        or_null = " or null" if is_optional(self.annotation) else ""
+        return f"must be {expected}{or_null}, not {_format(self.value)}{_remedy(self.kind, self.value)}"
+
+
+def _parse_location(location: KeyPath, root: type[Section]) -> tuple[KeyPath, Any]:
+    """Convert the location in a pydantic error, which has union tags, to a path; also return its annotation."""
+    path: list[str | int] = []
+    annotation: Any = root
+    for item in location:
+        if item == "[key]" or annotation is None:
+            break
+        by_tag = members(annotation)
+        if by_tag:
+            annotation = by_tag[str(item)]
+        elif is_union(unwrapped(annotation)):
+            break  # a member of a union of scalars
+        else:
+            path.append(item)
+            annotation = child(annotation, item)
+    return tuple(path), annotation
+
+
+def _remedy(kind: str, value: Any) -> str:
+    if kind.startswith("string") and isinstance(value, bool | int | float):
+        return "; put it in quotes"
+    if kind.startswith("int") and isinstance(value, float) and value.is_integer():
+        return f"; write {int(value)}"
+    if kind.startswith("list") and isinstance(value, dict):
+        return "; begin each item with '- '"
+    return ""
+
+
+def _format(value: Any) -> str:
+    text = f"'{value}'" if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+
+
+def _describe_combination(message: str, path: KeyPath, origins: Origins, root: type[Section]) -> str:
+    """Describe a conflict between several keys, and give the origin of the first one that was set."""
+    known = set(keys_below(root))
+    words = re.findall(r"[a-z][a-z0-9_.]*[a-z0-9]", message)
+    named_keys = [(*path, *word.split(".")) for word in words]
+    keys_set = [key for key in named_keys if key in origins and key in known]
+    if not keys_set:
+        where = f"{dotted(path)}: " if path else ""
+        return f"{nearest_origin(origins, path)}: {where}{message}"
+
+    top_file = nearest_origin(origins, ()).name
+
+    def precedence(key: KeyPath) -> tuple[bool, bool]:
+        # Overrides come first, and a file comes before the files that it extends.
+        return origins[key].kind != "override", origins[key].name != top_file
+
+    key = min(keys_set, key=precedence)
+    return f"{origins[key]}: {dotted(key)}: {message}"
