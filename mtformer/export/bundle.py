@@ -20,7 +20,7 @@ from mtformer.decoding.ctranslate2.conversion import write_model
 from mtformer.decoding.ctranslate2.engine import import_ctranslate2
 from mtformer.decoding.lines.confidence import load_calibration
 from mtformer.decoding.translator import from_data_report
-from mtformer.decoding.weights import find_weights, is_default, verified_weights
+from mtformer.decoding.weights import find_weights, is_adapted, is_default, verified_weights
 from mtformer.errors import CheckpointError, ConfigError, DataError, explain_write_errors, log
 from mtformer.evaluation.card import read_card
 from mtformer.export.huggingface import write_huggingface
@@ -88,7 +88,10 @@ def export(
             RunDir(folder).bundle_weights.write_bytes(save(average_weights(weights)))
         if form in ("bundle", "ctranslate2"):
             write_companions(run, config, tokenizers, weights, RunDir(folder))
-        write_checksums(folder)
+        if form == "bundle":
+            write_checksums(folder, adapted=is_adapted(run, weights[0], config.training.best_metric))
+        else:
+            write_checksums(folder)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8")  # has no checksum, because its owner completes it
 
 
