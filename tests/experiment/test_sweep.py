@@ -132,7 +132,8 @@ def test_the_command_line_is_quoted_for_the_shell(folder: Path) -> None:
         ("seeds: [one]", "study.yaml:2: seeds.0: must be a whole number of at least 0, not 'one'"),
         (
             "seeds: [1, 1]",
-            "study.yaml: seeds: duplicate run name seed=1; leave one out, or give the runs names as variants under list",
+            "study.yaml: seeds: duplicate run name seed=1; leave one out, or give the runs names as variants under "
+            "list",
         ),
         ("list: [{model.dropout: 0.1}]", "study.yaml:2: list: variant 1 of list needs a name"),
         ("list: [{name: a/b}]", "study.yaml:2: list: variant 1 of list needs a name"),
