@@ -251,16 +251,17 @@ class _Settings:
         """Return the config for a new text with these numbers of pairs and of target tokens."""
         old_tokens = num_tokens * min(MAX_OLD, max(MIN_OLD, OLD_PER_ROOT / num_pairs**0.5))
         data_values = self._data_values(old_tokens)
-
-        def with_steps(num_steps: int) -> Config:
-            values = {**data_values, **_training_values(self.old, num_steps)}
-            return with_overrides(self.old.config.with_values(values), self.overrides)
-
         num_steps = max(MIN_STEPS, round(STEPS_PER_ROOT * num_pairs**0.5))
-        config = with_steps(num_steps)
-        if config.training.max_steps != num_steps:  # set by an override, which the schedule follows
-            config = with_steps(config.training.max_steps)
+        config = self._with_steps(num_steps, data_values)
+
+        overridden_steps = config.training.max_steps
+        if overridden_steps != num_steps:  # the schedule follows an override
+            config = self._with_steps(overridden_steps, data_values)
         return config
+
+    def _with_steps(self, num_steps: int, data_values: dict[str, Any]) -> Config:
+        values = {**data_values, **_training_values(self.old, num_steps)}
+        return with_overrides(self.old.config.with_values(values), self.overrides)
 
     def _data_values(self, old_tokens: float) -> dict[str, Any]:
         """Return corpora, dev sets and tokenizer by dotted key; `old_tokens`: number of old tokens per epoch."""

@@ -120,27 +120,23 @@ def measure(config: Config) -> CorpusSize:
     tokenizer = config.tokenizer
     source_text = _TextOfTokenizer()
     target_text = source_text if tokenizer.joint else _TextOfTokenizer()
-    longest_line = CHARACTERS_PER_TOKEN * data.filters.max_tokens
-
     num_pairs = 0
     num_characters = 0.0
     for source in data.sources:
-        src_lang, tgt_lang = data.languages(source)
+        languages = data.languages(source)
+        src_lang, tgt_lang = languages
         pairs = islice(read_pairs(source, data), MAX_PAIRS - num_pairs)
         while block := list(islice(pairs, READ_PAIRS)):
             sources, targets = zip(*block, strict=True)
             num_pairs += len(block)
-            source_lengths = Alphabet(src_lang).count(sources).length
-            target_lengths = Alphabet(tgt_lang).count(targets).length
-            longer_sides = np.maximum(source_lengths, target_lengths)
-            num_characters += float(longer_sides.clip(max=longest_line).sum())
+            num_characters += _num_characters(sources, targets, languages, data.filters.max_tokens)
             source_text.add(sources, src_lang)
             target_text.add(targets, tgt_lang)
     if not num_pairs:
         raise DataError("the training corpus is empty")
 
-    languages = {base_code(language) for language in chain.from_iterable(data.directions)}
-    max_coverage = 1.0 if languages.isdisjoint(MANY_CHARACTERS) else COVERAGE
+    base_codes = {base_code(language) for language in chain.from_iterable(data.directions)}
+    max_coverage = 1.0 if base_codes.isdisjoint(MANY_CHARACTERS) else COVERAGE
     coverage = min(tokenizer.character_coverage, max_coverage)
     byte_fallback = tokenizer.byte_fallback or coverage < 1
     num_letters = max(source_text.num_characters(coverage), target_text.num_characters(coverage))
@@ -153,6 +149,24 @@ def measure(config: Config) -> CorpusSize:
         character_coverage=coverage,
         byte_fallback=byte_fallback,
     )
+
+
+def _num_characters(
+    sources: Sequence[str], targets: Sequence[str], languages: tuple[str, str], max_tokens: int
+) -> float:
+    """Return the number of characters of the longer sides of pairs, in Latin letters.
+
+    Args:
+        sources: source lines.
+        targets: target lines.
+        languages: languages of the two sides.
+        max_tokens: maximum length of a line; filters remove a longer one, so it counts as one of this length.
+    """
+    src_lang, tgt_lang = languages
+    source_lengths = Alphabet(src_lang).count(sources).length
+    target_lengths = Alphabet(tgt_lang).count(targets).length
+    longer_sides = np.maximum(source_lengths, target_lengths)
+    return float(longer_sides.clip(max=CHARACTERS_PER_TOKEN * max_tokens).sum())
 
 
 def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:

@@ -182,14 +182,8 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
 
     config = _config_before_resumes(run, before, num_steps)
     device = pick_device(config.training.device)
-    changes: dict[str, Any] = {"training.keep_last": 1}
-    if config.training.precision == "auto" and environment:
-        with contextlib.suppress(DeviceError):  # reported as a difference if this device does not support it
-            changes["training.precision"] = pick_precision(environment["precision"], device)
-    config = without_side_outputs(config).with_values(changes)
-
-    num_threads = _num_threads(environment)
-    with tempfile.TemporaryDirectory(prefix="mtformer-") as folder, use_threads(num_threads):
+    config = _config_of_repetition(config, environment, device)
+    with tempfile.TemporaryDirectory(prefix="mtformer-") as folder, use_threads(_num_threads(environment)):
         repeated = RunDir(Path(folder) / "again")
         _repeat(run, config, repeated, num_steps, progress)
         new_environment = _recorded_environment(repeated)
@@ -265,6 +259,15 @@ def _is_source_key(key: str) -> bool:
             return False
 
 
+def _config_of_repetition(config: Config, environment: dict[str, Any], device: torch.device) -> Config:
+    """Return the config without side outputs, and with the precision that `auto` selected in an environment."""
+    values: dict[str, Any] = {"training.keep_last": 1}
+    if config.training.precision == "auto" and environment:
+        with contextlib.suppress(DeviceError):  # reported as a difference if this device does not support it
+            values["training.precision"] = pick_precision(environment["precision"], device)
+    return without_side_outputs(config).with_values(values)
+
+
 def _num_threads(environment: dict[str, Any]) -> int:
     """Return the number of threads in an environment, or that of this process if it has none."""
     device = environment.get("device", "")
@@ -311,9 +314,10 @@ def _by_label(records: Records) -> dict[str, Any]:
 
 def _environment_changes(then: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
     changes = []
-    for name, value in then.items():
-        if value != now.get(name):
-            changes.append(Difference(name, value, now.get(name)))
+    for name, old_value in then.items():
+        new_value = now.get(name)
+        if old_value != new_value:
+            changes.append(Difference(name, old_value, new_value))
     return changes
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mtformer.config.data import HubDataset, TextFiles, TsvFile
-from mtformer.config.loading import Origin, config_diff, dump_config, load_config
+from mtformer.config.loading import Origin, config_diff, dump_config, load_config, with_overrides
 from mtformer.errors import ConfigError
 
 Write = Callable[[str, str], str]
@@ -290,6 +290,21 @@ def test_values_are_replaced_without_merging_mappings(write: Write) -> None:
     assert changed.tokenizer.user_symbols == ["<a>"]
     assert changed.model == config.model
     assert config.training.learning_rate == 1e-4
+
+
+def test_overrides_of_a_config_are_merged_like_those_of_a_file(write: Write) -> None:
+    path = write("a.yaml", BASE)
+    config = load_config(path).config
+    overrides = ["training={seed: 3}", "data.train.0={tsv: c.tsv}", "training.seed=4"]
+    changed = with_overrides(config, overrides)
+    assert changed == load_config(path, overrides).config
+    assert changed.training.seed == 4
+    assert changed.training.learning_rate == config.training.learning_rate
+    assert changed.data.train[0] == TsvFile(tsv="c.tsv")
+    with pytest.raises(
+        ConfigError, match=r"^override 'training.sed=1': training.sed: unknown key; did you mean 'seed'"
+    ):
+        with_overrides(config, ["training.sed=1"])
 
 
 def test_null_empties_a_section_and_removes_a_named_item(write: Write) -> None:
