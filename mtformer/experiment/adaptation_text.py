@@ -48,14 +48,10 @@ REPLAY_LINES = 10_000
 class NewText:
     """The files of the new text, with what identifies their contents."""
 
-    train: Sequence[str]
-    """Names of the training files, see `file_source`."""
-    dev: str | None
-    """Name of the dev file; None: pairs of `train` are held out."""
     data: DataConfig
     """Languages of the text."""
     sources: list[Source]
-    """All files, the dev file last."""
+    """All training files, and the dev file, if there is one."""
     states: dict[str, FileState]
     """Size and time of each file."""
     fingerprints: list[str]
@@ -63,12 +59,12 @@ class NewText:
 
     @classmethod
     def open(cls, train: Sequence[str], dev: str | None, data: DataConfig) -> "NewText":
-        """Compute the checksums of the files; raise DataError if one cannot be read."""
+        """Compute the checksums of the files, see `write_new_text`; raise DataError if one cannot be read."""
         names = [*train, dev] if dev is not None else train
         sources = [file_source(name) for name in names]
         states = file_states(sources)
         fingerprints = [source_fingerprint(source, data) for source in sources]
-        return cls(train, dev, data, sources, states, fingerprints)
+        return cls(data, sources, states, fingerprints)
 
     def require_unchanged(self) -> None:
         """Raise DataError if a file has changed since its checksum was computed."""
