@@ -63,7 +63,7 @@ from mtformer.weights import read_weights
 
 MIN_STEPS = 1000
 """Minimum number of steps. Fewer forget more: the learning rate first rises, and the old text needs time to recover
-(docs/benchmarks.md)."""
+(docs/log/adaptation.md)."""
 STEPS_PER_ROOT = 50.0
 """Number of steps divided by the square root of the number of new pairs."""
 OLD_PER_ROOT = 106.0
@@ -83,7 +83,7 @@ DROPOUT = 0.5
 """Dropout, divided by that of the model's training. An adapted model is adapted with its own dropout."""
 CONSISTENCY_SHARE = 0.4
 """If the training of the model had consistency regularization: the share of the steps, the last ones, that have it too.
-On average, the model forgets less in this way (docs/benchmarks.md)."""
+On average, the model forgets less in this way (docs/log/adaptation.md)."""
 DEFAULTS = ("max_epochs", "max_minutes", "step_tokens", "accumulation_steps", "patience", "average_last", "ema_decay")
 """Keys of `training` that get their default values."""
 CONSISTENCY = ("consistency", "consistency_weight", "consistency_start", "cutoff")
@@ -433,7 +433,7 @@ def _read_new_weights(run: RunDir, config: Config) -> dict[str, Tensor]:
 def _translator(run: RunDir, config: Config, model: Transformer, tokenizers: TokenizerPair) -> Translator:
     """Return a translator like that of validation, but with the beam size of the config.
 
-    Greedy scores can hide a loss: 0.2 BLEU instead of 0.6 on old text (docs/benchmarks.md).
+    Greedy scores can hide a loss: 0.2 BLEU instead of 0.6 on old text (docs/log/adaptation.md).
     """
     decoding = config.decoding.for_validation().model_copy(update={"beam_size": config.decoding.beam_size})
     multi_sentence_share = from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0
