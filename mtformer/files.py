@@ -91,12 +91,12 @@ def write_meta(folder: Path, **values: Any) -> None:
     (folder / META).write_text(text, encoding="utf-8")
 
 
-def write_checksums(folder: Path, hashes: dict[str, str] | None = None) -> None:
-    """Write checksums.json with these hashes (default: the SHA-256 of each file) and a checksum of the file itself."""
+def write_checksums(folder: Path, hashes: dict[str, str] | None = None, **values: Any) -> None:
+    """Write checksums.json with hashes (default: the SHA-256 of each file), other values, and its own checksum."""
     if hashes is None:
         paths = [path for path in folder.rglob("*") if path.name != CHECKSUMS]
         hashes = file_hashes(folder, paths)
-    write_listing(folder / CHECKSUMS, hashes)
+    write_listing(folder / CHECKSUMS, hashes, **values)
 
 
 def write_listing(path: Path, hashes: dict[str, str], **values: Any) -> None:
@@ -107,8 +107,8 @@ def write_listing(path: Path, hashes: dict[str, str], **values: Any) -> None:
 def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
     """Return the contents of meta.json: step, metrics, sha256 and more; raise DamagedError if it is damaged.
 
-    If `listing` is `CHECKSUMS`, read checksums.json of a run or export, which has only `sha256`; other names are those
-    of files that `write_listing` wrote.
+    If `listing` is `CHECKSUMS`, read checksums.json of a run or export, which has `sha256` and, in a bundle, `adapted`;
+    other names are those of files that `write_listing` wrote.
     """
     path = folder / listing
     with _wrap_errors(path, listing):

@@ -16,6 +16,7 @@ from typing import Any
 from mtformer.errors import CheckpointError
 from mtformer.files import (
     CHECKSUMS,
+    MADE_FROM,
     file_hashes,
     read_meta,
     require_text,
@@ -121,6 +122,11 @@ class RunDir:
     def is_bundle(self) -> bool:
         """Return True for a bundle, which has weights in the top folder."""
         return self.bundle_weights.is_file()
+
+    @property
+    def is_adaptation(self) -> bool:
+        """Return True for a run that `mtformer adapt` started, which has the text of the adaptation."""
+        return (self.corpus / MADE_FROM).is_file()
 
     def checkpoint(self, step: int) -> Path:
         """Return the folder of the checkpoint of a step."""

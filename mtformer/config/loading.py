@@ -14,7 +14,17 @@ from mtformer.config.schema import Config
 from mtformer.config.section import Key, Section, key_of
 from mtformer.config.tree import Tree
 from mtformer.config.validation import validated
-from mtformer.config.yaml_text import DEFAULT, REQUIRED, KeyPath, Origin, Origins, dotted, read_yaml, write_yaml
+from mtformer.config.yaml_text import (
+    CHANGED,
+    DEFAULT,
+    REQUIRED,
+    KeyPath,
+    Origin,
+    Origins,
+    dotted,
+    read_yaml,
+    write_yaml,
+)
 from mtformer.errors import ConfigError, log
 from mtformer.files import FORMAT, beside, expand_user, read_bytes, require_format
 
@@ -50,6 +60,17 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
     config = validated(tree.values, tree.origins, Config)
     origins = {dotted(leaf): tree.origins.get(leaf, DEFAULT) for leaf in leaves(config)}
     return LoadedConfig(config, origins)
+
+
+def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
+    """Return the config with overrides, which are applied as in `load_config`.
+
+    Raise ConfigError with a line for each error.
+    """
+    tree = Tree(Config, config.model_dump(mode="json"), {(): CHANGED})
+    for override in overrides:
+        tree.apply(override)
+    return validated(tree.values, tree.origins, Config)
 
 
 def load_defaults() -> LoadedConfig:

@@ -13,6 +13,8 @@ from mtformer.run_dir import CT2_WEIGHTS, WEIGHTS, RunDir, lower_is_better
 MIN_LEAD = 0.01
 """Relative lead in the dev score with which the best checkpoint is preferred to the average. The best of many noisy
 scores is too high by chance: in a run on Multi30k both had 41.1 dev BLEU, and the average was 0.6 better on test."""
+ADAPTED_METRIC = "bleu new"
+"""`training.best_metric` of adapted models."""
 LATEST = re.compile(r"last:([1-9]\d{0,8})")
 """Name of the latest N checkpoints."""
 STEP = re.compile(r"\d{1,18}")
@@ -133,6 +135,21 @@ def is_default(run: RunDir, weights: Sequence[Path], best_metric: str) -> bool:
     if default is None:
         return False
     return list(weights) == [default.folder / WEIGHTS]
+
+
+def is_adapted(run: RunDir, weights: Path, best_metric: str) -> bool:
+    """Return True if `mtformer adapt` made these weights of a run or bundle.
+
+    `adapted` in meta.json, or in checksums.json of a bundle, records it. Version 0.3 did not write it; the best metric
+    of its adapted runs and bundles is `ADAPTED_METRIC`.
+    """
+    if run.is_bundle:
+        recorded = read_meta(run.path, CHECKSUMS).get("adapted")
+    elif (weights.parent / META).exists():
+        recorded = read_meta(weights.parent).get("adapted")
+    else:
+        recorded = None
+    return best_metric == ADAPTED_METRIC if recorded is None else bool(recorded)
 
 
 def _find_paths(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:

@@ -11,9 +11,10 @@ refused, here and whenever a run trains on it (`mtformer.data.corpus.sources.req
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,10 +56,17 @@ from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import Tokenizer
 
 SHARD_LINES = 2_000
+"""Number of lines in a shard."""
 BEAM_SIZE = 5
+"""Beam size of the teacher, and number of translations of a line from which the best one is chosen."""
 MIN_CHRF = 30.0
 """Minimum chrF2++ of the best translation against the reference; below it, one of the two is probably wrong."""
 DISTILLED = "distilled.tsv"
+"""File with all sources and their translations."""
+SHARDS = "[0-9]*.tsv"
+"""Pattern of the names of shards."""
+Line = tuple[str, str | None]
+"""Source and its reference, if it has one."""
 
 
 def load_teachers(runs: Sequence[Path], student: Config) -> Translator:
@@ -66,27 +74,34 @@ def load_teachers(runs: Sequence[Path], student: Config) -> Translator:
 
     Raise ConfigError if a teacher does not translate the language pair of the student.
     """
-    data, device = student.data, student.training.device
+    data = student.data
     if len(data.directions) > 1:
         raise ConfigError("data: the student has several directions; distill one direction at a time")
     if "distilled" in data.corpora:
         raise ConfigError("data.corpora.distilled: this name is for the translations of the teacher; choose another")
+
+    device = student.training.device
     teacher = None
     if len(runs) == 1 and find_spec("ctranslate2") and pick_device(device).type == "cpu":
         try:
             teacher = _with_search(Translator.load(runs[0], device=device, backend="ctranslate2"))
         except ConfigError as error:
             log.info("the teacher runs without CTranslate2: %s", error)
-    teacher = teacher or _with_search(Translator.load(runs, device=device))
-    its = teacher.data
-    assert its is not None
-    if (data.src_lang, data.tgt_lang) not in its.directions:
-        own = f"{data.src_lang}-{data.tgt_lang}"
-        raise ConfigError(f"{runs[0]}: translates {its.src_lang}-{its.tgt_lang}, but the student {own}")
+    if teacher is None:
+        teacher = _with_search(Translator.load(runs, device=device))
+
+    teacher_data = teacher.data
+    assert teacher_data is not None
+    if (data.src_lang, data.tgt_lang) not in teacher_data.directions:
+        raise ConfigError(
+            f"{runs[0]}: translates {teacher_data.src_lang}-{teacher_data.tgt_lang}, but the student "
+            f"{data.src_lang}-{data.tgt_lang}; choose another teacher, or other data for the student"
+        )
     return teacher.into(data.tgt_lang)
 
 
 def _with_search(teacher: Translator) -> Translator:
+    """Return the teacher with the beam size of a distillation."""
     settings = teacher.decoding
     early_stopping = settings.early_stopping
     teacher = teacher.with_decoding(settings.for_validation(), beam_size=BEAM_SIZE, early_stopping=early_stopping)
@@ -105,76 +120,135 @@ def distilled_config(
 
     Of the n best translations of a line, the one with the highest chrF2++ against the reference is used, or the first
     if there is no reference. Copies of the source, flagged translations and low scores are left out. Finished shards
-    are used again after an interruption. `load` loads the teacher, inside `use_ray` once in each process; `progress` is
-    called with the number of lines finished since the last call.
+    are used again after an interruption.
+
+    Args:
+        load: function that loads the teachers; inside `use_ray`, it is called once in each process.
+        student: config of the student.
+        monolingual: files of more text to translate.
+        run: run directory of the student.
+        progress: function that is called with the number of lines finished since the last call.
 
     Raise DataError if a corpus cannot be read or no translation is left, ConfigError if the run directory contains
     translations by other teachers or of other text.
     """
-    folder = run.corpus
-    data = student.data
-    path = folder / DISTILLED
     translate = _TranslateShard(load)
-    for one in monolingual:
-        read_lines(one)
+    for path in monolingual:
+        read_lines(path)  # a wrong file is refused before the teacher is loaded
     teachers = translate.teacher.weight_hashes
-    states = path_states([*(name for source in data.sources for name in files_of(source)), *map(str, monolingual)])
-    inputs = {"teachers": teachers, **_text_hashes(data, monolingual)}
-    require_sources(data)  # what cannot be read is reported before the teacher translates
-    for model in filter(None, (student.tokenizer.src_model, student.tokenizer.tgt_model)):
-        Tokenizer.load(model)
+    text = _Text.open(student.data, monolingual)
+    inputs = {"teachers": teachers, **text.hashes}
+    _require_readable(student)
 
+    distilled = run.corpus / DISTILLED
     with lock_run(run):
         _check_record(run, inputs)
-        if not path.exists():
-            write_listing(folder / TEACHER, {}, **inputs)
-            try:
-                shards = _translate_shards(translate, _lines(data, monolingual), run, student, states, progress)
-            except DataError:
-                require_same_states(states)  # a change may be the cause of this error
-                raise
-            _require_same_text(data, monolingual, inputs)
-            num_kept = sum(_require_text(shard).count(b"\n") for shard in shards)
-            log.info("translations kept: %s of %s", f"{num_kept:,}", f"{sum(shard.num_lines for shard in shards):,}")
-            if num_kept:
-                _join(shards, path, inputs)
-        for one in folder.glob("[0-9]*.tsv"):
-            one.unlink()
-        if not path.exists():
+        if not distilled.exists():
+            write_listing(run.corpus / TEACHER, {}, **inputs)
+            _translate_text(translate, text, run, student.training.device, inputs, progress)
+        for shard in run.corpus.glob(SHARDS):
+            shard.unlink()
+        if not distilled.exists():
             raise DataError(f"{run.path}: no translation is good enough; check the teacher with eval")
-    corpora = {**data.corpora, "distilled": CorpusConfig(sources=[TsvFile(tsv=str(path.resolve()))])}
-    return student.model_copy(update={"data": data.model_copy(update={"corpora": corpora})})
+
+    corpus = CorpusConfig(sources=[TsvFile(tsv=str(distilled.resolve()))])
+    return student.with_values({"data.corpora.distilled": corpus})
 
 
-# ---- the record -----------------------------------------------------------------------------------------------------
+def _require_readable(student: Config) -> None:
+    """Raise an error that would otherwise end the training of the student, after the teacher has translated."""
+    require_sources(student.data)
+    for model in (student.tokenizer.src_model, student.tokenizer.tgt_model):
+        if model is not None:
+            Tokenizer.load(model)
 
 
-def _text_hashes(data: DataConfig, monolingual: Sequence[Path]) -> dict[str, list[str]]:
-    """Return the checksums of the text that is translated."""
-    return {
-        "corpora": [source_fingerprint(source, data) for source in data.sources],
-        "monolingual": [file_sha256(path) for path in monolingual],
-    }
+def _translate_text(
+    translate: "_TranslateShard",
+    text: "_Text",
+    run: RunDir,
+    device: str,
+    inputs: dict[str, list[str]],
+    progress: Callable[[int], object],
+) -> None:
+    """Write distilled.tsv, unless no translation is good; parameters as in `distilled_config` and `_check_record`."""
+    try:
+        shards = _translate_shards(translate, text, run.corpus, device, progress)
+    except DataError:
+        text.require_same_states()  # a change may be the cause of this error
+        raise
+    text.require_same_contents()
+
+    num_lines = sum(shard.num_lines for shard in shards)
+    num_kept = sum(_require_text(shard).count(b"\n") for shard in shards)
+    log.info("translations kept: %s of %s", f"{num_kept:,}", f"{num_lines:,}")
+    if num_kept:
+        _join(shards, run.corpus / DISTILLED, inputs)
 
 
-def _require_same_text(data: DataConfig, monolingual: Sequence[Path], inputs: dict[str, list[str]]) -> None:
-    """Raise DataError if the text has changed since its checksums were computed, whatever the times of its files.
+# ---- the text and its record ----------------------------------------------------------------------------------------
 
-    The shards are kept. They name the lines that they translate, so they are never used for other text.
-    """
-    for source, fingerprint in zip(data.sources, inputs["corpora"], strict=True):
-        require_same_contents(source, data, fingerprint)
-    for path, sha256 in zip(monolingual, inputs["monolingual"], strict=True):
-        if file_sha256(path) != sha256:
-            raise DataError(CHANGED.format(path))
+
+@dataclass(frozen=True)
+class _Text:
+    """The text that is translated, with what identifies its contents."""
+
+    data: DataConfig
+    """Training corpora of the student."""
+    monolingual: Sequence[Path]
+    states: dict[str, FileState]
+    """Size and time of each file."""
+    hashes: dict[str, list[str]]
+    """Checksums of the `corpora` and the `monolingual` files."""
+
+    @classmethod
+    def open(cls, data: DataConfig, monolingual: Sequence[Path]) -> "_Text":
+        """Compute the checksums of the files."""
+        paths = list(chain.from_iterable(map(files_of, data.sources)))
+        paths += map(str, monolingual)
+        states = path_states(paths)
+        hashes = {
+            "corpora": [source_fingerprint(source, data) for source in data.sources],
+            "monolingual": [file_sha256(path) for path in monolingual],
+        }
+        return cls(data, monolingual, states, hashes)
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the sources with their references, and then the monolingual lines, which have none."""
+        for source in self.data.sources:
+            yield from read_pairs(source, self.data)
+        for path in self.monolingual:
+            for line in read_lines(path):
+                yield line, None
+
+    def require_same_states(self) -> None:
+        """Raise DataError if a file has another size or time than when its checksum was computed."""
+        require_same_states(self.states)
+
+    def require_same_contents(self) -> None:
+        """Raise DataError if the text has changed since its checksums were computed, whatever the times of its files.
+
+        The shards are kept. They name the lines that they translate, so they are never used for other text.
+        """
+        for source, fingerprint in zip(self.data.sources, self.hashes["corpora"], strict=True):
+            require_same_contents(source, self.data, fingerprint)
+        for path, sha256 in zip(self.monolingual, self.hashes["monolingual"], strict=True):
+            if file_sha256(path) != sha256:
+                raise DataError(CHANGED.format(path))
 
 
 def _check_record(run: RunDir, inputs: dict[str, list[str]]) -> None:
-    """Raise an error if the folder has translations of other text or by other teachers, or damaged complete ones."""
+    """Raise an error if the folder has translations of other text or by other teachers, or damaged complete ones.
+
+    Args:
+        run: run directory of the student.
+        inputs: checksums of the teachers and of the text, by their names in teacher.json.
+    """
     folder = run.corpus
     record = folder / TEACHER
     is_complete = (folder / DISTILLED).exists()
-    if not is_complete and not (record.exists() and any(folder.glob("[0-9]*.tsv"))):
+    has_shards = record.exists() and any(folder.glob(SHARDS))
+    if not is_complete and not has_shards:
         return
     if is_complete and not record.exists():
         raise DamagedError(record, "missing", TEACHER)
@@ -184,12 +258,13 @@ def _check_record(run: RunDir, inputs: dict[str, list[str]]) -> None:
         made_with = read_json(record) if is_old else read_meta(folder, TEACHER)
     except DamagedError as error:
         if is_complete:
-            what = f"{error.what}, so the translations may be made with other teachers or corpora"
-            raise DamagedError(record, what, TEACHER) from error
+            problem = f"{error.what}, so the translations may be made with other teachers or corpora"
+            raise DamagedError(record, problem, TEACHER) from error
         log.warning("%s: %s; it is written again", folder, error.what)
         return
     if any(made_with.get(name) != value for name, value in inputs.items()):
-        raise ConfigError(f"{run.path}: made with other teachers or corpora; delete it, or choose another folder")
+        raise ConfigError(f"{run.path}: made with other teachers or corpora; delete it, or choose another --run-dir")
+
     if is_complete and not is_old:
         verify(folder, DISTILLED, listing=TEACHER)
 
@@ -210,55 +285,51 @@ class _Shard(NamedTuple):
     """Consecutive sources with their references, and the file of their translations."""
 
     file: _ShardFile
-    pairs: list[tuple[str, str | None]]
-
-
-def _lines(data: DataConfig, monolingual: Sequence[Path]) -> Iterator[tuple[str, str | None]]:
-    """Yield the sources with their references, and then the monolingual lines, which have none."""
-    for source in data.sources:
-        yield from read_pairs(source, data)
-    for path in monolingual:
-        for line in read_lines(path):
-            yield line, None
+    lines: list[Line]
 
 
 def _translate_shards(
-    translate: "_TranslateShard",
-    lines: Iterator[tuple[str, str | None]],
-    run: RunDir,
-    student: Config,
-    states: dict[str, FileState],
-    progress: Callable[[int], object],
+    translate: "_TranslateShard", text: _Text, folder: Path, device: str, progress: Callable[[int], object]
 ) -> list[_ShardFile]:
     """Translate the lines of missing and damaged shards, and return all shards.
 
-    Raise DataError if a file of the text has changed since it had these states.
+    Raise DataError if a file of the text has changed since its checksum was computed.
     """
-    teachers = translate.teacher.weight_hashes
-    files = list[_ShardFile]()
+    files: list[_ShardFile] = []
 
     def missing_shards() -> Iterator[_Shard]:
-        for number in count():
-            pairs = list(islice(lines, SHARD_LINES))
-            require_same_states(states)
-            if not pairs:
-                return
-            file = _ShardFile(run.corpus / f"{number:05}.tsv", len(pairs), json_sha256([teachers, pairs]))
-            files.append(file)
-            if _read_shard(file) is not None:
-                progress(len(pairs))
+        for shard in _shards(text, translate.teacher.weight_hashes, folder):
+            path = shard.file.path
+            files.append(shard.file)
+            if _read_shard(shard.file) is not None:
+                progress(len(shard.lines))
                 continue
-            if file.path.exists():
-                log.warning("%s: damaged, or not of this text and teacher; its lines are translated again", file.path)
-            yield _Shard(file, pairs)
+            if path.exists():
+                log.warning("%s: damaged, or not of this text and teacher; its lines are translated again", path)
+            yield shard
 
-    with Workers(translate, 1, student.training.device) as workers:
+    with Workers(translate, 1, device) as workers:
         for shard, kept in workers.map(missing_shards()):
             _write_shard(shard.file, kept)
-            progress(len(shard.pairs))
-    for extra in sorted({*run.corpus.glob("[0-9]*.tsv")}.difference(file.path for file in files)):
-        log.warning("%s: not a shard of this text; it is not used", extra)
+            progress(len(shard.lines))
+
+    extra_files = set(folder.glob(SHARDS)).difference(file.path for file in files)
+    for path in sorted(extra_files):
+        log.warning("%s: not a shard of this text; it is not used", path)
     return files
+
+
+def _shards(text: _Text, teachers: list[str], folder: Path) -> Iterator[_Shard]:
+    """Yield the shards of the text; `teachers` are the checksums of the teachers' weights."""
+    lines = text.lines()
+    for number in count():
+        lines_of_shard = list(islice(lines, SHARD_LINES))
+        text.require_same_states()
+        if not lines_of_shard:
+            return
+        key = json_sha256([teachers, lines_of_shard])
+        file = _ShardFile(folder / f"{number:05}.tsv", len(lines_of_shard), key)
+        yield _Shard(file, lines_of_shard)
 
 
 def _write_shard(file: _ShardFile, kept: Sequence[tuple[str, str]]) -> None:
@@ -319,17 +390,26 @@ class _TranslateShard:
         return teacher
 
     def __call__(self, shard: _Shard, num_threads: int) -> list[tuple[str, str]]:
-        sources = [tsv_cell(src) for src, _ in shard.pairs]
-        found = self.teacher.translate(sources, n_best=BEAM_SIZE)
-        rows = zip(sources, found, (ref for _, ref in shard.pairs), strict=True)
-        return [(src, text) for src, n_best, ref in rows if (text := best_text(src, n_best, ref)) is not None]
+        sources = [tsv_cell(source) for source, _ in shard.lines]
+        translations = self.teacher.translate(sources, n_best=BEAM_SIZE)
+
+        kept = []
+        for source, n_best, (_, reference) in zip(sources, translations, shard.lines, strict=True):
+            text = best_text(source, n_best, reference)
+            if text is not None:
+                kept.append((source, text))
+        return kept
 
 
-def best_text(src: str, n_best: Translation, reference: str | None) -> str | None:
+def best_text(source: str, n_best: Translation, reference: str | None) -> str | None:
     """Return the best translation of a line (see `distilled_config`), or None if no translation is good."""
-    texts = [one.text for one in (n_best, *n_best.alternatives) if one.text and not one.flags]
-    texts = [text for text in texts if text.casefold() != src.casefold()]
-    if reference is None or not texts:
-        return texts[0] if texts else None
+    texts = [hypothesis.text for hypothesis in (n_best, *n_best.alternatives) if not hypothesis.flags]
+    texts = [text for text in texts if text and text.casefold() != source.casefold()]
+    if not texts:
+        return None
+    if reference is None:
+        return texts[0]
+
     scores = sentence_chrf(texts, [reference] * len(texts))
-    return texts[scores.index(max(scores))] if max(scores) >= MIN_CHRF else None
+    best_score = max(scores)
+    return texts[scores.index(best_score)] if best_score >= MIN_CHRF else None

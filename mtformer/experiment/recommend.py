@@ -5,27 +5,44 @@ steps does not depend on the device: on a slow one, `training.max_minutes` short
 """
 
 import sys
-from itertools import islice
+from collections.abc import Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mtformer.config.languages import MANY_CHARACTERS, WITHOUT_SPACES, base_code
 from mtformer.config.loading import leaves
-from mtformer.config.schema import Config
+from mtformer.config.schema import Config, TrainingConfig
 from mtformer.config.yaml_text import dotted
 from mtformer.data.corpus.sources import read_pairs
 from mtformer.data.filters.scripts import Alphabet
 from mtformer.errors import DataError
 
-MAX_PAIRS = 1_000_000  # number of pairs after which a corpus is not read any further
+MAX_PAIRS = 1_000_000
+"""Number of pairs after which a corpus is not read any further."""
+READ_PAIRS = 10_000
+"""Number of pairs that are read at once."""
 CHARACTERS_PER_TOKEN = 4.5
+"""Mean number of Latin letters in a token."""
 PIECES_PER_WORD = 0.4
 """Maximum vocabulary size per distinct word: small texts with few different words have no more pieces."""
-PIECES_PER_LETTER = 1.1  # minimum vocabulary size per special piece or distinct character
+PIECES_PER_LETTER = 1.1
+"""Minimum vocabulary size per special piece or distinct character."""
+NUM_SPECIAL_PIECES = 4
+"""Number of special pieces: pad, unk, bos and eos."""
+MIN_VOCABULARY = 16
+"""Minimum vocabulary size of a text with few words."""
 COVERAGE = 0.9995
 """Maximum `tokenizer.character_coverage` for languages with thousands of characters; rare ones become bytes."""
-WARMUP_SHARE, VALIDATIONS, AVERAGED = 0.03, 20, 4
+MIN_STEPS = 100
+"""Minimum number of training steps."""
+WARMUP_SHARE = 0.03
+"""Share of the training steps that are warmup steps."""
+VALIDATIONS = 20
+"""Number of validations."""
+AVERAGED = 4
+"""Number of checkpoints that are averaged at the end."""
 
 
 class Size(NamedTuple):
@@ -67,47 +84,97 @@ class CorpusSize(NamedTuple):
     byte_fallback: bool
 
 
+class _TextOfTokenizer:
+    """Distinct words and numbers of characters of the text for one tokenizer."""
+
+    def __init__(self) -> None:
+        self.words: set[str] = set()
+        self.character_counts = np.zeros(sys.maxunicode + 1, np.int64)
+        """By code point."""
+
+    def add(self, lines: Sequence[str], language: str) -> None:
+        """Count the words and characters of these lines."""
+        codes = np.frombuffer("".join(lines).encode("utf-32-le"), np.uint32)
+        self.character_counts += np.bincount(codes, minlength=len(self.character_counts))
+        if base_code(language) in WITHOUT_SPACES:
+            for line in lines:
+                self.words.update(line[start : start + 2] for start in range(len(line)))
+        else:
+            for line in lines:
+                self.words.update(line.split())
+
+    def num_words(self) -> int:
+        """Return the number of distinct words without digits."""
+        return sum(not any(map(str.isdigit, word)) for word in self.words)
+
+    def num_characters(self, coverage: float) -> int:
+        """Return the number of most frequent characters that make up this share of the text."""
+        descending_counts = -np.sort(-self.character_counts)
+        covered = np.cumsum(descending_counts)
+        return 1 + int(np.count_nonzero(covered < coverage * covered[-1]))
+
+
 def measure(config: Config) -> CorpusSize:
     """Return the size of all training corpora, without filters; raise DataError if there are no pairs."""
-    data, tokenizer, pairs, characters = config.data, config.tokenizer, 0, 0.0
-    words = [set[str]()] * 2 if tokenizer.joint else [set[str](), set[str]()]
-    counts = np.zeros((2 - tokenizer.joint, sys.maxunicode + 1), np.int64)  # of each character, per tokenizer
+    data = config.data
+    tokenizer = config.tokenizer
+    source_text = _TextOfTokenizer()
+    target_text = source_text if tokenizer.joint else _TextOfTokenizer()
+    num_pairs = 0
+    num_characters = 0.0
     for source in data.sources:
-        rows = islice(read_pairs(source, data), MAX_PAIRS - pairs)
-        while some := list(islice(rows, 10_000)):
-            pairs += len(some)
-            sides = list(zip(data.languages(source), zip(*some, strict=True), strict=True))
-            lengths = [Alphabet(language).count(lines).length for language, lines in sides]
-            characters += float(np.maximum(*lengths).clip(max=CHARACTERS_PER_TOKEN * data.filters.max_tokens).sum())
-            for side, ((language, lines), own) in enumerate(zip(sides, words, strict=True)):
-                codes = np.frombuffer("".join(lines).encode("utf-32-le"), np.uint32)
-                counts[side % len(counts)] += np.bincount(codes, minlength=counts.shape[1])
-                if base_code(language) in WITHOUT_SPACES:
-                    own.update(line[place : place + 2] for line in lines for place in range(len(line)))
-                else:
-                    own.update(*map(str.split, lines))
-    if not pairs:
+        languages = data.languages(source)
+        src_lang, tgt_lang = languages
+        pairs = islice(read_pairs(source, data), MAX_PAIRS - num_pairs)
+        while block := list(islice(pairs, READ_PAIRS)):
+            sources, targets = zip(*block, strict=True)
+            num_pairs += len(block)
+            num_characters += _num_characters(sources, targets, languages, data.filters.max_tokens)
+            source_text.add(sources, src_lang)
+            target_text.add(targets, tgt_lang)
+    if not num_pairs:
         raise DataError("the training corpus is empty")
-    has_many = not MANY_CHARACTERS.isdisjoint(base_code(one) for pair in data.directions for one in pair)
-    coverage = min(tokenizer.character_coverage, COVERAGE if has_many else 1.0)
+
+    base_codes = {base_code(language) for language in chain.from_iterable(data.directions)}
+    max_coverage = 1.0 if base_codes.isdisjoint(MANY_CHARACTERS) else COVERAGE
+    coverage = min(tokenizer.character_coverage, max_coverage)
     byte_fallback = tokenizer.byte_fallback or coverage < 1
-    reached = np.cumsum(-np.sort(-counts), axis=1)
-    num_characters = 1 + np.count_nonzero(reached < coverage * reached[:, -1:], axis=1).max()
-    fewest = 4 + int(num_characters) + 256 * byte_fallback + len(tokenizer.user_symbols)
-    pairs_of_both = min(MAX_PAIRS, pairs * (2 if data.both_directions else 1))
-    num_words = min(sum(not any(map(str.isdigit, word)) for word in own) for own in words)
-    return CorpusSize(pairs_of_both, characters / pairs, num_words, fewest, coverage, byte_fallback)
+    num_letters = max(source_text.num_characters(coverage), target_text.num_characters(coverage))
+    num_bytes = 256 if byte_fallback else 0
+    return CorpusSize(
+        pairs=min(MAX_PAIRS, 2 * num_pairs if data.both_directions else num_pairs),
+        characters=num_characters / num_pairs,
+        words=min(source_text.num_words(), target_text.num_words()),
+        fewest_pieces=NUM_SPECIAL_PIECES + num_letters + num_bytes + len(tokenizer.user_symbols),
+        character_coverage=coverage,
+        byte_fallback=byte_fallback,
+    )
+
+
+def _num_characters(
+    sources: Sequence[str], targets: Sequence[str], languages: tuple[str, str], max_tokens: int
+) -> float:
+    """Return the number of characters of the longer sides of pairs, in Latin letters.
+
+    Args:
+        sources: source lines.
+        targets: target lines.
+        languages: languages of the two sides.
+        max_tokens: maximum length of a line; filters remove a longer one, so it counts as one of this length.
+    """
+    src_lang, tgt_lang = languages
+    source_lengths = Alphabet(src_lang).count(sources).length
+    target_lengths = Alphabet(tgt_lang).count(targets).length
+    longer_sides = np.maximum(source_lengths, target_lengths)
+    return float(longer_sides.clip(max=CHARACTERS_PER_TOKEN * max_tokens).sum())
 
 
 def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
     """Return the recommended values by section and key."""
     size = next(size for size in SIZES if corpus.pairs <= size.max_pairs)
-    tokens = corpus.pairs * (corpus.characters / CHARACTERS_PER_TOKEN + 1)
-    max_steps = max(100, round(size.epochs * tokens / size.step_tokens, -2))
-    vocab_size = min(size.vocab_size, max(16, PIECES_PER_WORD * corpus.words))
     return {
         "tokenizer": {
-            "vocab_size": int(max(vocab_size, PIECES_PER_LETTER * corpus.fewest_pieces)),
+            "vocab_size": _vocab_size(corpus, size),
             "character_coverage": corpus.character_coverage,
             "byte_fallback": corpus.byte_fallback,
         },
@@ -121,29 +188,54 @@ def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
             "dropout": size.dropout,
             "positions": "rotary",
         },
-        "training": {
-            "batch_tokens": "auto",
-            "step_tokens": size.step_tokens,
-            "accumulation_steps": 1,
-            "consistency": size.consistency,
-            "cutoff": 0.05,
-            **({"consistency_weight": 3.0, "consistency_start": 0} if size.consistency == "none" else {}),
-            "max_steps": int(max_steps),
-            "optimizer": "muon",
-            "sharded": False,  # Muon needs whole matrices, and these models fit on one device
-            "learning_rate": size.learning_rate,
-            "schedule": "warmup_stable_decay",
-            "warmup_steps": int(max_steps * WARMUP_SHARE),
-            "validate_every": int(max_steps / VALIDATIONS),
-            "keep_last": AVERAGED,
-            "average_last": AVERAGED,
-        },
+        "training": _training_values(corpus, size),
     }
+
+
+def _vocab_size(corpus: CorpusSize, size: Size) -> int:
+    by_words = max(MIN_VOCABULARY, PIECES_PER_WORD * corpus.words)
+    by_letters = PIECES_PER_LETTER * corpus.fewest_pieces
+    return int(max(min(size.vocab_size, by_words), by_letters))
+
+
+def _training_values(corpus: CorpusSize, size: Size) -> dict[str, Any]:
+    """Return the recommended values of the `training` section."""
+    tokens_per_epoch = corpus.pairs * (corpus.characters / CHARACTERS_PER_TOKEN + 1)
+    max_steps = max(MIN_STEPS, round(size.epochs * tokens_per_epoch / size.step_tokens, -2))
+    consistency: dict[str, Any] = {"consistency": size.consistency, "cutoff": _default("cutoff")}
+    if size.consistency == "none":  # these keys have no effect, and other values are refused
+        consistency["consistency_weight"] = _default("consistency_weight")
+        consistency["consistency_start"] = _default("consistency_start")
+
+    return {
+        "batch_tokens": "auto",
+        "step_tokens": size.step_tokens,
+        "accumulation_steps": 1,
+        **consistency,
+        "max_steps": int(max_steps),
+        "optimizer": "muon",
+        "sharded": False,  # Muon needs whole matrices, and these models fit on one device
+        "learning_rate": size.learning_rate,
+        "schedule": "warmup_stable_decay",
+        "warmup_steps": int(max_steps * WARMUP_SHARE),
+        "validate_every": int(max_steps / VALIDATIONS),
+        "keep_last": AVERAGED,
+        "average_last": AVERAGED,
+    }
+
+
+def _default(key: str) -> Any:
+    """Return the default value of a key of `training`."""
+    return TrainingConfig.model_fields[key].default
 
 
 def differences(config: Config, recommended: dict[str, dict[str, Any]]) -> str:
     """Return the recommended values that differ from those of a config, as overrides; "no changes" if none does."""
     values = {dotted(path): value for path, value in leaves(config).items()}
-    flat = {f"{section}.{key}": value for section, keys in recommended.items() for key, value in keys.items()}
-    changes = [f"{key}={'null' if value is None else value}" for key, value in flat.items() if values[key] != value]
-    return " ".join(changes) or "no changes"
+    overrides = []
+    for section, section_values in recommended.items():
+        for name, value in section_values.items():
+            key = f"{section}.{name}"
+            if values[key] != value:
+                overrides.append(f"{key}={'null' if value is None else value}")
+    return " ".join(overrides) or "no changes"

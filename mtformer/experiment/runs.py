@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +40,17 @@ COLUMNS = {
 }
 """Fields of `RunRow` by column header, in the order of the table; columns for the settings that differ follow."""
 LARGEST_FIRST = ("step", "best_step", "test", "tokens_per_second")
-RECENT = 20  # number of most recent log lines over which the median speed is computed
+"""Fields of `RunRow` that are sorted in descending order."""
+RECENT = 20
+"""Number of most recent log lines over which the median speed is computed."""
+LARGEST_NUMBER = 1e300
+"""Numbers from here on are not figures: a float cannot hold them, or not their sums."""
 Record = dict[str, Any]
+"""Line of metrics.jsonl or samples.jsonl."""
+NaturalKey = list[tuple[bool, int, str]]
+"""Sort key of a text, see `natural`."""
+SortKey = tuple[int, float, NaturalKey]
+"""Sort key of a value, see `_value_order`."""
 
 
 class RunContents:
@@ -79,8 +88,12 @@ class RunContents:
         """Number of training steps: planned for `max_minutes`, or set in the config."""
         if self.config is None:
             return None
-        training, plans = self.config.training, self.points("plan", "max_steps")
-        return int(plans[-1][1]) if plans and training.max_minutes is not None else training.max_steps
+        training = self.config.training
+        plans = self.points("plan", "max_steps")
+        if plans and training.max_minutes is not None:
+            _, planned_steps = plans[-1]
+            return int(planned_steps)
+        return training.max_steps
 
     @cached_property
     def state(self) -> RunState:
@@ -96,14 +109,16 @@ class RunContents:
     @property
     def step(self) -> int:
         """Step of the last record of metrics.jsonl or of the latest checkpoint, whichever is later."""
-        logged = [record["step"] for record in self.records[-1:] if is_number(record["step"])]
-        return max(logged + self.run.steps()[-1:], default=0)
+        last_record = self.records[-1:]
+        last_checkpoint = self.run.steps()[-1:]
+        logged = [record["step"] for record in last_record if is_number(record["step"])]
+        return max(logged + last_checkpoint, default=0)
 
     @cached_property
     def samples(self) -> list[Record]:
         """Dev translations from each validation: `step`, and `samples` as a list of [source, reference, hypothesis]."""
         self.unread += changed_logs(self.run, self.run.samples)
-        return [one for one in read_records(self.run.samples) if _is_sample(one)]
+        return [record for record in read_records(self.run.samples) if _is_sample(record)]
 
     @cached_property
     def data_report(self) -> dict[str, Any] | None:
@@ -140,21 +155,32 @@ class RunContents:
     def training_seconds(self) -> float:
         """Training time of the logged steps in seconds, without validation."""
         points = [(0, 0.0), *self.points("train", "seconds_per_step")]
-        return sum((after[0] - before[0]) * after[1] for before, after in pairwise(points))
+        return sum((step - last_step) * seconds for (last_step, _), (step, seconds) in pairwise(points))
 
     def points(self, kind: str, key: str) -> list[tuple[int, float]]:
         """Return (step, value of `key`) for each record of this kind in which the value is a finite number."""
-        of_kind = [record for record in self.records if record["kind"] == kind]
-        return [(one["step"], float(one[key])) for one in of_kind if is_number(one.get(key)) and is_number(one["step"])]
+        records = [record for record in self.records if record["kind"] == kind and is_number(record["step"])]
+        return [(record["step"], float(record[key])) for record in records if is_number(record.get(key))]
 
     def best(self, key: str) -> tuple[int, float] | None:
         """Return (step, value) of the best validation on the last dev data, the earliest if tied, or None."""
-        sign, points = 1 if lower_is_better(key) else -1, self.points("dev", key)
-        resumes = [one for one in self.records if one["kind"] == "resume" and is_number(one["step"])]
-        last = {one["step"]: one.get("changes") for one in resumes}  # earlier ones of the same step were discarded
-        steps = [step for step, changes in last.items() if isinstance(changes, dict) and "dev data" in changes]
-        latest = [point for point in points if point[0] > max(steps, default=-1)] or points
-        return min(latest, key=lambda point: (sign * point[1], point[0]), default=None)
+        points = self.points("dev", key)
+        start = self._start_of_dev_data()
+        comparable = [(step, value) for step, value in points if step > start] or points
+        sign = 1 if lower_is_better(key) else -1
+        return min(comparable, key=lambda point: (sign * point[1], point[0]), default=None)
+
+    def _start_of_dev_data(self) -> int:
+        """Return the last step at which a resume changed the dev data; -1 if there is none."""
+        resumes = [record for record in self.records if record["kind"] == "resume" and is_number(record["step"])]
+        # If a run was resumed several times at the same step, only the last time counts.
+        changes_by_step = {record["step"]: record.get("changes") for record in resumes}
+
+        start = -1
+        for step, changes in changes_by_step.items():
+            if isinstance(changes, dict) and "dev data" in changes:
+                start = max(start, step)
+        return start
 
 
 def changed_logs(run: RunDir, *paths: Path) -> list[str]:
@@ -162,20 +188,27 @@ def changed_logs(run: RunDir, *paths: Path) -> list[str]:
     steps = run.steps()
     if not steps:
         return []
+
     logs = read_meta(run.checkpoint(steps[-1]))["logs"]
-    what = f"changed or truncated since the checkpoint of step {steps[-1]} was saved, so its figures may be wrong"
-    return [f"{path}: {what}; restore it from a copy" for path in paths if has_changed(path, logs.get(path.name))]
+    changed = [path for path in paths if has_changed(path, logs.get(path.name))]
+    problem = f"changed or truncated since the checkpoint of step {steps[-1]} was saved, so its figures may be wrong"
+    return [f"{path}: {problem}; restore it from a copy" for path in changed]
 
 
 def is_number(value: object) -> bool:
     """Return True for a JSON number that fits in a float."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST_NUMBER
 
 
 def _is_sample(record: Record) -> bool:
-    rows = record.get("samples")
-    has_rows = isinstance(rows, list) and all(isinstance(row, list) and [*map(type, row)] == [str] * 3 for row in rows)
-    return has_rows and is_number(record["step"])
+    samples = record.get("samples")
+    if not isinstance(samples, list) or not is_number(record["step"]):
+        return False
+    return all(_is_triple_of_text(sample) for sample in samples)
+
+
+def _is_triple_of_text(sample: object) -> bool:
+    return isinstance(sample, list) and len(sample) == 3 and all(isinstance(text, str) for text in sample)
 
 
 @dataclass
@@ -216,29 +249,35 @@ class RunRow:
 
     def cells(self) -> list[str]:
         """Return the cells of the row, in the order of `COLUMNS`."""
-        of = f"/{self.max_steps}" if self.max_steps is not None else ""
-        return [
-            self.name,
-            self.state if self.note is None else f"{self.state}, {self.note}",
-            "" if self.step is None else f"{self.step}{of}",
-            "" if self.best is None else f"{self.metric} {self.best:.2f}",
-            "" if self.best_step is None else f"{self.best_step}",
-            "" if self.test is None else f"{self.test_set} {self.test:.2f}",
-            self.weights or "",
-            "" if self.tokens_per_second is None else f"{self.tokens_per_second:.0f}",
-            "" if self.seconds is None else format_duration(self.seconds),
-        ]
+        cells = dict.fromkeys(COLUMNS.values(), "")
+        cells["name"] = self.name
+        cells["state"] = self.state if self.note is None else f"{self.state}, {self.note}"
+        if self.step is not None:
+            cells["step"] = f"{self.step}" if self.max_steps is None else f"{self.step}/{self.max_steps}"
+        if self.best is not None:
+            cells["best"] = f"{self.metric} {self.best:.2f}"
+        if self.best_step is not None:
+            cells["best_step"] = f"{self.best_step}"
+        if self.test is not None:
+            cells["test"] = f"{self.test_set} {self.test:.2f}"
+        if self.weights is not None:
+            cells["weights"] = self.weights
+        if self.tokens_per_second is not None:
+            cells["tokens_per_second"] = f"{self.tokens_per_second:.0f}"
+        if self.seconds is not None:
+            cells["seconds"] = format_duration(self.seconds)
+        return list(cells.values())
 
 
 def list_runs(folder: Path) -> list[RunRow]:
     """Return the runs and bundles below a folder, sorted by name; raise CheckpointError if the folder is missing."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; give the folder of the runs")
-    rows = {row.path: row for row in _walk(folder)}.values()
-    for row in rows:
-        if row.path != folder:
-            row.name = str(row.path.relative_to(folder))
-    return sorted(rows, key=lambda row: natural(row.name))
+    rows_by_path = {row.path: row for row in _walk(folder)}
+    for path, row in rows_by_path.items():
+        if path != folder:
+            row.name = str(path.relative_to(folder))
+    return sorted(rows_by_path.values(), key=lambda row: natural(row.name))
 
 
 def summarize(path: Path) -> RunRow:
@@ -248,41 +287,96 @@ def summarize(path: Path) -> RunRow:
     try:
         _fill(row, contents)
     except (MtformerError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:  # damaged files
-        row.problem = row.problem or " ".join(f"{path}: {error}".split())
+        message = " ".join(f"{path}: {error}".split())  # in one line
+        row.problem = row.problem or message
     return row
 
 
 def _fill(row: RunRow, contents: RunContents) -> None:
+    """Set the fields of a row in an order in which a damaged file leaves as many of them set as possible."""
     if contents.config is not None:
         row.config = {dotted(path): value for path, value in leaves(contents.config).items()}
-        row.metric, row.max_steps = contents.config.training.best_metric, contents.max_steps
+        row.metric = contents.config.training.best_metric
+        row.max_steps = contents.max_steps
     elif contents.unread:
-        row.problem, row.note = contents.unread[0], "damaged config"
-    state = contents.state
-    row.state, row.problem = state.state, state.error or row.problem
+        row.problem = contents.unread[0]
+        row.note = "damaged config"
+
+    row.state = contents.state.state
+    row.problem = contents.state.error or row.problem
     if contents.run.is_bundle:
         row.state = "bundle"
         return
-    if state.state == "new" and not contents.run.config.is_file():
+    if row.state == "new" and not contents.run.config.is_file():
         row.state = "incomplete"
-    row.step = contents.step
-    speeds = [speed for _, speed in contents.points("train", "tokens_per_second")[-RECENT:]]
-    row.tokens_per_second = statistics.median(speeds) if speeds else None
-    if any(record["kind"] == "train" for record in contents.records):
-        row.seconds = contents.training_seconds
-    if row.metric is not None:
-        row.best_step, row.best = contents.best(row.metric) or (None, None)
-    row.problem = row.problem or next(iter(contents.unread), None)
+
+    _fill_training(row, contents)
+    if contents.unread:
+        row.problem = row.problem or contents.unread[0]
     if row.metric is not None:
         row.weights = _weights(contents.run, row.metric)
     _fill_test(row, contents)
 
 
+def _fill_training(row: RunRow, contents: RunContents) -> None:
+    """Set the fields that are computed from metrics.jsonl."""
+    row.step = contents.step
+    recent_speeds = [speed for _, speed in contents.points("train", "tokens_per_second")[-RECENT:]]
+    if recent_speeds:
+        row.tokens_per_second = statistics.median(recent_speeds)
+    if any(record["kind"] == "train" for record in contents.records):
+        row.seconds = contents.training_seconds
+
+    best = contents.best(row.metric) if row.metric is not None else None
+    if best is not None:
+        row.best_step, row.best = best
+
+
+def _fill_test(row: RunRow, contents: RunContents) -> None:
+    """Set the first test set that has scores, and its BLEU; unlike `scores`, this does not import torch."""
+    scored = sorted(file.parent.name for file in contents.run.evaluations.glob(f"*/{SCORES}"))
+    test_sets = [*contents.config.data.test] if contents.config is not None else []
+    names = [name for name in (*test_sets, *scored) if name in scored]
+    if not names:
+        return
+
+    card = read_json(contents.run.evaluation(names[0]) / SCORES)
+    for score in card["scores"]:
+        if score["name"] == "bleu":
+            if is_number(score["value"]):
+                row.test_set = names[0]
+                row.test = score["value"]
+            break
+
+    hashes = [checkpoint["sha256"] for checkpoint in card["checkpoints"]]
+    if row.metric and are_others(contents.run, hashes, row.metric):
+        row.note = "test scores of other weights"
+
+
+def _weights(run: RunDir, metric: str) -> str | None:
+    """Return the text of `RunRow.weights`."""
+    if not run.averaged.is_dir():
+        return None
+    default = default_weights(run, metric)
+    if default is None:
+        return None
+
+    is_average = default.folder == run.averaged
+    if default.gain is not None:
+        gain = f"{default.gain:+.2f}"
+        return f"average {gain}" if is_average else f"best (average {gain})"
+    return "average" if is_average else "best (average not validated)"
+
+
 def differing_keys(configs: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the keys whose values differ between configs (by dotted key; empty ones do not count), `data` last."""
-    known = [config for config in configs if config]
-    keys = dict.fromkeys(key for config in known for key in config if key_metadata(key).has_effect)
-    differing = [key for key in keys if len({_comparable(key, config.get(key)) for config in known}) > 1]
+    known_configs = [config for config in configs if config]
+    keys = dict.fromkeys(chain.from_iterable(known_configs))
+    differing = []
+    for key in keys:
+        values = {_comparable(key, config.get(key)) for config in known_configs}
+        if len(values) > 1 and key_metadata(key).has_effect:
+            differing.append(key)
     return sorted(differing, key=lambda key: key.startswith("data."))
 
 
@@ -291,28 +385,43 @@ def sort_runs(rows: Sequence[RunRow], by: str, keys: Sequence[str]) -> list[RunR
 
     Raise ConfigError if there is no such column or key.
     """
-    column, short = COLUMNS.get(by, by), short_keys([*keys, *COLUMNS])
-    key = next((key for key in keys if by in (key, short[key])), None)
-    if column not in COLUMNS.values() and key is None:
-        names = [*COLUMNS, *(short[key] for key in keys)]
-        raise ConfigError(f"--sort {by}: no such column; the columns are {', '.join(names)}")
+    column = COLUMNS.get(by, by)
+    if column in COLUMNS.values():
+        return sorted(rows, key=lambda row: _column_order(row, column))
 
-    def order(row: RunRow) -> tuple[int, float, list[tuple[bool, int, str]]]:
-        """Return a sort key: numbers, then text, then missing values."""
-        value = getattr(row, column) if column in COLUMNS.values() else row.config.get(key or "")
-        if value is None:
-            return 2, 0.0, []
-        is_descending = column in LARGEST_FIRST or (column == "best" and not lower_is_better(row.metric or ""))
-        if isinstance(value, int | float):
-            return 0, -value if is_descending else value, []
-        return 1, 0.0, natural(str(value))
+    short = short_keys([*keys, *COLUMNS])
+    for key in keys:
+        if by in (key, short[key]):
+            return sorted(rows, key=lambda row: _value_order(row.config.get(key), is_descending=False))
 
-    return sorted(rows, key=order)
+    names = [*COLUMNS, *(short[key] for key in keys)]
+    raise ConfigError(f"--sort {by}: no such column; the columns are {', '.join(names)}")
 
 
-def natural(text: str) -> list[tuple[bool, int, str]]:
+def _column_order(row: RunRow, column: str) -> SortKey:
+    """Return the sort key of a row by a column, given its field in `RunRow`."""
+    is_descending = column in LARGEST_FIRST
+    if column == "best":
+        is_descending = not lower_is_better(row.metric or "")
+    return _value_order(getattr(row, column), is_descending)
+
+
+def _value_order(value: Any, is_descending: bool) -> SortKey:
+    """Return a sort key: numbers, then text, then missing values."""
+    if value is None:
+        return 2, 0.0, []
+    if isinstance(value, int | float):
+        return 0, -value if is_descending else value, []
+    return 1, 0.0, natural(str(value))
+
+
+def natural(text: str) -> NaturalKey:
     """Return a sort key in natural order: `seed=10` comes after `seed=2`."""
-    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", text)]
+    key = []
+    for part in re.split(r"(\d+)", text):
+        is_decimal = part.isdecimal()
+        key.append((not is_decimal, int(part) if is_decimal else 0, part))
+    return key
 
 
 def without_folder(key: str, value: Any) -> Any:
@@ -321,51 +430,41 @@ def without_folder(key: str, value: Any) -> Any:
 
 
 def _comparable(key: str, value: Any) -> str:
-    return json.dumps(without_folder(key, value) if value not in ([], {}) else None, sort_keys=True, default=str)
+    if value in ([], {}):  # an empty collection is like a missing one
+        value = None
+    return json.dumps(without_folder(key, value), sort_keys=True, default=str)
 
 
 def _walk(folder: Path) -> Iterator[RunRow]:
     """Yield rows of the runs in a folder, and of planned sweep runs that have no folder yet."""
-    for place, folders, files in os.walk(folder):
-        here = RunDir(place)
-        if {here.config.name, here.metrics.name, here.state.name}.intersection(files) or here.checkpoints.is_dir():
-            is_export = here.is_bundle or (here.path / CT2_WEIGHTS).is_file()
-            is_export &= RunDir(here.path.parent).checkpoints.is_dir()
-            if not is_export or here.path == folder:  # an export is not a run beside its own
-                yield summarize(here.path)
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != here.checkpoints.name)
+    for path, folders, files in os.walk(folder):
+        run = RunDir(path)
+        if _is_run(run, files) and (run.path == folder or not _is_export_of_run(run)):
+            yield summarize(run.path)
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != run.checkpoints.name)
         if SWEEP in files:
-            yield from _of_sweep(here.path, folders)
+            yield from _rows_of_sweep(run.path, folders)
 
 
-def _of_sweep(folder: Path, started: Sequence[str]) -> Iterator[RunRow]:
+def _is_run(run: RunDir, files: Sequence[str]) -> bool:
+    """Return True if a folder with these files is a run or a bundle."""
+    names = {run.config.name, run.metrics.name, run.state.name}
+    return not names.isdisjoint(files) or run.checkpoints.is_dir()
+
+
+def _is_export_of_run(run: RunDir) -> bool:
+    """Return True for an export in the folder of its run, which is not another run."""
+    is_export = run.is_bundle or (run.path / CT2_WEIGHTS).is_file()
+    return is_export and RunDir(run.path.parent).checkpoints.is_dir()
+
+
+def _rows_of_sweep(folder: Path, started: Sequence[str]) -> Iterator[RunRow]:
     """Yield rows of the runs in sweep.json that have no folder yet."""
     try:
-        for one in read_json(folder / SWEEP)["runs"]:
-            name, problem = one["name"], one["error"]
+        for run in read_json(folder / SWEEP)["runs"]:
+            name = run["name"]
+            problem = run["error"]
             if name not in started:
                 yield RunRow(name, folder / name, "failed" if problem else "waiting", problem=problem)
     except (OSError, ValueError, TypeError, KeyError) as error:
         yield RunRow(SWEEP, folder / SWEEP, "unreadable", f"{folder / SWEEP}: {error}")
-
-
-def _fill_test(row: RunRow, contents: RunContents) -> None:
-    """Set the first test set that has scores, and its BLEU; unlike `scores`, this does not import torch."""
-    names = [*contents.config.data.test] if contents.config is not None else []
-    scored = sorted(file.parent.name for file in contents.run.evaluations.glob(f"*/{SCORES}"))
-    for name in [name for name in [*names, *scored] if name in scored][:1]:
-        card = read_json(contents.run.evaluation(name) / SCORES)
-        value = next((score["value"] for score in card["scores"] if score["name"] == "bleu"), None)
-        row.test_set, row.test = (name, value) if is_number(value) else (None, None)
-        if row.metric and are_others(contents.run, [one["sha256"] for one in card["checkpoints"]], row.metric):
-            row.note = "test scores of other weights"
-
-
-def _weights(run: RunDir, metric: str) -> str | None:
-    default = default_weights(run, metric) if run.averaged.is_dir() else None
-    if default is None:
-        return None
-    gain = "not validated" if default.gain is None else f"{default.gain:+.2f}"
-    if default.folder != run.averaged:
-        return f"best (average {gain})"
-    return "average" if default.gain is None else f"average {gain}"

@@ -40,9 +40,14 @@ from mtformer.run_dir import RunDir
 
 LONGEST_NAME = 120
 """Maximum length of a run name in characters. File systems allow 255 bytes; files next to a run have longer names."""
+HASH_LENGTH = 8
+"""Number of characters of the hash in a longer name."""
 SEED = "training.seed"
-NAME = "name"  # the only key in a variant that is not a config key
-SAFE_NAME = re.compile(r"(?!.*\.(log|json)$)[A-Za-z0-9][A-Za-z0-9._+=-]*")  # a.log is the log of the run a
+"""Config key of the axis `seeds`."""
+NAME = "name"
+"""The only key in a variant that is not a config key."""
+SAFE_NAME = re.compile(r"(?!.*\.(log|json)$)[A-Za-z0-9][A-Za-z0-9._+=-]*")
+"""Name of a variant; `a.log` is the log of the run `a`."""
 
 
 class SweepFile(Section):
@@ -73,7 +78,10 @@ class SweepFile(Section):
         for number, variant in enumerate(self.variants, 1):
             name = variant.get(NAME)
             if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
-                raise ValueError(f"variant {number} of list needs a name: letters, digits, ._+=- (quoted; not .log)")
+                raise ValueError(
+                    f"variant {number} of list needs a name of letters, digits and ._+=- (in quotes if it is a "
+                    "number), which does not end with .log or .json"
+                )
         return self
 
 
@@ -86,6 +94,7 @@ class PlannedRun:
     values: dict[str, Any]
     """Values of the axes, by dotted key."""
     overrides: tuple[str, ...]
+    """Overrides of the base config, which the command of the run has."""
     config: Config
 
 
@@ -125,7 +134,11 @@ class _Option(NamedTuple):
 def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     """Read a sweep file, expand its axes and validate the config of each run.
 
-    `overrides` apply to all runs and replace values under `set`. Raise ConfigError if the file or a config is invalid.
+    Args:
+        path: sweep file.
+        overrides: overrides for all runs, which replace values under `set`.
+
+    Raise ConfigError if the file or a config is invalid.
     """
     file = _read(path)
     base = beside(path, file.config)
@@ -134,31 +147,56 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     try:
         axes = list(_axes(file))
         _check_axes(axes)
-        _check_keys([_Option("set", "", file.common), *itertools.chain.from_iterable(axes)], overrides)
+        common_values = _Option("set", "", file.common)
+        _check_keys([common_values, *itertools.chain.from_iterable(axes)], overrides)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
+
     folder = expand_user(file.run_dir or os.path.join("runs", path.stem))
-    shared = (*itertools.starmap(_override, file.common.items()), *overrides)
+    common = (*_overrides(file.common), *overrides)
     runs = []
     for options in itertools.product(*axes):
-        name = ",".join(option.label for option in options)
-        if len(name) > LONGEST_NAME:
-            name = f"{name[: LONGEST_NAME - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
-        values = {key: value for option in options for key, value in option.values.items()}
-        own = (*shared, *itertools.starmap(_override, values.items()))
+        name = _run_name(options)
+        values: dict[str, Any] = {}
+        for option in options:
+            values |= option.values
+
+        # The config is read as by the command of the run, which has the values as overrides.
+        run_overrides = (*common, *_overrides(values))
         try:
-            config = load_config(base, own).config
+            config = load_config(base, run_overrides).config
         except ConfigError as error:
-            raise ConfigError(f"{path}: run {name}: {str(error).splitlines()[0]}") from error
-        runs.append(PlannedRun(name, RunDir(folder / name), values, own, config))
-    return Sweep(path, base, folder, shared, runs)
+            first_line = str(error).splitlines()[0]
+            raise ConfigError(f"{path}: run {name}: {first_line}") from error
+        runs.append(PlannedRun(name, RunDir(folder / name), values, run_overrides, config))
+    return Sweep(path, base, folder, common, runs)
+
+
+def _run_name(options: Sequence[_Option]) -> str:
+    """Return the name of a run: the labels of its options. The end of a long name is replaced by a hash."""
+    name = ",".join(option.label for option in options)
+    if len(name) <= LONGEST_NAME:
+        return name
+    name_hash = sha256(name.encode()).hexdigest()[:HASH_LENGTH]
+    num_kept = LONGEST_NAME - len(f"-{name_hash}")
+    return f"{name[:num_kept]}-{name_hash}"
 
 
 def short_keys(keys: Iterable[str]) -> dict[str, str]:
     """Return the shortest unique suffix of each dotted key: `dropout`, but `model.seed` beside `data.seed`."""
-    suffixes = {key: [key.split(".", n)[-1] for n in range(key.count("."), -1, -1)] for key in keys}  # shortest first
+    suffixes = {key: _suffixes(key) for key in keys}
     counts = Counter(itertools.chain.from_iterable(suffixes.values()))
-    return {key: next(one for one in own if counts[one] == 1 or one == key) for key, own in suffixes.items()}
+    short = {}
+    for key, suffixes_of_key in suffixes.items():
+        unique = (suffix for suffix in suffixes_of_key if counts[suffix] == 1)
+        short[key] = next(unique, key)
+    return short
+
+
+def _suffixes(key: str) -> list[str]:
+    """Return the suffixes of a dotted key, the shortest first: `c`, `b.c`, `a.b.c`."""
+    parts = key.split(".")
+    return [".".join(parts[start:]) for start in reversed(range(len(parts)))]
 
 
 def _read(path: Path) -> SweepFile:
@@ -172,19 +210,25 @@ def _read(path: Path) -> SweepFile:
 
 def _axes(file: SweepFile) -> Iterator[list[_Option]]:
     """Yield the alternatives of each axis, in the order of their labels in run names."""
-    short = short_keys([*file.grid, *([SEED] if file.seeds else [])])
+    keys = [*file.grid, SEED] if file.seeds else file.grid
+    short = short_keys(keys)
     if file.variants:
-        unnamed = [{key: value for key, value in one.items() if key != NAME} for one in file.variants]
-        yield [_Option("list", one[NAME], own) for one, own in zip(file.variants, unnamed, strict=True)]
+        yield [_variant_option(variant) for variant in file.variants]
     for key, values in file.grid.items():
         yield [_Option("grid", _label(short[key], value), {key: value}) for value in values]
     if file.seeds:
         yield [_Option("seeds", _label(short[SEED], seed), {SEED: seed}) for seed in file.seeds]
 
 
+def _variant_option(variant: Mapping[str, Any]) -> _Option:
+    values = {key: value for key, value in variant.items() if key != NAME}
+    return _Option("list", variant[NAME], values)
+
+
 def _label(key: str, value: Any) -> str:
     """Return `key=value` with characters that are safe in file names."""
-    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict | list) for item in value)):
+    is_nested_list = isinstance(value, list) and any(isinstance(item, dict | list) for item in value)
+    if isinstance(value, dict) or is_nested_list:
         raise ValueError(f"grid: {key}: a nested value needs a name; make it a variant under list")
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if isinstance(value, str | list):
@@ -200,41 +244,59 @@ def _check_axes(axes: Sequence[Sequence[_Option]]) -> None:
         labels = Counter(option.label.lower() for option in axis)  # some file systems ignore case
         for option in axis:
             if labels[option.label.lower()] > 1:
-                raise ValueError(f"{option.axis}: duplicate run name {option.label}; use list to name the runs")
+                raise ValueError(
+                    f"{option.axis}: duplicate run name {option.label}; leave one out, or give the runs names as "
+                    "variants under list"
+                )
 
 
 def _check_keys(options: Sequence[_Option], overrides: Sequence[str]) -> None:
     """Raise ValueError if a key is set more than once."""
-    axes: dict[str, str] = {}
+    axis_of_key: dict[str, str] = {}
     for option in options:
         for key in _leaf_keys(option.values):
-            for other, axis in axes.items():
-                if axis != option.axis and _overlap(key, other):
-                    by = axis if key == other else f"{other} in {axis}"
-                    raise ValueError(f"{option.axis}: {key} is also set by {by}; remove one of them")
-            axes[key] = option.axis
+            _require_unset(key, option.axis, axis_of_key)
+            axis_of_key[key] = option.axis
+
     for override in overrides:
-        key = override.partition("=")[0].strip()
-        for one, axis in axes.items():
-            if axis != "set" and _overlap(key, one):
-                raise ValueError(f"override '{override}': {one} is an axis of the sweep ({axis}); remove one of them")
+        overridden_key = override.partition("=")[0].strip()
+        for key, axis in axis_of_key.items():
+            if axis != "set" and _overlap(overridden_key, key):
+                raise ValueError(f"override '{override}': {key} is an axis of the sweep ({axis}); remove one of them")
 
 
-def _overlap(one: str, other: str) -> bool:
+def _require_unset(key: str, axis: str, axis_of_key: Mapping[str, str]) -> None:
+    """Raise ValueError if another axis sets this key, a key inside it, or a key that contains it."""
+    for other_key, other_axis in axis_of_key.items():
+        if other_axis != axis and _overlap(key, other_key):
+            setter = other_axis if key == other_key else f"{other_key} in {other_axis}"
+            raise ValueError(f"{axis}: {key} is also set by {setter}; remove one of them")
+
+
+def _overlap(first_key: str, second_key: str) -> bool:
     """Return True if two dotted keys are equal, or one contains the other."""
-    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+    return f"{first_key}.".startswith(f"{second_key}.") or f"{second_key}.".startswith(f"{first_key}.")
 
 
-def _leaf_keys(values: Mapping[str, Any], before: str = "") -> Iterator[str]:
+def _leaf_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield the dotted keys of values, of which some may be sections."""
     for key, value in values.items():
-        yield from _leaf_keys(value, f"{before}{key}.") if isinstance(value, dict) else [before + key]
+        if isinstance(value, dict):
+            yield from _leaf_keys(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key
 
 
-def _override(key: str, value: Any) -> str:
-    """Return `key=value` with the value as a line of YAML that `read_yaml` reads back unchanged."""
-    text = json.dumps(value, ensure_ascii=False)
+def _overrides(values: Mapping[str, Any]) -> list[str]:
+    """Return `key=value` for each value, which is a line of YAML that `read_yaml` reads back unchanged."""
+    return [f"{key}={_yaml_line(value)}" for key, value in values.items()]
+
+
+def _yaml_line(value: Any) -> str:
+    """Return a value as YAML: text without quotes where possible, and everything else as JSON."""
     if isinstance(value, str) and value == value.strip() and value.isprintable():
         with contextlib.suppress(ConfigError):
-            text = value if read_yaml(value, lambda line: DEFAULT)[0] == value else text
-    return f"{key}={text}"
+            read_back, _ = read_yaml(value, lambda line: DEFAULT)
+            if read_back == value:
+                return value
+    return json.dumps(value, ensure_ascii=False)

@@ -19,7 +19,7 @@ from mtformer.decoding.ctranslate2.conversion import write_model
 from mtformer.decoding.ctranslate2.loading import import_ctranslate2
 from mtformer.decoding.lines.confidence import load_calibration
 from mtformer.decoding.translator import from_data_report
-from mtformer.decoding.weights import find_weights, is_default, verified_weights
+from mtformer.decoding.weights import find_weights, is_adapted, is_default, verified_weights
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors
 from mtformer.export.argos import atomic_archive, write_argos
 from mtformer.export.huggingface import write_huggingface
@@ -93,7 +93,10 @@ def export(
         verified_weights(run, weights),
     ):
         _write_export(folder, model, form, quantization, vocabulary_map=vocabulary_map)
-        write_checksums(folder)
+        if form == "bundle":
+            write_checksums(folder, adapted=is_adapted(run, weights[0], config.training.best_metric))
+        else:
+            write_checksums(folder)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8")  # has no checksum, because its owner completes it
 
 

@@ -52,7 +52,15 @@ def save_checkpoint(
             save_file(weights, folder / WEIGHTS)
             torch.save(trainer_state, folder / TRAINER_STATE)
             logs = {path.name: log_checksum(path) for path in (run.metrics, run.samples) if path.is_file()}
-            write_meta(folder, step=step, metrics=metrics, made_with=made_with, is_temporary=is_temporary, logs=logs)
+            write_meta(
+                folder,
+                step=step,
+                metrics=metrics,
+                made_with=made_with,
+                is_temporary=is_temporary,
+                logs=logs,
+                adapted=run.is_adaptation,
+            )
     return target
 
 
@@ -66,7 +74,7 @@ def save_averaged(
     remedy = "free some space, or fix the cause, and resume the run to average again"
     with _explain_errors(f"{run.averaged}: could not be saved", remedy), atomic_folder(run.averaged) as folder:
         save_file(weights, folder / WEIGHTS)
-        write_meta(folder, step=steps[-1], metrics=metrics, steps=steps, is_chosen=is_chosen)
+        write_meta(folder, step=steps[-1], metrics=metrics, steps=steps, is_chosen=is_chosen, adapted=run.is_adaptation)
 
 
 def newest_good(run: RunDir) -> Path | None:

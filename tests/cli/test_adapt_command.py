@@ -22,9 +22,9 @@ from mtformer.data.demo import write_demo
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError
 from mtformer.evaluation.scores import Score
-from mtformer.experiment import adapt
+from mtformer.experiment import adapt, adaptation_text
 from mtformer.experiment.adapt import Point, choose
-from mtformer.files import CHECKSUMS, file_sha256, read_meta, write_checksums
+from mtformer.files import CHECKSUMS, META, file_sha256, read_meta, write_checksums
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.weights import read_weights
@@ -352,7 +352,7 @@ def test_text_that_is_replaced_while_it_is_read_is_an_error(
     file, run = tmp_path / "new.tsv", RunDir(tmp_path / "run")
     text = new_text.read_bytes()
     file.write_bytes(text)
-    times, write = (file.stat().st_atime_ns, file.stat().st_mtime_ns), adapt._write_new
+    times, write = (file.stat().st_atime_ns, file.stat().st_mtime_ns), adapt.write_new_text
 
     def write_after_a_change(*arguments: Any) -> None:
         file.write_bytes(text.swapcase())
@@ -360,7 +360,7 @@ def test_text_that_is_replaced_while_it_is_read_is_an_error(
             os.utime(file, ns=times)
         write(*arguments)
 
-    monkeypatch.setattr(adapt, "_write_new", write_after_a_change)
+    monkeypatch.setattr(adapt, "write_new_text", write_after_a_change)
     with pytest.raises(DataError, match=f"{file} changed while it was being read; run the command again"):
         adapt.adaptation_config(trained[0], [str(file)], None, None, run, [])
     assert not run.path.exists()
@@ -419,7 +419,7 @@ def test_pairs_are_held_out_of_all_files_and_blank_ones_left_out(new_text: Path,
     lines = [f"{number} dogs\t{number} Hunde\n" for number in range(9_000)]
     (tmp_path / "a.tsv").write_text("".join([*lines, "\tleer\n", "blank\t \n"]))
     names, data = [str(tmp_path / "a.tsv"), str(new_text)], DataConfig(src_lang="en", tgt_lang="de")
-    adapt._write_new(tmp_path, names, None, data)
+    adaptation_text.write_new_text(tmp_path, names, None, data)
     train, dev = (pairs(tmp_path / f"{name}.tsv") for name in ("train", "dev"))
     own = {" ".join(line.split()) for line in pairs(new_text)}
     shares = [len({" ".join(line.split()) for line in some} & own) / len(some) for some in (train, dev)]
@@ -434,7 +434,9 @@ def test_repeated_pairs_are_held_out_once(tmp_path: Path) -> None:
     sizes = []
     for copies in (1, 20):
         (tmp_path / "a.tsv").write_text("".join(lines * copies))
-        adapt._write_new(tmp_path, [str(tmp_path / "a.tsv")], None, DataConfig(src_lang="en", tgt_lang="de"))
+        adaptation_text.write_new_text(
+            tmp_path, [str(tmp_path / "a.tsv")], None, DataConfig(src_lang="en", tgt_lang="de")
+        )
         sizes.append(len(pairs(tmp_path / "dev.tsv")))
     assert sizes[0] == sizes[1] > 50
 
@@ -454,6 +456,12 @@ def test_the_schedule_follows_the_number_of_steps_and_this_the_number_of_pairs(
     bundle = tmp_path / "bundle"
     assert invoke("export", adapted[0], "--output", bundle).exit_code == 0
     of_bundle = adapt.adaptation_config(bundle, *words, RunDir(tmp_path / "bundle_again"), []).training
+    records = [
+        (trained[0] / "checkpoints" / "averaged", META),
+        (RunDir(adapted[0]).averaged, META),
+        (bundle, CHECKSUMS),
+    ]
+    assert [read_meta(*record)["adapted"] for record in records] == [False, True, True]
     rate = load_config(RunDir(adapted[0]).config).config.training.learning_rate
     assert [again.learning_rate, of_bundle.learning_rate] == pytest.approx([rate, rate])
 
@@ -577,8 +585,8 @@ alter Hund.</seg></tuv></tu>
     ("name", "is_tmx"), [("a.tmx", True), ("A.TMX.GZ", True), ("export.tmx.tsv", False), ("export.tmx.jsonl.xz", False)]
 )
 def test_the_last_suffix_without_compression_is_the_format(name: str, is_tmx: bool) -> None:
-    source = adapt._source(name)
-    assert adapt._is_tmx(source) == is_tmx
+    source = adaptation_text.file_source(name)
+    assert adaptation_text.is_tmx(source) == is_tmx
     assert isinstance(source, JsonlFile) == (".jsonl" in name)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mtformer.config.data import HubDataset, TextFiles, TsvFile
-from mtformer.config.loading import Origin, config_diff, dump_config, load_config
+from mtformer.config.loading import Origin, config_diff, dump_config, load_config, with_overrides
 from mtformer.errors import ConfigError
 
 Write = Callable[[str, str], str]
@@ -319,3 +319,18 @@ def test_changed_values_are_validated_like_a_file(write: Write, values: dict[str
     with pytest.raises(ConfigError) as caught:
         config.with_values(values)
     assert str(caught.value).startswith(message)
+
+
+def test_overrides_of_a_config_are_merged_like_those_of_a_file(write: Write) -> None:
+    path = write("a.yaml", BASE)
+    config = load_config(path).config
+    overrides = ["training={seed: 3}", "data.train.0={tsv: c.tsv}", "training.seed=4"]
+    changed = with_overrides(config, overrides)
+    assert changed == load_config(path, overrides).config
+    assert changed.training.seed == 4
+    assert changed.training.learning_rate == config.training.learning_rate
+    assert changed.data.train[0] == TsvFile(tsv="c.tsv")
+    with pytest.raises(
+        ConfigError, match=r"^override 'training.sed=1': training.sed: unknown key; did you mean 'seed'"
+    ):
+        with_overrides(config, ["training.sed=1"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mtformer.decoding.weights import default_weights, find_weights
+from mtformer.decoding.weights import ADAPTED_METRIC, default_weights, find_weights, is_adapted
 from mtformer.errors import CheckpointError
 from mtformer.files import META, write_checksums, write_meta
 from mtformer.run_dir import WEIGHTS, RunDir
@@ -78,6 +78,28 @@ def test_a_bundle_has_a_single_set_of_weights(tmp_path: Path) -> None:
     assert find_weights(RunDir(tmp_path), None, "bleu") == [tmp_path / WEIGHTS]
     with pytest.raises(CheckpointError, match="no checkpoint 'best'; a bundle has one set of weights"):
         find_weights(RunDir(tmp_path), "best", "bleu")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "metric", "expected"),
+    [
+        ({"adapted": True}, "loss", True),
+        ({"adapted": False}, ADAPTED_METRIC, False),  # a user may also call a dev set `new`
+        ({}, ADAPTED_METRIC, True),  # version 0.3
+        ({}, "bleu", False),
+    ],
+)
+def test_weights_record_that_they_are_adapted(
+    tmp_path: Path, recorded: dict[str, bool], metric: str, expected: bool
+) -> None:
+    run = RunDir(tmp_path / "run")
+    weights = add(run.averaged)
+    write_meta(run.averaged, step=0, metrics={}, **recorded)
+    assert is_adapted(run, weights, metric) == expected
+    bundle = RunDir(tmp_path)
+    bundle.bundle_weights.touch()
+    write_checksums(bundle.path, {}, **recorded)
+    assert is_adapted(bundle, bundle.bundle_weights, metric) == expected
 
 
 def test_a_missing_checkpoint_raises_an_error_that_lists_the_available_ones(tmp_path: Path) -> None:

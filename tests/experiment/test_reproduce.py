@@ -190,7 +190,7 @@ def test_a_run_with_a_time_limit_is_reproduced_with_its_plans(
 
 def test_steps_to_reproduce(run: RunDir) -> None:
     assert [steps_to_reproduce(run, asked) for asked in (None, 2, 5, 1000)] == [6, 2, 5, 6]
-    with pytest.raises(ConfigError, match=r"--steps 1: .* has no metrics before step 2; give at least that"):
+    with pytest.raises(ConfigError, match=r"--steps 1: .* has no metrics before step 2; give at least 2"):
         steps_to_reproduce(run, 1)
     first = json.dumps({"kind": "train", "step": 70})
     run.metrics.write_text("".join(f"{first}\n{first.replace('70', '140')}\n"))
@@ -211,7 +211,7 @@ def several_processes(run: RunDir) -> None:
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (no_common_metrics, "no metrics at the steps of its config; training.log_every was changed"),
+        (no_common_metrics, "no metrics at the steps of its config, .*; training.log_every was changed"),
         (several_processes, "without torchrun"),
         (lambda run: change(run.config, "train.en", "gone.en"), r"gone\.en"),
     ],

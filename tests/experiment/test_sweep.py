@@ -11,7 +11,7 @@ from mtformer.experiment.sweep import (
     LONGEST_NAME,
     Sweep,
     SweepFile,
-    _override,
+    _overrides,
     plan_sweep,
     short_keys,
 )
@@ -100,7 +100,7 @@ def test_run_directories(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "value", ["post", "a b", "a: b", "# c", "'", '"', "no", "1e-4", "", " x", "ä€😀", "- a", "null"]
 )
 def test_text_in_an_override_remains_text(folder: Path, value: str) -> None:
-    (run,) = plan(folder, "seeds: [1]", _override("training.init_from", value)).runs
+    (run,) = plan(folder, "seeds: [1]", *_overrides({"training.init_from": value})).runs
     assert run.config.training.init_from == value
 
 
@@ -130,7 +130,11 @@ def test_the_command_line_is_quoted_for_the_shell(folder: Path) -> None:
         ("grid: {model.dropout: []}", "study.yaml:2: grid.model.dropout: must have at least one item"),
         ("grid: {model: {dropout: [0.1]}}", "study.yaml:2: grid: write dotted keys, such as model.dropout"),
         ("seeds: [one]", "study.yaml:2: seeds.0: must be a whole number of at least 0, not 'one'"),
-        ("seeds: [1, 1]", "study.yaml: seeds: duplicate run name seed=1; use list to name the runs"),
+        (
+            "seeds: [1, 1]",
+            "study.yaml: seeds: duplicate run name seed=1; leave one out, or give the runs names as variants under "
+            "list",
+        ),
         ("list: [{model.dropout: 0.1}]", "study.yaml:2: list: variant 1 of list needs a name"),
         ("list: [{name: a/b}]", "study.yaml:2: list: variant 1 of list needs a name"),
         ("list: [{name: a}, {name: a.log}]", "study.yaml:2: list: variant 2 of list needs a name"),
