@@ -64,7 +64,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
             self.bar.close()
 
     def prepared(self, num_pairs: int, share: float) -> None:
-        """Show the progress of preparing a corpus; see `mtformer.training.metrics.Progress`."""
+        """Show the progress of preparing a corpus; see `mtformer.training.progress.Progress`."""
         self._start.close()
         if not sys.stderr.isatty() or not log.isEnabledFor(logging.INFO):
             log_progress(num_pairs, share)
@@ -79,7 +79,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
             self._end_preparing()
 
     def advance(self, step: int, num_steps: int, epoch: int, figures: dict[str, float] | None) -> None:
-        """Show the progress of training; see `mtformer.training.metrics.Progress`."""
+        """Show the progress of training; see `mtformer.training.progress.Progress`."""
         self._end_preparing()
         left = f"{format_duration(figures['seconds_left'])} left" if figures is not None else ""
         if sys.stderr.isatty():

@@ -76,7 +76,7 @@ def train(
     On SIGTERM or Ctrl-C, training saves a checkpoint and exits with 143 or 130; --resume auto starts or resumes a run.
     """
     from mtformer.config.loading import load_config
-    from mtformer.experiment.open_run import with_saved_defaults
+    from mtformer.experiment.resume import with_saved_defaults
 
     set_ranks()
     trials = {"--verify-resume": verify_resume, "--dry-run": dry_run}
@@ -156,7 +156,7 @@ def run_training(
         return None
     position = outcome.position
     word = "already" if outcome.was_finished else "done"
-    steps = f"{position.step} of {position.max_steps or config.training.max_steps}"
+    steps = f"{position.step} of {outcome.max_steps}"
     echo(f"{word} at step {steps} ({position.seconds / 60:.1f} minutes): {run_dir}", err=True)
     return outcome
 

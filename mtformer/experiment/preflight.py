@@ -16,9 +16,9 @@ from mtformer.data.batching.batches import Batch
 from mtformer.decoding.search.engine import plan_batches
 from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import DeviceError, log
-from mtformer.experiment.open_run import TO_THE_END
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.recommend import differences, measure, recommend
+from mtformer.experiment.resume import TO_THE_END
 from mtformer.formatting import format_bytes, format_duration
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.run_dir import RunDir

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,9 @@ import numpy as np
 from mtformer.data.batching.batches import Batch
 from mtformer.training.ranks import Ranks
 from mtformer.training.step import TrainingStep
+
+MAX_LOG_PERPLEXITY = 700.0
+"""Largest negative log-likelihood per token for which the perplexity is a finite number."""
 
 
 class Decoded(NamedTuple):
@@ -34,21 +37,27 @@ def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:
     The result also has `loss NAME` and `perplexity NAME` for each name in `Batch.pairs_of`. Batches are distributed
     over the processes; all processes return the same result.
     """
-    sums = {"": np.zeros(3)}
-    for batch in _own(batches, step.ranks):
-        values = np.array([*step.evaluate(batch), batch.num_tgt_tokens])
+    sums = {"": np.zeros(3)}  # loss, nll and number of tokens, of all batches and by name
+    for batch in _batches_of_process(batches, step.ranks):
+        loss, nll = step.evaluate(batch)
+        values = np.array([loss, nll, batch.num_tgt_tokens])
         for name in ("", *batch.pairs_of):
             sums[name] = sums.get(name, 0.0) + values
-    names = list(dict.fromkeys(itertools.chain(*step.ranks.gather(list(sums)))))
-    totals = step.ranks.sum(np.concatenate([sums.get(name, np.zeros(3)) for name in names]).tolist())
+
+    # Processes may have batches of different dev sets, so they first exchange the names.
+    names_by_process = step.ranks.gather(list(sums))
+    names = list(dict.fromkeys(itertools.chain(*names_by_process)))
+    flat_sums = np.concatenate([sums.get(name, np.zeros(3)) for name in names])
+    totals = np.reshape(step.ranks.sum(flat_sums.tolist()), (-1, 3))
+
     metrics = {}
-    for name, (loss, nll, num_tokens) in zip(names, np.reshape(totals, (-1, 3)).tolist(), strict=True):
+    for name, (loss, nll, num_tokens) in zip(names, totals.tolist(), strict=True):
         metrics[f"loss {name}".rstrip()] = loss / num_tokens
-        metrics[f"perplexity {name}".rstrip()] = math.exp(min(nll / num_tokens, 700.0))
+        metrics[f"perplexity {name}".rstrip()] = math.exp(min(nll / num_tokens, MAX_LOG_PERPLEXITY))
     return metrics
 
 
-def _own(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch]:
+def _batches_of_process(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch]:
     """Yield the batches of this process.
 
     All processes get the same number of batches, because each must take part in gathering sharded weights.
@@ -56,3 +65,17 @@ def _own(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch]:
     rest = iter(batches)
     while group := list(itertools.islice(rest, ranks.size)):
         yield group[ranks.rank] if ranks.rank < len(group) else group[-1].without_targets()
+
+
+def metric_lines(metrics: Mapping[str, float]) -> list[str]:
+    """Return dev metrics as text: a line with those of all dev sets, and a line for each name."""
+    texts_by_name: dict[str, list[str]] = {}
+    for key, value in metrics.items():
+        metric, _, name = key.partition(" ")
+        texts_by_name.setdefault(name, []).append(f"{metric} {value:.4g}")
+
+    lines = []
+    for name, texts in texts_by_name.items():
+        prefix = f"{name}: " if name else ""
+        lines.append(prefix + ", ".join(texts))
+    return lines
