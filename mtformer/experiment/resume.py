@@ -49,8 +49,8 @@ def with_saved_defaults(loaded: LoadedConfig, run: RunDir) -> Config:
     for section_name, section in config:
         kept = {}
         for name in type(section).model_fields:
-            is_default = loaded.origins[f"{section_name}.{name}"] == DEFAULT
-            if is_default and key_of(type(section), name).keeps_saved:
+            keeps_saved = key_of(type(section), name).keeps_saved
+            if keeps_saved and loaded.origins[f"{section_name}.{name}"] == DEFAULT:
                 kept[name] = getattr(saved[section_name], name)
         config = config.model_copy(update={section_name: section.model_copy(update=kept)})
     return config

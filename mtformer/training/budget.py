@@ -15,7 +15,7 @@ FIRST_STEPS = 5
 """Number of first steps of a process that are not timed, because they are slower."""
 PLAIN_COST = 0.55
 """Time of a step without consistency regularization, relative to one with it: it has one pass instead of two. 0.50 and
-0.59 were measured (docs/benchmarks.md)."""
+0.59 were measured (docs/log/quality.md)."""
 PLANNED_AFTER = 0.03
 """The number of steps is set at the first log line or validation after this share of the time or the warmup."""
 MAX_WARMUP_SHARE = 0.2
