@@ -39,7 +39,7 @@ from mtformer.training.progress import Progress
 from mtformer.training.ranks import Ranks, join_ranks, own_device
 from mtformer.training.state import TrainPosition
 from mtformer.training.step import TrainingStep
-from mtformer.training.validation import Decoded
+from mtformer.training.validation import Decoded, DevData
 from mtformer.weights import average_weights, read_weights
 
 
@@ -258,9 +258,10 @@ def make_trainer(
         rank=step.ranks.rank,
         num_ranks=step.ranks.size,
     )
-    decode = partial(decode_dev, config, step, prepared) if prepared.dev else None
-    dev_batches = partial(prepared.dev_batches, config) if prepared.dev else None
-    return Trainer(config, run, step, batches_from, dev_batches, decode, progress, made_with)
+    dev = None
+    if prepared.dev:
+        dev = DevData(partial(prepared.dev_batches, config), partial(decode_dev, config, step, prepared))
+    return Trainer(config, run, step, batches_from, dev, progress, made_with)
 
 
 # ---- validation -----------------------------------------------------------------------------------------------------
@@ -320,7 +321,7 @@ def _average(trainer: Trainer) -> None:
                 averaged = average_weights(paths)
             save_averaged(run, steps, averaged, {})
 
-    metrics = trainer.validate_average() if trainer.dev_batches is not None else {}
+    metrics = trainer.validate_average() if trainer.dev is not None else {}
     if not ranks.is_main:
         return
     if metrics:
@@ -336,7 +337,7 @@ def _is_averaged(trainer: Trainer) -> bool:
     except CheckpointError:
         return False
     has_same_steps = meta["steps"] == run.regular_steps()[-trainer.config.average_last :]
-    return has_same_steps and (bool(meta["metrics"]) or trainer.dev_batches is None)
+    return has_same_steps and (bool(meta["metrics"]) or trainer.dev is None)
 
 
 def _add_metrics(run: RunDir, steps: list[int], metrics: dict[str, float]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from mtformer.config.schema import TrainingConfig
+from mtformer.training.ranks import Ranks
 from mtformer.training.state import TrainPosition
 
 FIRST_STEPS = 5
@@ -62,94 +63,6 @@ def with_steps(config: TrainingConfig, num_steps: int) -> TrainingConfig:
         learning_rate *= (warmup_steps / config.warmup_steps) ** 0.5
     changes = {"max_steps": num_steps, "warmup_steps": warmup_steps, "learning_rate": learning_rate}
     return config.model_copy(update=changes)
-
-
-@dataclass(frozen=True)
-class _SavedPlan:
-    """Values of `StepPlan` in a checkpoint."""
-
-    max_steps: int | None = None
-    max_minutes: float | None = None
-    given_steps: int | None = None
-
-
-class StepPlan:
-    """Number of steps of a run, and the config whose schedule ends there.
-
-    Without `training.max_minutes`, both are those of the config. With it, the number is planned from the measured
-    speed, up to `max_steps` of the config, and the schedule is stretched over the planned steps.
-    """
-
-    def __init__(self, given: TrainingConfig) -> None:
-        self.given = given
-        """Training settings of the experiment."""
-        self.config = given
-        """Training settings with the planned number of steps."""
-        self.num_steps: int | None = None
-        """Planned number of steps; None: not planned."""
-        self.max_minutes: float | None = None
-        """`training.max_minutes` for which `num_steps` was planned; None: for another value, so it will be replaced."""
-        self.given_steps: int | None = None
-        """`training.max_steps` for which `num_steps` was planned."""
-
-    @property
-    def is_current(self) -> bool:
-        """True if the number of steps was planned for the limits of the config."""
-        return self.max_minutes is not None
-
-    @property
-    def is_left_from_other_limits(self) -> bool:
-        """True if the number of steps, planned for other limits, is kept until the next plan."""
-        return self.num_steps is not None and self.max_minutes is None
-
-    @property
-    def has_changed_config(self) -> bool:
-        """True if the number of steps and the schedule are no longer those of the experiment."""
-        return self.config is not self.given
-
-    def adopt(self, num_steps: int) -> None:
-        """Plan this number of steps, for the limits of the config."""
-        self.max_minutes = self.given.max_minutes
-        self.given_steps = self.given.max_steps
-        self._stretch(num_steps)
-
-    def _stretch(self, num_steps: int) -> None:
-        self.num_steps = num_steps
-        self.config = with_steps(self.given, num_steps)
-
-    def apply_limits(self, position: TrainPosition) -> None:
-        """Adapt a restored plan to the limits of the config, which may have changed since it was made.
-
-        If they have changed, the schedule stays the same until the next plan, which needs some steps of this process.
-        """
-        fewest_steps = 0
-        if not self._has_limits_of_config():
-            self.max_minutes = None
-            fewest_steps = position.step
-            minutes_spent = (position.seconds + position.seconds_before) / 60
-            if minutes_spent < (self.given.max_minutes or math.inf):
-                fewest_steps += self.given.log_every + 2 * FIRST_STEPS
-
-        planned = self.num_steps
-        self.num_steps = None
-        if planned is not None and self.given.max_minutes is not None:
-            self._stretch(min(max(planned, fewest_steps), self.given.max_steps))
-
-    def _has_limits_of_config(self) -> bool:
-        has_max_steps = self.given_steps is None or self.given_steps == self.given.max_steps
-        return has_max_steps and self.max_minutes == self.given.max_minutes
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the values of this part in the entry `position` of a checkpoint."""
-        values = {"max_steps": self.num_steps, "max_minutes": self.max_minutes, "given_steps": self.given_steps}
-        return {"position": values}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the plan; call `apply_limits` next."""
-        saved = TypeAdapter(_SavedPlan).validate_python(state["position"])
-        self.num_steps = saved.max_steps
-        self.max_minutes = saved.max_minutes
-        self.given_steps = saved.given_steps
 
 
 @dataclass
@@ -214,3 +127,127 @@ class Budget:
             return True
         is_in_warmup = step < self.config.warmup_steps
         return not has_plan and is_in_warmup and spent < PLANNED_AFTER * self.seconds
+
+
+@dataclass(frozen=True)
+class _SavedPlan:
+    """Values of `StepPlan` in a checkpoint."""
+
+    max_steps: int | None = None
+    max_minutes: float | None = None
+    given_steps: int | None = None
+
+
+class StepPlan:
+    """Number of steps of a run, and the config whose schedule ends there.
+
+    Without `training.max_minutes`, both are those of the config. With it, the number is planned from the measured
+    speed, up to `max_steps` of the config, and the schedule is stretched over the planned steps.
+    """
+
+    def __init__(self, given: TrainingConfig) -> None:
+        self.given = given
+        """Training settings of the experiment."""
+        self.config = given
+        """Training settings with the planned number of steps."""
+        self.num_steps: int | None = None
+        """Planned number of steps; None: not planned."""
+        self.max_minutes: float | None = None
+        """`training.max_minutes` for which `num_steps` was planned; None: for another value, so it will be replaced."""
+        self.given_steps: int | None = None
+        """`training.max_steps` for which `num_steps` was planned."""
+        self.budget: Budget | None = None
+        """Speed of this process; None without `max_minutes`, or before `start`."""
+
+    @property
+    def is_left_from_other_limits(self) -> bool:
+        """True if the number of steps, planned for other limits, is kept until the next plan."""
+        return self.num_steps is not None and self.max_minutes is None
+
+    @property
+    def has_changed_config(self) -> bool:
+        """True if the number of steps and the schedule are no longer those of the experiment."""
+        return self.config is not self.given
+
+    def start(self, validation_seconds: float, plans: Plans | None) -> None:
+        """With `max_minutes`, begin to measure the speed; for the arguments see `Budget`."""
+        if self.given.max_minutes is not None:
+            self.budget = Budget(self.given, 60 * self.given.max_minutes, validation_seconds, plans)
+
+    def add_step(self) -> None:
+        """Time the step that has just ended."""
+        if self.budget is not None:
+            self.budget.add_step()
+
+    def add_validation(self, seconds: float) -> None:
+        """Exclude a validation from the time of the steps."""
+        if self.budget is not None:
+            self.budget.add_validation(seconds)
+
+    def is_due(self, step: int, is_logged: bool) -> bool:
+        """Return True if the number of steps must be planned after a step, apart from validations, which plan too."""
+        if self.budget is None:
+            return False
+        has_plan = self.max_minutes is not None
+        if not has_plan and (is_logged or step % (2 * FIRST_STEPS) == 0):
+            return True
+        is_validated = step % self.config.validate_every == 0
+        return self.budget.plans is not None and not is_validated
+
+    def update(self, step: int, seconds_spent: float, ranks: Ranks) -> bool:
+        """Plan the number of steps; return True if it changed. All processes must call this together.
+
+        Args:
+            step: The current step.
+            seconds_spent: Seconds since the start of the run, of `max_minutes`.
+            ranks: The processes; all of them follow the plan of the main process.
+        """
+        if self.budget is None:
+            return False
+        planned = self.num_steps if self.max_minutes is not None else None
+        num_steps = ranks.gather(self.budget.plan(step, seconds_spent, planned))[0]
+        if num_steps is None or num_steps == planned:
+            return False
+
+        self.max_minutes = self.given.max_minutes
+        self.given_steps = self.given.max_steps
+        self._stretch(num_steps)
+        return True
+
+    def _stretch(self, num_steps: int) -> None:
+        self.num_steps = num_steps
+        self.config = with_steps(self.given, num_steps)
+
+    def apply_limits(self, position: TrainPosition) -> None:
+        """Adapt a restored plan to the limits of the config, which may have changed since it was made.
+
+        If they have changed, the schedule stays the same until the next plan, which needs some steps of this process.
+        """
+        fewest_steps = 0
+        if not self._has_limits_of_config():
+            self.max_minutes = None
+            fewest_steps = position.step
+            minutes_spent = (position.seconds + position.seconds_before) / 60
+            if minutes_spent < (self.given.max_minutes or math.inf):
+                fewest_steps += self.given.log_every + 2 * FIRST_STEPS
+
+        planned = self.num_steps
+        self.num_steps = None
+        if planned is not None and self.given.max_minutes is not None:
+            self._stretch(min(max(planned, fewest_steps), self.given.max_steps))
+
+    def _has_limits_of_config(self) -> bool:
+        has_max_steps = self.given_steps is None or self.given_steps == self.given.max_steps
+        return has_max_steps and self.max_minutes == self.given.max_minutes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the values of this part in the entry `position` of a checkpoint."""
+        values = {"max_steps": self.num_steps, "max_minutes": self.max_minutes, "given_steps": self.given_steps}
+        return {"position": values}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the plan; call `apply_limits` next."""
+        saved = TypeAdapter(_SavedPlan).validate_python(state["position"])
+        self.num_steps = saved.max_steps
+        self.max_minutes = saved.max_minutes
+        self.given_steps = saved.given_steps

@@ -14,7 +14,7 @@ from mtformer.data.batching.mixture import SamplerState
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError, log
 from mtformer.files import unchanged, utc_now, verify
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
-from mtformer.training.budget import FIRST_STEPS, Budget, Plans, StepPlan, relative_cost
+from mtformer.training.budget import Plans, StepPlan, relative_cost
 from mtformer.training.checkpoint import Checkpoint, last_good, load_trainer_state, prune, save_checkpoint
 from mtformer.training.core_watch import CoreWatch
 from mtformer.training.history import append_record, cut_after
@@ -33,7 +33,7 @@ from mtformer.training.state import (
 )
 from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
 from mtformer.training.train_window import TrainWindow
-from mtformer.training.validation import Decoded, DecodeDev, dev_loss, metric_lines
+from mtformer.training.validation import Decoded, DevData, dev_loss, metric_lines
 from mtformer.weights import not_finite
 
 SCHEDULE_KEYS = ("learning_rate", "max_minutes", "max_steps", "schedule", "warmup_steps")
@@ -51,10 +51,7 @@ class Trainer:
     step: TrainingStep
     batches_from: Callable[[SamplerState], Iterator[Batch]]
     """Function that returns the batches after a sampler state, each with its `end` state."""
-    dev_batches: Callable[[], Iterable[Batch]] | None
-    """Function that returns the dev batches; None without dev data."""
-    decode_dev: DecodeDev | None
-    """Function that translates and scores dev; None without dev data."""
+    dev: DevData | None
     progress: Progress
     made_with: dict[str, Any]
     """Description of the data, versions and device; saved in each checkpoint and compared on resuming."""
@@ -69,7 +66,6 @@ class Trainer:
         self.best_score = BestScore(given.best_metric, given.patience)
         self.window = TrainWindow()
 
-        self.budget: Budget | None = None
         self.stop = StopSignal()
         self.core_watch = CoreWatch(self.step.device, self.ranks)
         self.metrics = Metrics(self.run, self.experiment, self.ranks.is_main)
@@ -193,9 +189,7 @@ class Trainer:
         self.window.start = time.perf_counter()  # without the memory check
         self.start_time = self.window.start - self.position.seconds
         self.position.seconds_before += seconds_before
-        max_minutes = self.plan.given.max_minutes
-        if max_minutes is not None:
-            self.budget = Budget(self.plan.given, 60 * max_minutes, validation_seconds, self.plans)
+        self.plan.start(validation_seconds, self.plans)
 
         with self.stop, self.metrics:
             if self.resumed is not None:
@@ -261,10 +255,9 @@ class Trainer:
             self.metrics.write("train", step, epoch=epoch, **figures)
             self.window = TrainWindow()
 
-        if self.budget is not None:
-            self.budget.add_step()
-            if self._is_plan_due(is_logged):
-                self._plan_steps(self.budget)
+        self.plan.add_step()
+        if self.plan.is_due(step, is_logged):
+            self._plan_steps()
 
     def _figures(self) -> dict[str, float]:
         """Return the values of a log line after the current step."""
@@ -276,36 +269,23 @@ class Trainer:
         figures["seconds_left"] = remaining_cost * figures["seconds_per_step"]
         return figures
 
-    # ---- planning for `max_minutes` ---------------------------------------------------------------------------------
-
-    def _is_plan_due(self, is_logged: bool) -> bool:
-        step = self.position.step
-        if not self.plan.is_current and (is_logged or step % (2 * FIRST_STEPS) == 0):
-            return True
-        is_validated = step % self.config.validate_every == 0  # then the validation plans
-        return self.plans is not None and not is_validated
-
-    def _plan_steps(self, budget: Budget) -> None:
+    def _plan_steps(self) -> None:
         """Choose the number of steps for `max_minutes`: once at the start, and at validations if the speed changes.
 
         The schedule is stretched over the planned steps. Plans are saved in checkpoints and written to metrics.jsonl.
         """
-        step = self.position.step
-        spent = self.position.seconds_before + time.perf_counter() - self.start_time
-        planned = self.plan.num_steps if self.plan.is_current else None
-        num_steps = self.ranks.gather(budget.plan(step, spent, planned))[0]
-        if num_steps is None or num_steps == planned:
+        had_changed_config = self.plan.has_changed_config
+        seconds_spent = self.position.seconds_before + time.perf_counter() - self.start_time
+        if not self.plan.update(self.position.step, seconds_spent, self.ranks):
             return
 
-        is_changed = self.plan.has_changed_config
-        self.plan.adopt(num_steps)
         self.step.config = self.config
+        step = self.position.step
+        num_steps = self.plan.num_steps
         log.info("step %d: %d steps in all fit in %g minutes", step, num_steps, self.plan.given.max_minutes)
-        record: dict[str, Any] = {"max_steps": num_steps}
-        jump = self._jump("the number of steps that fit in the time changed") if is_changed else {}
-        if jump:
-            record["changes"] = jump
-        self.metrics.write("plan", step, **record)
+        jump = self._jump("the number of steps that fit in the time changed") if had_changed_config else {}
+        values: dict[str, Any] = {"changes": jump} if jump else {}
+        self.metrics.write("plan", step, max_steps=num_steps, **values)
 
     # ---- interruption and divergence --------------------------------------------------------------------------------
 
@@ -349,14 +329,13 @@ class Trainer:
 
         self._log_validation(decoded)
         self.best_score.update(self.position.step, decoded.metrics)
-        if self.budget is not None and not self.is_done():
-            self._plan_steps(self.budget)
+        if not self.is_done():
+            self._plan_steps()
         self._save(decoded.metrics)
 
         seconds = time.perf_counter() - start
         self.window.paused += seconds
-        if self.budget is not None:
-            self.budget.add_validation(seconds)
+        self.plan.add_validation(seconds)
 
     def _log_validation(self, decoded: Decoded) -> None:
         step = self.position.step
@@ -380,10 +359,10 @@ class Trainer:
 
     def _evaluate(self) -> Decoded:
         """Return all dev metrics, and sample translations; raise MtformerError if the loss is not finite."""
-        if self.dev_batches is None or self.decode_dev is None:  # without dev data, both are None
+        if self.dev is None:
             return Decoded({}, [])
-        metrics = self._finite_loss("dev", self._until_stopped(self.dev_batches()))
-        scores, samples = self.decode_dev(self._stop_validation_if_signaled)
+        metrics = self._finite_loss("dev", self._until_stopped(self.dev.batches()))
+        scores, samples = self.dev.decode(self._stop_validation_if_signaled)
         return Decoded({**metrics, **scores}, samples)
 
     def _until_stopped(self, batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,15 @@ DecodeDev = Callable[[Callable[[int], object]], Decoded]
 
 The argument is called after each batch with the number of finished sentences; an exception it raises ends decoding.
 """
+
+
+@dataclass(frozen=True)
+class DevData:
+    """Dev data of a run."""
+
+    batches: Callable[[], Iterable[Batch]]
+    """Function that returns the batches for the loss."""
+    decode: DecodeDev
 
 
 def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:

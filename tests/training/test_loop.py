@@ -166,7 +166,7 @@ def test_weights_with_a_non_finite_loss_are_not_saved(tmp_path: Path, has_dev: b
         config = toy_config(validate_every=1, ema_decay=ema_decay, learning_rate=rate)
         subject = changed_by(trainer(config, tmp_path / name), 4, diverge)
         if not has_dev:
-            subject.dev_batches = None
+            subject.dev = None
         with pytest.raises(MtformerError) as error:
             subject.train()
         kept = f"the last good checkpoint is step 3 ({subject.run.checkpoint(3)})"
