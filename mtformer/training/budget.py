@@ -145,16 +145,16 @@ class StepPlan:
     speed, up to `max_steps` of the config, and the schedule is stretched over the planned steps.
     """
 
-    def __init__(self, given: TrainingConfig) -> None:
-        self.given = given
+    def __init__(self, config: TrainingConfig) -> None:
+        self.base_config = config
         """Training settings of the experiment."""
-        self.config = given
+        self.config = config
         """Training settings with the planned number of steps."""
         self.num_steps: int | None = None
         """Planned number of steps; None: not planned."""
-        self.max_minutes: float | None = None
+        self.limit_minutes: float | None = None
         """`training.max_minutes` for which `num_steps` was planned; None: for another value, so it will be replaced."""
-        self.given_steps: int | None = None
+        self.limit_steps: int | None = None
         """`training.max_steps` for which `num_steps` was planned."""
         self.budget: Budget | None = None
         """Speed of this process; None without `max_minutes`, or before `start`."""
@@ -162,17 +162,17 @@ class StepPlan:
     @property
     def is_left_from_other_limits(self) -> bool:
         """True if the number of steps, planned for other limits, is kept until the next plan."""
-        return self.num_steps is not None and self.max_minutes is None
+        return self.num_steps is not None and self.limit_minutes is None
 
     @property
     def has_changed_config(self) -> bool:
         """True if the number of steps and the schedule are no longer those of the experiment."""
-        return self.config is not self.given
+        return self.config is not self.base_config
 
     def start(self, validation_seconds: float, plans: Plans | None) -> None:
         """With `max_minutes`, begin to measure the speed; for the arguments see `Budget`."""
-        if self.given.max_minutes is not None:
-            self.budget = Budget(self.given, 60 * self.given.max_minutes, validation_seconds, plans)
+        if self.base_config.max_minutes is not None:
+            self.budget = Budget(self.base_config, 60 * self.base_config.max_minutes, validation_seconds, plans)
 
     def add_step(self) -> None:
         """Time the step that has just ended."""
@@ -188,7 +188,7 @@ class StepPlan:
         """Return True if the number of steps must be planned after a step, apart from validations, which plan too."""
         if self.budget is None:
             return False
-        has_plan = self.max_minutes is not None
+        has_plan = self.limit_minutes is not None
         if not has_plan and (is_logged or step % (2 * FIRST_STEPS) == 0):
             return True
         is_validated = step % self.config.validate_every == 0
@@ -204,19 +204,19 @@ class StepPlan:
         """
         if self.budget is None:
             return False
-        planned = self.num_steps if self.max_minutes is not None else None
+        planned = self.num_steps if self.limit_minutes is not None else None
         num_steps = ranks.gather(self.budget.plan(step, seconds_spent, planned))[0]
         if num_steps is None or num_steps == planned:
             return False
 
-        self.max_minutes = self.given.max_minutes
-        self.given_steps = self.given.max_steps
+        self.limit_minutes = self.base_config.max_minutes
+        self.limit_steps = self.base_config.max_steps
         self._stretch(num_steps)
         return True
 
     def _stretch(self, num_steps: int) -> None:
         self.num_steps = num_steps
-        self.config = with_steps(self.given, num_steps)
+        self.config = with_steps(self.base_config, num_steps)
 
     def apply_limits(self, position: TrainPosition) -> None:
         """Adapt a restored plan to the limits of the config, which may have changed since it was made.
@@ -225,29 +225,29 @@ class StepPlan:
         """
         fewest_steps = 0
         if not self._has_limits_of_config():
-            self.max_minutes = None
+            self.limit_minutes = None
             fewest_steps = position.step
             minutes_spent = (position.seconds + position.seconds_before) / 60
-            if minutes_spent < (self.given.max_minutes or math.inf):
-                fewest_steps += self.given.log_every + 2 * FIRST_STEPS
+            if minutes_spent < (self.base_config.max_minutes or math.inf):
+                fewest_steps += self.base_config.log_every + 2 * FIRST_STEPS
 
         planned = self.num_steps
         self.num_steps = None
-        if planned is not None and self.given.max_minutes is not None:
-            self._stretch(min(max(planned, fewest_steps), self.given.max_steps))
+        if planned is not None and self.base_config.max_minutes is not None:
+            self._stretch(min(max(planned, fewest_steps), self.base_config.max_steps))
 
     def _has_limits_of_config(self) -> bool:
-        has_max_steps = self.given_steps is None or self.given_steps == self.given.max_steps
-        return has_max_steps and self.max_minutes == self.given.max_minutes
+        has_max_steps = self.limit_steps is None or self.limit_steps == self.base_config.max_steps
+        return has_max_steps and self.limit_minutes == self.base_config.max_minutes
 
     def state_dict(self) -> dict[str, Any]:
         """Return the values of this part in the entry `position` of a checkpoint."""
-        values = {"max_steps": self.num_steps, "max_minutes": self.max_minutes, "given_steps": self.given_steps}
+        values = {"max_steps": self.num_steps, "max_minutes": self.limit_minutes, "given_steps": self.limit_steps}
         return {"position": values}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the plan; call `apply_limits` next."""
         saved = TypeAdapter(_SavedPlan).validate_python(state["position"])
         self.num_steps = saved.max_steps
-        self.max_minutes = saved.max_minutes
-        self.given_steps = saved.given_steps
+        self.limit_minutes = saved.max_minutes
+        self.limit_steps = saved.given_steps

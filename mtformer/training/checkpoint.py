@@ -58,13 +58,14 @@ def save_checkpoint(run: RunDir, checkpoint: Checkpoint) -> Path:
         with atomic_folder(target) as folder:
             save_file(checkpoint.weights, folder / WEIGHTS)
             torch.save(checkpoint.trainer_state, folder / TRAINER_STATE)
+            logs = {path.name: log_checksum(path) for path in (run.metrics, run.samples) if path.is_file()}
             write_meta(
                 folder,
                 step=checkpoint.step,
                 metrics=checkpoint.metrics,
                 made_with=checkpoint.made_with,
                 is_temporary=checkpoint.is_temporary,
-                logs={path.name: log_checksum(path) for path in (run.metrics, run.samples) if path.is_file()},
+                logs=logs,
             )
     return target
 
@@ -172,10 +173,10 @@ def last_good(run: RunDir) -> str:
 
 
 @contextmanager
-def _explain_errors(what: str, remedy: str) -> Iterator[None]:
+def _explain_errors(failure: str, remedy: str) -> Iterator[None]:
     """Raise a CheckpointError for any error: torch, safetensors, pickle and zipfile raise their own exceptions."""
     try:
         yield
     except Exception as error:
         first_line = (str(error) or type(error).__name__).splitlines()[0]
-        raise CheckpointError(f"{what} ({first_line}); {remedy}") from error
+        raise CheckpointError(f"{failure} ({first_line}); {remedy}") from error

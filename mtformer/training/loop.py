@@ -59,17 +59,17 @@ class Trainer:
     """See `Budget`."""
 
     def __post_init__(self) -> None:
-        given = self.experiment.training
+        config = self.experiment.training
         self.ranks = self.step.ranks
         self.position = TrainPosition()
-        self.plan = StepPlan(given)
-        self.best_score = BestScore(given.best_metric, given.patience)
+        self.plan = StepPlan(config)
+        self.best_score = BestScore(config.best_metric, config.patience)
         self.window = TrainWindow()
 
         self.stop = StopSignal()
         self.core_watch = CoreWatch(self.step.device, self.ranks)
         self.metrics = Metrics(self.run, self.experiment, self.ranks.is_main)
-        self.expected_steps = given.max_steps
+        self.expected_steps = config.max_steps
         """Number of steps; with `max_epochs`, it may be lower than `max_steps`."""
         self.last_batches: list[Batch] = []
         """First micro-batch of the last step."""
@@ -282,7 +282,7 @@ class Trainer:
         self.step.config = self.config
         step = self.position.step
         num_steps = self.plan.num_steps
-        log.info("step %d: %d steps in all fit in %g minutes", step, num_steps, self.plan.given.max_minutes)
+        log.info("step %d: %d steps in all fit in %g minutes", step, num_steps, self.plan.base_config.max_minutes)
         jump = self._jump("the number of steps that fit in the time changed") if had_changed_config else {}
         values: dict[str, Any] = {"changes": jump} if jump else {}
         self.metrics.write("plan", step, max_steps=num_steps, **values)

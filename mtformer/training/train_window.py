@@ -70,28 +70,29 @@ class TrainWindow:
         If all steps were skipped, the loss is nan. `memory_gb` is the highest memory usage of a process so far.
         """
         seconds = time.perf_counter() - self.start - self.paused
-        timed_tokens = self.tokens - self.untimed_tokens
+        own_timed_tokens = self.tokens - self.untimed_tokens
         timed_steps = self.steps - self.untimed_steps
 
-        counts = [self.tokens, timed_tokens, self.padded_tokens, self.splits]
+        counts = [self.tokens, own_timed_tokens, self.padded_tokens, self.splits]
         totals = ranks.sum([*self.sums.tolist(), *counts])
         loss, nll, tgt_tokens, finite_steps = totals[:NUM_SUMS]
-        tokens, timed_tokens_of_all, padded_tokens, splits = totals[NUM_SUMS:]
-        pairs_of = sum(ranks.gather(self.pairs_of), Counter[str]())
+        tokens, timed_tokens, padded_tokens, splits = totals[NUM_SUMS:]
 
-        figures: dict[str, float] = {
+        figures = {
             "loss": loss / tgt_tokens if tgt_tokens else math.nan,
             "nll": nll / tgt_tokens if tgt_tokens else math.nan,
             "learning_rate": self.learning_rate,
             "grad_norm": float(self.grad_norm),
-            "tokens_per_second": timed_tokens_of_all / seconds,
-            "padding": 1 - tokens / padded_tokens,
-            "waiting_for_data": self.waiting / seconds,
-            "skipped_steps": self.steps - finite_steps / ranks.size,
-            "split_batches": splits,
-            "seconds_per_step": seconds / timed_steps,
-            "memory_gb": max(ranks.gather(peak_bytes(self.sums.device))) / 1e9,
         }
+        figures["tokens_per_second"] = timed_tokens / seconds
+        figures["padding"] = 1 - tokens / padded_tokens
+        figures["waiting_for_data"] = self.waiting / seconds
+        figures["skipped_steps"] = self.steps - finite_steps / ranks.size
+        figures["split_batches"] = splits
+        figures["seconds_per_step"] = seconds / timed_steps
+        figures["memory_gb"] = max(ranks.gather(peak_bytes(self.sums.device))) / 1e9
+
+        pairs_of = sum(ranks.gather(self.pairs_of), Counter[str]())
         for name, num_pairs in sorted(pairs_of.items()):
             figures[f"pairs {name}"] = num_pairs
         return figures
