@@ -11,7 +11,7 @@ A checkpoint is a folder that is written atomically:
 Old checkpoints are deleted after the new one is saved. Resuming uses the latest intact one and renames damaged ones.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mtformer.config.schema import TrainingConfig
-from mtformer.errors import CheckpointError, log
-from mtformer.files import DamagedError, atomic_folder, clear_leftovers, delete_folder, read_meta, verify, write_meta
+from mtformer.errors import CheckpointError, MtformerError, log
+from mtformer.files import (
+    DamagedError,
+    atomic_folder,
+    clear_leftovers,
+    delete_folder,
+    read_meta,
+    unchanged,
+    verify,
+    write_meta,
+)
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training.history import log_checksum
 
@@ -136,6 +145,33 @@ def _set_aside(folder: Path) -> Path:
     return folder.rename(aside)
 
 
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """Contents of a checkpoint from which a run is resumed, without the weights."""
+
+    folder: Path
+    trainer_state: dict[str, Any]
+    """See `Checkpoint`."""
+    made_with: dict[str, Any]
+    """Description of the data, versions and device."""
+    is_temporary: bool
+    logs: dict[str, Any]
+    """Results of `log_checksum` by file name."""
+
+
+def load_checkpoint(folder: Path, load_weights: Callable[[Path], object]) -> LoadedCheckpoint:
+    """Verify and load a checkpoint, whose weights are loaded with `load_weights`.
+
+    Raise CheckpointError if it is damaged, or changes meanwhile.
+    """
+    with unchanged(folder / WEIGHTS, folder / TRAINER_STATE):
+        # `newest_good` verified them before the data were prepared, which may have taken hours.
+        meta = verify(folder, WEIGHTS, TRAINER_STATE)
+        trainer_state = load_trainer_state(folder)
+        load_weights(folder / WEIGHTS)
+    return LoadedCheckpoint(folder, trainer_state, meta["made_with"], meta["is_temporary"], meta["logs"])
+
+
 def load_trainer_state(folder: Path) -> dict[str, Any]:
     """Load the trainer state of a verified checkpoint; raise CheckpointError if it cannot be loaded."""
     path = folder / TRAINER_STATE
@@ -170,6 +206,12 @@ def last_good(run: RunDir) -> str:
     if not steps:
         return "there is no earlier checkpoint"
     return f"the last good checkpoint is step {steps[-1]} ({run.checkpoint(steps[-1])})"
+
+
+def divergence(run: RunDir, step: int, problem: str) -> MtformerError:
+    """Return the error for training that has diverged at a step."""
+    remedy = "Lower training.learning_rate, raise training.warmup_steps, or set training.precision to fp32"
+    return MtformerError(f"step {step}: {problem}; {last_good(run)}. {remedy}")
 
 
 @contextmanager

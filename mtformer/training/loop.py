@@ -1,9 +1,8 @@
 """The training loop: steps, log lines, validations, checkpoints, and resuming."""
 
 import itertools
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,17 @@ from mtformer.config.schema import Config, TrainingConfig
 from mtformer.data.batching.batches import Batch
 from mtformer.data.batching.mixture import SamplerState
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError, log
-from mtformer.files import unchanged, utc_now, verify
+from mtformer.files import utc_now
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training.budget import Plans, StepPlan, relative_cost
-from mtformer.training.checkpoint import Checkpoint, last_good, load_trainer_state, prune, save_checkpoint
+from mtformer.training.checkpoint import (
+    Checkpoint,
+    LoadedCheckpoint,
+    divergence,
+    load_checkpoint,
+    prune,
+    save_checkpoint,
+)
 from mtformer.training.core_watch import CoreWatch
 from mtformer.training.history import append_record, cut_after
 from mtformer.training.metrics import Metrics
@@ -33,7 +39,7 @@ from mtformer.training.state import (
 )
 from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
 from mtformer.training.train_window import TrainWindow
-from mtformer.training.validation import Decoded, DevData, dev_loss, metric_lines
+from mtformer.training.validation import Decoded, DevData, Validator, metric_lines
 from mtformer.weights import not_finite
 
 SCHEDULE_KEYS = ("learning_rate", "max_minutes", "max_steps", "schedule", "warmup_steps")
@@ -67,6 +73,7 @@ class Trainer:
         self.window = TrainWindow()
 
         self.stop = StopSignal()
+        self.validator = Validator(self.run, self.dev, self.stop)
         self.core_watch = CoreWatch(self.step.device, self.ranks)
         self.metrics = Metrics(self.run, self.experiment, self.ranks.is_main)
         self.expected_steps = config.max_steps
@@ -115,9 +122,10 @@ class Trainer:
         is_temporary = True
         logs: dict[str, Any] = {}
         if checkpoint is not None:
-            meta = self._load(checkpoint)
-            is_temporary = meta["is_temporary"]
-            logs = meta["logs"]
+            loaded = load_checkpoint(checkpoint, self.step.load_weights)
+            self._restore(loaded)
+            is_temporary = loaded.is_temporary
+            logs = loaded.logs
         self.step.share_memory_limit()  # the devices of the processes may differ, so not all may have restored it
         self.saved_step = self.ranks.gather(max(self.run.regular_steps(), default=0))[0]
         if not self.ranks.is_main:
@@ -129,33 +137,24 @@ class Trainer:
         jump = self._jump(f"{' and '.join(schedule_changes)} changed") if schedule_changes else {}
         self.resumed = {"time": utc_now(), "changes": {**changes, **jump}}
 
-    def _load(self, checkpoint: Path) -> dict[str, Any]:
-        """Load the weights and the state of a checkpoint, and return the contents of its meta.json."""
-        with unchanged(checkpoint / WEIGHTS, checkpoint / TRAINER_STATE):
-            # They were verified before the data were prepared, which may have taken hours.
-            meta = verify(checkpoint, WEIGHTS, TRAINER_STATE)
-            state = load_trainer_state(checkpoint)
-            self.step.load_weights(checkpoint / WEIGHTS)
-
+    def _restore(self, checkpoint: LoadedCheckpoint) -> None:
+        """Restore the state that `_save` collected; raise CheckpointError if it is invalid."""
+        state = checkpoint.trainer_state
+        if checkpoint.made_with != self.made_with:  # on another device, more memory may be available
+            state = {**state, "max_padded_tokens": self.step.max_padded_tokens}
         try:
-            self._restore(state, meta["made_with"])
-        except Exception as error:  # any of these calls may fail on values of wrong types
+            restore_state(self.parts, state)
+        except Exception as error:  # loading values of wrong types may raise any exception
             cause = " ".join(f"{type(error).__name__}: {error}".split())
             raise CheckpointError(
-                f"{checkpoint / TRAINER_STATE}: not a trainer state of this run ({cause:.200}); move {checkpoint} away"
+                f"{checkpoint.folder / TRAINER_STATE}: not a trainer state of this run ({cause:.200}); move "
+                f"{checkpoint.folder} away"
             ) from error
-        return meta
 
-    def _restore(self, state: dict[str, Any], made_with: dict[str, Any]) -> None:
-        """Restore the state that `_save` collected; if it is invalid, exceptions of any type may be raised."""
-        if made_with != self.made_with:  # on another device, more memory may be available
-            state = {**state, "max_padded_tokens": self.step.max_padded_tokens}
-        restore_state(self.parts, state)
         self.plan.apply_limits(self.position)
         self.step.config = self.config
-
         dev_data = self.made_with.get("dev data")
-        if dev_data is not None and dev_data != made_with.get("dev data"):
+        if dev_data is not None and dev_data != checkpoint.made_with.get("dev data"):
             self.best_score.reset()  # scores on different data are not comparable
 
     def _jump(self, cause: str) -> dict[str, Any]:
@@ -298,11 +297,6 @@ class Trainer:
         signals = [number for number in self.ranks.gather(self.stop.received) if number is not None]
         raise InterruptedRunError(self.position.step, signals[0])
 
-    def _stop_validation_if_signaled(self, *_: object) -> None:
-        # Distributed processes synchronize during validation, so a single process cannot abandon it.
-        if self.stop.received is not None and self.ranks.size == 1:
-            raise InterruptedRunError(self.position.step, self.stop.received)
-
     def _check_gradients(self) -> None:
         """Raise MtformerError after too many consecutive skipped steps, without saving the weights."""
         num_skipped = int(self.step.skipped_in_a_row)
@@ -310,8 +304,7 @@ class Trainer:
             raise self._diverged(f"the gradient was not finite {num_skipped} times in a row")
 
     def _diverged(self, problem: str) -> MtformerError:
-        remedy = "Lower training.learning_rate, raise training.warmup_steps, or set training.precision to fp32"
-        return MtformerError(f"step {self.position.step}: {problem}; {last_good(self.run)}. {remedy}")
+        return divergence(self.run, self.position.step, problem)
 
     # ---- validation and checkpoints ---------------------------------------------------------------------------------
 
@@ -322,7 +315,7 @@ class Trainer:
         start = time.perf_counter()
         try:
             with self.step.ema_weights():
-                decoded = self._evaluate()
+                decoded = self.validator.evaluate(self.step, self.position.step)
         except InterruptedRunError:
             self._save({}, is_temporary=True)
             raise
@@ -355,26 +348,7 @@ class Trainer:
         """
         self.step.load_weights(self.run.averaged / WEIGHTS)
         with self.stop:
-            return self._evaluate().metrics
-
-    def _evaluate(self) -> Decoded:
-        """Return all dev metrics, and sample translations; raise MtformerError if the loss is not finite."""
-        if self.dev is None:
-            return Decoded({}, [])
-        metrics = self._finite_loss("dev", self._until_stopped(self.dev.batches()))
-        scores, samples = self.dev.decode(self._stop_validation_if_signaled)
-        return Decoded({**metrics, **scores}, samples)
-
-    def _until_stopped(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        for batch in batches:
-            self._stop_validation_if_signaled()
-            yield batch
-
-    def _finite_loss(self, data: str, batches: Iterable[Batch]) -> dict[str, float]:
-        metrics = dev_loss(self.step, batches)
-        if not math.isfinite(metrics["loss"]):
-            raise self._diverged(f"the {data} loss is not finite")
-        return metrics
+            return self.validator.evaluate(self.step, self.position.step).metrics
 
     def _save(self, metrics: dict[str, float], is_temporary: bool = False) -> None:
         """Save a checkpoint of the current step, with the dev metrics; raise MtformerError if the run has diverged."""
@@ -383,7 +357,7 @@ class Trainer:
             weights = self.step.weights()
             if "loss" not in metrics and self.last_batches:
                 # A finite gradient is not sufficient, because it was computed before the weights changed.
-                self._finite_loss("training", self.last_batches)
+                self.validator.finite_loss("training", self.last_batches, self.step, self.position.step)
         self.step.share_memory_limit()  # in validation, memory may have run out on one process
         self.position.seconds = time.perf_counter() - self.start_time
 

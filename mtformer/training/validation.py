@@ -1,4 +1,4 @@
-"""Validation on dev: loss and perplexity on the references, and types of the function that decodes and scores dev."""
+"""Validation on dev: loss and perplexity on the references, and scores of translations."""
 
 import itertools
 import math
@@ -9,7 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from mtformer.data.batching.batches import Batch
+from mtformer.errors import InterruptedRunError
+from mtformer.run_dir import RunDir
+from mtformer.training.checkpoint import divergence
 from mtformer.training.ranks import Ranks
+from mtformer.training.signals import StopSignal
 from mtformer.training.step import TrainingStep
 
 MAX_LOG_PERPLEXITY = 700.0
@@ -39,6 +43,51 @@ class DevData:
     batches: Callable[[], Iterable[Batch]]
     """Function that returns the batches for the loss."""
     decode: DecodeDev
+
+
+@dataclass(frozen=True)
+class Validator:
+    """Evaluates the weights of a run on dev, and stops if a signal is received."""
+
+    run: RunDir
+    dev: DevData | None
+    stop: StopSignal
+
+    def evaluate(self, step: TrainingStep, at_step: int) -> Decoded:
+        """Return all dev metrics, and sample translations; without dev data, there are none.
+
+        Args:
+            step: The model, with the weights to evaluate.
+            at_step: Number of steps of the run so far.
+
+        Raises:
+            MtformerError: If the loss is not finite.
+            InterruptedRunError: After SIGINT or SIGTERM.
+        """
+        if self.dev is None:
+            return Decoded({}, [])
+
+        def check_stop(*_: object) -> None:
+            # Distributed processes synchronize during validation, so a single process cannot abandon it.
+            if self.stop.received is not None and step.ranks.size == 1:
+                raise InterruptedRunError(at_step, self.stop.received)
+
+        metrics = self.finite_loss("dev", _until_stopped(self.dev.batches(), check_stop), step, at_step)
+        scores, samples = self.dev.decode(check_stop)
+        return Decoded({**metrics, **scores}, samples)
+
+    def finite_loss(self, data: str, batches: Iterable[Batch], step: TrainingStep, at_step: int) -> dict[str, float]:
+        """Return `dev_loss` of some data; raise MtformerError if it is not finite."""
+        metrics = dev_loss(step, batches)
+        if not math.isfinite(metrics["loss"]):
+            raise divergence(self.run, at_step, f"the {data} loss is not finite")
+        return metrics
+
+
+def _until_stopped(batches: Iterable[Batch], check_stop: Callable[[], object]) -> Iterator[Batch]:
+    for batch in batches:
+        check_stop()
+        yield batch
 
 
 def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:
