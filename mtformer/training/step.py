@@ -130,7 +130,7 @@ class TrainingStep:
             self.objective.reshard()
         return loss.item(), nll.item()
 
-    def check_memory(self, batch: Batch) -> float:
+    def try_batch(self, batch: Batch) -> float:
         """Run a micro-batch with the memory usage of a real step, without changing weights; return the seconds taken.
 
         If memory runs out, it and later ones of its size are halved. Raise DeviceError if a single pair does not fit.
@@ -167,11 +167,11 @@ class TrainingStep:
         if self.device.type == "cpu":
             return CPU_BATCH_TOKENS
         pieces = [batch.split(batch.num_padded_tokens // 2)[0], batch]
-        self.check_memory(pieces[0])  # allocates the optimizer's moments, which belong to both peaks
+        self.try_batch(pieces[0])  # allocates the optimizer's moments, which belong to both peaks
         peaks = []
         for piece in pieces:
             torch.cuda.reset_peak_memory_stats(self.device)
-            self.check_memory(piece)
+            self.try_batch(piece)
             peaks.append(peak_bytes(self.device))
         if self.max_padded_tokens is not None:  # `batch` does not fit
             return self.max_padded_tokens
