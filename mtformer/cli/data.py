@@ -25,7 +25,7 @@ from mtformer.data.check.clean import clean as clean_corpus
 from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
 from mtformer.data.check.result import CorpusCheck
 from mtformer.data.corpus.readers import suffixes
-from mtformer.data.corpus.sources import describe, read_records, require_files
+from mtformer.data.corpus.sources import describe, read_raw_records, require_files
 from mtformer.data.demo import write_demo
 from mtformer.data.store.cache import CTRANSLATE2, delete_unused, entries
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
@@ -141,7 +141,7 @@ def clean(
 
     pipeline = Pipeline(data.filters, data.languages(data.train[0]), corpus.tokenizers)
     with use_ray(on), tqdm(desc="clean", unit="pair", unit_scale=True, disable=None, leave=False) as bar:
-        records = chain.from_iterable(read_records(source, data, PAIRS_AT_ONCE) for source in data.train)
+        records = chain.from_iterable(read_raw_records(source, data, PAIRS_AT_ONCE) for source in data.train)
         report = clean_corpus(
             records, pipeline, folder, is_compressed=gz, num_workers=data.num_workers, progress=bar.update
         )

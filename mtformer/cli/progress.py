@@ -80,7 +80,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
             self.bar.close()
 
     def prepared(self, num_pairs: int, share: float) -> None:
-        """Show the progress of preparing a corpus; see `mtformer.training.metrics.Progress`."""
+        """Show the progress of preparing a corpus; see `mtformer.training.progress.Progress`."""
         self._start.close()
         if not sys.stderr.isatty() or not log.isEnabledFor(logging.INFO):
             log_progress(num_pairs, share)
@@ -95,7 +95,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
             self._end_preparing()
 
     def advance(self, step: int, num_steps: int, epoch: int, figures: dict[str, float] | None) -> None:
-        """Show the progress of training; see `mtformer.training.metrics.Progress`."""
+        """Show the progress of training; see `mtformer.training.progress.Progress`."""
         self._end_preparing()
         if sys.stderr.isatty():
             self._advance_bar(step, num_steps)

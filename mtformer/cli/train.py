@@ -99,7 +99,7 @@ def train(
         _verify_resume(loaded.config)
         return
 
-    from mtformer.experiment.open_run import with_saved_defaults
+    from mtformer.experiment.resume import with_saved_defaults
 
     is_resume: Resume = "auto" if resume == "auto" else resume is not None
     settings = with_saved_defaults(loaded, RunDir(run_dir)) if is_resume else loaded.config
@@ -154,9 +154,9 @@ def run_training(
 
     position = outcome.position
     state = "already" if outcome.was_finished else "done"
-    max_steps = position.max_steps or config.training.max_steps
     minutes = position.seconds / 60
-    echo(f"{state} at step {position.step} of {max_steps} ({minutes:.1f} minutes): {run_dir}", err=True)
+    steps = f"{position.step} of {outcome.max_steps}"
+    echo(f"{state} at step {steps} ({minutes:.1f} minutes): {run_dir}", err=True)
     return outcome
 
 

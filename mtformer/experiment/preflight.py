@@ -16,9 +16,9 @@ from mtformer.data.batching.batches import Batch
 from mtformer.decoding.search.engine import plan_batches
 from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import DeviceError, log
-from mtformer.experiment.open_run import TO_THE_END
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.recommend import differences, measure, recommend
+from mtformer.experiment.resume import TO_THE_END
 from mtformer.formatting import format_bytes, format_duration
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.run_dir import RunDir
@@ -169,8 +169,8 @@ def check_memory(
         of_epochs = training.max_epochs * sizes.num_batches / (training.accumulation_steps * step.ranks.size)
         training = training.model_copy(update={"max_steps": max(1, min(training.max_steps, math.ceil(of_epochs)))})
     for batch in (largest, sizes.longest):
-        step.check_memory(batch)  # allocates memory and initializes kernels; only the next call is timed
-    seconds = step.check_memory(largest)
+        step.try_batch(batch)  # allocates memory and initializes kernels; only the next call is timed
+    seconds = step.try_batch(largest)
     batches = training.max_steps * training.accumulation_steps
     mean_batches = batches * sizes.mean_padded_tokens / largest.num_padded_tokens
     if training.compile == "auto" and step.device.type == COMPILES_ON:
@@ -214,7 +214,7 @@ def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: 
     step.compile()
     failure = ""
     try:
-        step.check_memory(largest)
+        step.try_batch(largest)
     except RuntimeError as error:  # raised by TorchDynamo or its backend; training does not depend on them
         failure = str(error).strip().split("\n")[0] or type(error).__name__
         if step.config.sharded and step.ranks.size > 1:
@@ -228,7 +228,7 @@ def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: 
         cause = failure or "on another process"
         log.warning("torch.compile failed (%s); training continues without it", cause)
         return seconds
-    duration, after = time.perf_counter() - start, step.check_memory(largest)
+    duration, after = time.perf_counter() - start, step.try_batch(largest)
     log.info("torch.compile took %.0f s; the largest batch takes %.3f s instead of %.3f s", duration, after, seconds)
     return after
 

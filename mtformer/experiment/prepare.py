@@ -6,11 +6,12 @@ With `training.init_from`, the tokenizers and the initial weights are those of a
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,13 +27,23 @@ from mtformer.data.corpus.sources import file_states, read_pairs, require_source
 from mtformer.data.data_report import DataReport
 from mtformer.data.store.pairs import text_of
 from mtformer.data.store.prepare import Advance, log_progress, prepare
+from mtformer.data.store.store import Store
 from mtformer.decoding.lines.sentences import split_sentences
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights, verified_weights
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log, require_extra
 from mtformer.evaluation.evaluate import source_set
 from mtformer.evaluation.scores import for_language, make_metric
-from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, json_sha256, unchanged, verify, write_checksums
+from mtformer.files import (
+    CHECKSUMS,
+    FileState,
+    atomic_folder,
+    cache_folder,
+    json_sha256,
+    unchanged,
+    verify,
+    write_checksums,
+)
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.normalization import rules_of
@@ -59,7 +70,8 @@ class DevSet:
     @property
     def names(self) -> list[str]:
         """Return the names in its metrics, such as `news`, `en-de`, or `news` and `news.en-de`; see `dev_names`."""
-        return list(itertools.accumulate(self.corpus.name.split(".")[1:], "{}.{}".format))
+        parts = self.corpus.name.split(".")[1:]
+        return list(itertools.accumulate(parts, "{}.{}".format))
 
 
 @dataclass(frozen=True)
@@ -75,65 +87,91 @@ class Prepared:
 
     def translator(self, config: Config, model: Transformer) -> Translator:
         """Return the translator for validation with a model, which may be in training mode."""
-        decoding, trained_tokens = config.decoding.for_validation(), config.data.filters.max_tokens
+        decoding = config.decoding.for_validation()
+        trained_tokens = config.data.filters.max_tokens
         share = self.multi_sentence_share
         return Translator([model], self.tokenizers, decoding, trained_tokens, share, data=config.data)
 
     def dev_batches(self, config: Config) -> Iterator[Batch]:
         """Yield the batches of each dev set, sorted by length; `pairs_of` has the names of the dev set."""
-        for one in self.dev:
-            max_tokens = config.model.max_positions - 1
-            for batch in ordered_batches(one.corpus, config.training.micro_batch_tokens, max_tokens):
-                yield replace(batch, pairs_of=dict.fromkeys(one.names, batch.num_pairs))
+        max_tokens = config.model.max_positions - 1
+        for dev_set in self.dev:
+            for batch in ordered_batches(dev_set.corpus, config.training.micro_batch_tokens, max_tokens):
+                yield replace(batch, pairs_of=dict.fromkeys(dev_set.names, batch.num_pairs))
 
     def report(self) -> dict[str, Any]:
         """Return the report on the training data, with a report per corpus if there are several."""
-        by_name = _reports(self.corpora)
-        total = sum(by_name.values(), DataReport()).to_dict() | {MULTI_SENTENCE_SHARE: self.multi_sentence_share}
-        return total if len(by_name) == 1 else {**total, "corpora": {n: one.to_dict() for n, one in by_name.items()}}
+        reports = _reports(self.corpora)
+        report = sum(reports.values(), DataReport()).to_dict()
+        report[MULTI_SENTENCE_SHARE] = self.multi_sentence_share
+        if len(reports) > 1:
+            report["corpora"] = {name: corpus_report.to_dict() for name, corpus_report in reports.items()}
+        return report
 
 
 def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance = log_progress) -> Prepared:
     """Train or load the tokenizers, then tokenize the data or read it from the cache.
 
-    Trained tokenizers are written to `tokenizer_folder`. `advance` is called while training corpora are tokenized.
-    Raise DataError for invalid data or tokenizers, ConfigError without training data or if tokenizers do not match.
+    Args:
+        config: The experiment.
+        tokenizer_folder: Folder of the tokenizers; if it does not exist, trained tokenizers are written to it.
+        advance: Function that is called while training corpora are tokenized.
+
+    Raises:
+        DataError: For invalid data or tokenizers.
+        ConfigError: Without training data, or if tokenizers do not match.
     """
+    _check_settings(config)
+    _warn_of_noise_without_spaces(config.data)
+
+    if tokenizer_folder.is_dir():
+        tokenizers = TokenizerPair.load(tokenizer_folder)
+    else:
+        tokenizers = make_tokenizers(config, tokenizer_folder)
+    tokenizers = with_tags(tokenizers, config.data)
+
+    has_noise = any(config.data.noise.model_dump().values())
+    corpora = _training_corpora(config, tokenizers, has_noise, advance)
+    dev = _dev_sets(config, tokenizers)
+    _log_reports(corpora, dev)
+    _warn_of_normalization(corpora, tokenizers)
+
+    batches = _training_batches(config, corpora, tokenizers, has_noise)
+    share = multi_sentence_share(batches.mixture.corpora, tokenizers.src)
+    return Prepared(tokenizers, corpora, dev, batches, share)
+
+
+def _check_settings(config: Config) -> None:
+    """Raise an error for settings and sources that would fail later, possibly after the training."""
     if not config.data.sources:
         raise ConfigError("data.train: no training data; give at least one source")
-    if config.training.patience is not None and not config.data.dev_sources:
+    has_dev = bool(config.data.dev_sources)
+    if config.training.patience is not None and not has_dev:
         raise ConfigError("training.patience needs data.dev; add a dev set, or remove patience")
     if config.training.tensorboard:
         require_extra("training.tensorboard", "tensorboard", "tensorboard")
+
     require_sources(config.data)
     for name, source in config.data.test.items():
         source_set(name, source, config.data)  # reports an unreadable test set before training instead of after it
-    for tgt_lang in config.data.target_languages if config.data.dev_sources or config.data.test else ():
-        make_metric("bleu", for_language(config.evaluation, tgt_lang))  # its tokenizer may not be available
-    noise, unspaced = config.data.noise, [src for src, _ in config.data.directions if base_code(src) in WITHOUT_SPACES]
-    if unspaced and (noise.word_dropout or noise.typos):
-        log.warning("data.noise: word_dropout and typos need spaces between words; %s has none", unspaced[0])
-    exists = tokenizer_folder.is_dir()
-    tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
-    tokenizers = with_tags(tokenizers, config.data)
-    needs_text = any(config.data.noise.model_dump().values())
-    corpora = _training_corpora(config, tokenizers, needs_text, advance)
-    dev = [
-        DevSet(corpus, tgt_lang, *text_of(corpus.read()))
-        for name, sources in config.data.dev_sets.items()
-        for corpus, tgt_lang in _in_each_direction(name, sources, config, tokenizers, is_training=False)
-    ]
-    for name, report in {**_reports(corpora), **_reports([one.corpus for one in dev])}.items():
+    if has_dev or config.data.test:
+        for tgt_lang in config.data.target_languages:
+            make_metric("bleu", for_language(config.evaluation, tgt_lang))  # its tokenizer may not be available
+
+
+def _warn_of_noise_without_spaces(data: DataConfig) -> None:
+    """Log a warning if noise on words is set for a source language without spaces between words."""
+    languages = [src for src, _ in data.directions if base_code(src) in WITHOUT_SPACES]
+    if languages and (data.noise.word_dropout or data.noise.typos):
+        log.warning("data.noise: word_dropout and typos need spaces between words; %s has none", languages[0])
+
+
+def _log_reports(corpora: Sequence[Corpus], dev: Sequence[DevSet]) -> None:
+    dev_corpora = [dev_set.corpus for dev_set in dev]
+    reports = {**_reports(corpora), **_reports(dev_corpora)}
+    for name, report in reports.items():
         for line in report.lines():
             log.info("%s: %s", name, line)
-    _warn_of_normalization(corpora, tokenizers)
-    augmentation, window_pairs = None, WINDOW_PAIRS
-    if needs_text:
-        augmentation = Augmentation(tokenizers, config.data.noise, config.data.filters.max_tokens)
-        window_pairs = AUGMENTED_WINDOW_PAIRS
-    mixture = Mixture(corpora, config.training.seed, config.data.temperature, window_pairs)
-    batches = TrainingBatches(mixture, config.training.micro_batch_tokens, augmentation)
-    return Prepared(tokenizers, corpora, dev, batches, multi_sentence_share(mixture.corpora, tokenizers.src))
 
 
 # ---- corpora --------------------------------------------------------------------------------------------------------
@@ -141,50 +179,97 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
 
 def _training_corpora(config: Config, tokenizers: TokenizerPair, keep_text: bool, advance: Advance) -> list[Corpus]:
     """Prepare each training corpus in each of its directions."""
-    sections: dict[str, CorpusConfig] = dict(config.data.corpora)
+    sections: dict[str, CorpusConfig] = {}
     if config.data.train:
-        sections = {"train": CorpusConfig(sources=config.data.train), **sections}
+        sections["train"] = CorpusConfig(sources=config.data.train)
+    sections |= config.data.corpora
+
     corpora = list[Corpus]()
     for name, section in sections.items():
         tags = [tag_id(section.tag, tokenizers.src)] if section.tag is not None else []
-        for corpus, _ in _in_each_direction(
-            name, section.sources, config, tokenizers, is_training=True, keep_text=keep_text, advance=advance
-        ):
+        prepare_sources = partial(prepare, is_training=True, keep_text=keep_text, advance=advance)
+        for corpus, _ in _in_each_direction(name, section.sources, config.data, tokenizers, prepare_sources):
             corpora.append(replace(corpus, weight=section.weight, tags=(*corpus.tags, *tags)))
     return corpora
 
 
+def _dev_sets(config: Config, tokenizers: TokenizerPair) -> list[DevSet]:
+    """Prepare each dev set in each of its directions."""
+    prepare_sources = partial(prepare, is_training=False)
+    dev = list[DevSet]()
+    for name, sources in config.data.dev_sets.items():
+        for corpus, tgt_lang in _in_each_direction(name, sources, config.data, tokenizers, prepare_sources):
+            src_lines, tgt_lines = text_of(corpus.read())
+            dev.append(DevSet(corpus, tgt_lang, src_lines, tgt_lines))
+    return dev
+
+
+class _Direction(NamedTuple):
+    """Translation direction in which a corpus is used."""
+
+    src_lang: str
+    tgt_lang: str
+    is_swapped: bool
+    """True if the source language of the corpus is the target language of the direction."""
+
+
 def _in_each_direction(
-    name: str, sources: Sequence[Source], config: Config, tokenizers: TokenizerPair, **options: Any
+    name: str,
+    sources: Sequence[Source],
+    data: DataConfig,
+    tokenizers: TokenizerPair,
+    prepare_sources: Callable[[Sequence[Source], DataConfig, TokenizerPair], Store],
 ) -> Iterator[tuple[Corpus, str]]:
-    """Prepare sources with the options of `prepare`; sources of the same language pair are prepared together.
+    """Prepare sources; those of the same language pair are prepared together.
 
     Yields a corpus and its target language for each direction. With several directions, corpus names include them.
     """
-    data, by_languages = config.data, dict[tuple[str, str], list[Source]]()
+    sources_by_languages: dict[tuple[str, str], list[Source]] = {}
     for source in sources:
-        by_languages.setdefault(data.languages(source), []).append(source)
-    is_alone = len(by_languages) == 1 and not data.both_directions
-    for (src, tgt), some in by_languages.items():
-        directions = [(src, tgt, False), (tgt, src, True)][: 1 + data.both_directions]
-        targets = [target(data, tokenizers, to) for _, to, _ in directions]
-        store = prepare(some, data, tokenizers, **options)
-        for (from_, to, is_swapped), ids in zip(directions, targets, strict=True):
-            full_name = name if is_alone else f"{name}.{from_}-{to}"
-            yield Corpus(full_name, store, is_swapped=is_swapped, tags=tuple(ids.tags), start=ids.start), to
+        sources_by_languages.setdefault(data.languages(source), []).append(source)
+
+    has_one_direction = len(sources_by_languages) == 1 and not data.both_directions
+    for (src_lang, tgt_lang), sources_of_pair in sources_by_languages.items():
+        directions = [_Direction(src_lang, tgt_lang, is_swapped=False)]
+        if data.both_directions:
+            directions.append(_Direction(tgt_lang, src_lang, is_swapped=True))
+        targets = [target(data, tokenizers, direction.tgt_lang) for direction in directions]
+
+        store = prepare_sources(sources_of_pair, data, tokenizers)
+        for direction, ids in zip(directions, targets, strict=True):
+            full_name = name if has_one_direction else f"{name}.{direction.src_lang}-{direction.tgt_lang}"
+            corpus = Corpus(full_name, store, is_swapped=direction.is_swapped, tags=tuple(ids.tags), start=ids.start)
+            yield corpus, direction.tgt_lang
+
+
+def _training_batches(
+    config: Config, corpora: Sequence[Corpus], tokenizers: TokenizerPair, has_noise: bool
+) -> TrainingBatches:
+    """Return the batches of the training corpora, which noise augments if it is configured."""
+    augmentation = None
+    window_pairs = WINDOW_PAIRS
+    if has_noise:
+        augmentation = Augmentation(tokenizers, config.data.noise, config.data.filters.max_tokens)
+        window_pairs = AUGMENTED_WINDOW_PAIRS
+    mixture = Mixture(corpora, config.training.seed, config.data.temperature, window_pairs)
+    return TrainingBatches(mixture, config.training.micro_batch_tokens, augmentation)
 
 
 def multi_sentence_share(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> float:
     """Estimate the share of source lines with several sentences, from blocks spread evenly over nonempty corpora."""
     ends = np.cumsum([corpus.store.num_blocks for corpus in corpora])
-    num_lines = num_found = 0
-    for block in np.linspace(0, ends[-1], min(SAMPLED_BLOCKS, ends[-1]), endpoint=False, dtype=np.int64):
+    num_all_blocks = ends[-1]
+    num_samples = min(SAMPLED_BLOCKS, num_all_blocks)
+    num_lines = 0
+    num_multi_sentence = 0
+    for block in np.linspace(0, num_all_blocks, num_samples, endpoint=False, dtype=np.int64):
         corpus = corpora[np.searchsorted(ends, block, side="right")]
-        pairs = corpus.read(np.array([block % corpus.store.num_blocks]))
+        block_of_corpus = block % corpus.store.num_blocks
+        pairs = corpus.read(np.array([block_of_corpus]))
         lines = tokenizer.decode(pairs["src"].to_pylist())
         num_lines += len(lines)
-        num_found += sum(len(split_sentences(line)) > 1 for line in lines)
-    return num_found / num_lines
+        num_multi_sentence += sum(len(split_sentences(line)) > 1 for line in lines)
+    return num_multi_sentence / num_lines
 
 
 def _warn_of_normalization(corpora: Sequence[Corpus], tokenizers: TokenizerPair) -> None:
@@ -195,8 +280,9 @@ def _warn_of_normalization(corpora: Sequence[Corpus], tokenizers: TokenizerPair)
     for corpus in corpora:
         side = "src" if corpus.is_swapped else "tgt"
         lines = corpus.store.report.normalized[side]
-        normalizer = tokenizers.src.normalizer if corpus.is_swapped else tokenizers.tgt.normalizer
-        message = normalizer.warning(lines.changed, lines.examined, lines.examples, f"target lines of {corpus.name}")
+        tokenizer = tokenizers.src if corpus.is_swapped else tokenizers.tgt
+        subject = f"target lines of {corpus.name}"
+        message = tokenizer.normalizer.warning(lines.changed, lines.examined, lines.examples, subject)
         if message is not None:
             log.warning("%s", message)
 
@@ -216,52 +302,86 @@ def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
     """
     section = config.tokenizer
     if config.training.init_from is not None:
-        pair = _pretrained_tokenizers(config)
+        tokenizers = _pretrained_tokenizers(config)
+    elif section.joint:
+        joint = _load_or_train(config, section.src_model, sides=(0, 1))
+        tokenizers = TokenizerPair(joint, joint)
     else:
-        src = _tokenizer(config, section.src_model, (0, 1) if section.joint else (0,))
-        pair = TokenizerPair(src, src if section.joint else _tokenizer(config, section.tgt_model, (1,)))
-    for tags, tokenizer in zip(tags_by_side(config.data), pair, strict=True):
+        src = _load_or_train(config, section.src_model, sides=(0,))
+        tgt = _load_or_train(config, section.tgt_model, sides=(1,))
+        tokenizers = TokenizerPair(src, tgt)
+
+    for tags, tokenizer in zip(tags_by_side(config.data), tokenizers, strict=True):
         require_tags([*tags, *section.user_symbols], tokenizer)
     with explain_write_errors(f"{folder}: the tokenizer", "choose another folder"):
-        pair.save(folder)
-    return pair
+        tokenizers.save(folder)
+    return tokenizers
 
 
-def _tokenizer(config: Config, existing: str | None, sides: tuple[int, ...]) -> Tokenizer:
-    """Load an existing model, or else one trained on these sides of the training data, which is kept in the cache."""
-    if existing is not None:
-        return Tokenizer.load(existing)
-    section = config.tokenizer
-    tags = list(dict.fromkeys(itertools.chain(*tags_by_side(config.data))))
-    data, states = config.data, file_states(config.data.sources)
-    rules = rules_of(section)
-    settings = {
+def _load_or_train(config: Config, model: str | None, sides: tuple[int, ...]) -> Tokenizer:
+    """Load a tokenizer, or train one, which is kept in the cache.
+
+    Args:
+        config: The experiment.
+        model: File of an existing tokenizer; None: train one.
+        sides: Sides of the training data that the tokenizer is trained on: 0 for source, 1 for target.
+    """
+    if model is not None:
+        return Tokenizer.load(model)
+
+    data = config.data
+    states = file_states(data.sources)
+    tags = list(dict.fromkeys(itertools.chain(*tags_by_side(data))))
+    settings = _training_settings(config, sides, tags)
+    folder = cache_folder(data.cache_dir) / f"tokenizer-{json_sha256(settings)[:32]}"
+    cached = _load_from_cache(folder)
+    if cached is not None:
+        return cached
+
+    lines = _lines(data, sides, states)
+    remedy = "set data.cache_dir to another folder"
+    with explain_write_errors(f"{folder.parent}: the tokenizer", remedy), atomic_folder(folder) as temporary:
+        train_tokenizer(lines, config.tokenizer, temporary / JOINT, tags)
+        write_checksums(temporary)
+    return Tokenizer.load(folder / JOINT)
+
+
+def _training_settings(config: Config, sides: tuple[int, ...], tags: Sequence[str]) -> dict[str, Any]:
+    """Return everything that determines a trained tokenizer."""
+    rules = rules_of(config.tokenizer)
+    normalization: list[str | None] = [config.tokenizer.normalization, None]
+    if rules:  # the contents of a rule file count, not its path
+        normalization = [None, hashlib.sha256(rules).hexdigest()]
+    not_of_training = {"src_model", "tgt_model", "joint", "normalization"}
+    settings: dict[str, Any] = {
         "sentencepiece": version("sentencepiece"),
-        "sources": [source_fingerprint(source, data) for source in data.sources],
+        "sources": [source_fingerprint(source, config.data) for source in config.data.sources],
         "sides": sides,
-        "tokenizer": section.model_dump(exclude={"src_model", "tgt_model", "joint", "normalization"}),
-        "normalization": [None, hashlib.sha256(rules).hexdigest()] if rules else [section.normalization, None],
+        "tokenizer": config.tokenizer.model_dump(exclude=not_of_training),
+        "normalization": normalization,
     }
     if tags:
         settings["tags"] = tags
-    folder = cache_folder(data.cache_dir) / f"tokenizer-{json_sha256(settings)[:32]}"
+    return settings
+
+
+def _load_from_cache(folder: Path) -> Tokenizer | None:
+    """Load a tokenizer from the cache; None if it is missing or damaged."""
     try:
         with unchanged(folder / JOINT):
             verify(folder, JOINT, listing=CHECKSUMS)
             tokenizer = Tokenizer.load(folder / JOINT)
-        log.info("tokenizer: already trained, loaded from %s", folder)
-        return tokenizer
-    except CheckpointError:  # missing or damaged
-        what = f"{folder.parent}: the tokenizer"
-        with explain_write_errors(what, "set data.cache_dir to another folder"), atomic_folder(folder) as temporary:
-            train_tokenizer(_text(data, sides, states), section, temporary / JOINT, tags)
-            write_checksums(temporary)
-    return Tokenizer.load(folder / JOINT)
+    except CheckpointError:
+        return None
+    log.info("tokenizer: already trained, loaded from %s", folder)
+    return tokenizer
 
 
-def _text(data: DataConfig, sides: tuple[int, ...], states: dict[str, tuple[int, int, int]]) -> Iterator[str]:
-    for pair in itertools.chain.from_iterable(read_pairs(source, data) for source in data.sources):
-        yield from (pair[side] for side in sides)
+def _lines(data: DataConfig, sides: tuple[int, ...], states: dict[str, FileState]) -> Iterator[str]:
+    """Yield the lines of some sides of the training data, whose files must be in the given states until the end."""
+    for source in data.sources:
+        for pair in read_pairs(source, data):
+            yield from (pair[side] for side in sides)
     require_unchanged(data.sources, states)
 
 
@@ -270,21 +390,28 @@ def _text(data: DataConfig, sides: tuple[int, ...], states: dict[str, tuple[int,
 
 def _pretrained_tokenizers(config: Config) -> TokenizerPair:
     """Return the tokenizers of the run given by `training.init_from`, which must have the same settings."""
-    base, its = _pretrained_run(config)
-    ignored = {"tokenizer.src_model", "tokenizer.tgt_model"}  # the model is copied, so its path does not matter
-    if config.model.positions != "learned":  # other positions have no weights
-        ignored.add("model.max_positions")
-    normalizations = [os.path.basename(one.tokenizer.normalization) for one in (its, config)]
-    if normalizations[0] == normalizations[1]:  # a copy of a rule file has another path
-        ignored.add("tokenizer.normalization")
-    different = [
-        f"{key} {before!r} (here {after!r})"
-        for key, before, after in sorted(config_diff(its, config))  # model before tokenizer
-        if key.startswith(("model.", "tokenizer.")) and key not in ignored and key_metadata(key).on_resume == "refuse"
-    ]
-    if different:
-        raise ConfigError(f"training.init_from: {base.path} has {', '.join(different)}; leave these keys out")
+    base = _open_pretrained(config)
+    base_config = load_config(base.config).config
+    differences = []
+    for key, before, after in sorted(config_diff(base_config, config)):  # model before tokenizer
+        if _must_be_equal(key, base_config, config):
+            differences.append(f"{key} {before!r} (here {after!r})")
+    if differences:
+        raise ConfigError(f"training.init_from: {base.path} has {', '.join(differences)}; leave these keys out")
     return TokenizerPair.load(base.tokenizer)
+
+
+def _must_be_equal(key: str, base: Config, config: Config) -> bool:
+    """Return True if a key must have the value that it has in the pretrained run."""
+    if not key.startswith(("model.", "tokenizer.")) or key_metadata(key).on_resume != "refuse":
+        return False
+    if key in ("tokenizer.src_model", "tokenizer.tgt_model"):
+        return False  # the model is copied, so its path does not matter
+    if key == "model.max_positions":
+        return config.model.positions == "learned"  # other positions have no weights
+    if key == "tokenizer.normalization":  # a copy of a rule file has another path
+        return os.path.basename(base.tokenizer.normalization) != os.path.basename(config.tokenizer.normalization)
+    return True
 
 
 def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingStep) -> None:
@@ -293,20 +420,25 @@ def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingSte
     Raise ConfigError if the run does not exist or its tokenizer differs from the current one, CheckpointError if its
     weights are missing, damaged, or have different shapes.
     """
-    base, its = _pretrained_run(config)
-    theirs = TokenizerPair.load(base.tokenizer)
-    if [one.sha256 for one in theirs] != [one.sha256 for one in tokenizers]:
-        raise ConfigError(f"training.init_from: {base.path} has another tokenizer; start over with --overwrite")
-    [path] = find_weights(base, None, its.training.best_metric)
+    base = _open_pretrained(config)
+    base_config = load_config(base.config).config
+    base_tokenizers = TokenizerPair.load(base.tokenizer)
+    if [tokenizer.sha256 for tokenizer in base_tokenizers] != [tokenizer.sha256 for tokenizer in tokenizers]:
+        raise ConfigError(
+            f"training.init_from: the tokenizer of {base.path} differs from the tokenizer of this run; start over with "
+            "--overwrite"
+        )
+
+    [path] = find_weights(base, None, base_config.training.best_metric)
     with verified_weights(base, [path]):
         step.load_weights(path)
     log.info("initializing the weights from %s", path)
 
 
-def _pretrained_run(config: Config) -> tuple[RunDir, Config]:
+def _open_pretrained(config: Config) -> RunDir:
+    """Open the run given by `training.init_from`."""
     assert config.training.init_from is not None
     try:
-        base = RunDir.open(config.training.init_from)
+        return RunDir.open(config.training.init_from)
     except CheckpointError as error:
         raise ConfigError(f"training.init_from: {error}") from error
-    return base, load_config(base.config).config

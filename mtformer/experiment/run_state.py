@@ -16,7 +16,8 @@ from mtformer.files import locked, read_json, require_text, utc_now, write_json
 from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
-LOCK_SECONDS = 1.0  # time that a new training process waits for the lock; processes that read the state hold it briefly
+LOCK_SECONDS = 1.0
+"""Time that a new training process waits for the lock, because processes that read the state hold it briefly."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +50,19 @@ def lock_run(run: RunDir) -> Iterator[None]:
 @contextlib.contextmanager
 def record_state(run: RunDir) -> Iterator[None]:
     """Write state.json when training starts and ends, that is, on entering and leaving this context."""
-    now, first = utc_now(), _saved(run).get("started")
-    starts = {"started": first or now, "resumed": now if first else None}
+    now = utc_now()
+    first_start = _saved(run).get("started")
+    starts = {"started": first_start or now, "resumed": now if first_start else None}
     _write(run, "running", starts)
     try:
         yield
     except BaseException as error:
-        is_requested = isinstance(error, InterruptedRunError | KeyboardInterrupt)
-        line = " ".join((str(error) or type(error).__name__).split())
         with contextlib.suppress(OSError):  # if the disk is full, the original error says so
-            _write(run, "interrupted" if is_requested else "failed", starts, None if is_requested else line)
+            if isinstance(error, InterruptedRunError | KeyboardInterrupt):
+                _write(run, "interrupted", starts)
+            else:
+                message = str(error) or type(error).__name__
+                _write(run, "failed", starts, " ".join(message.split()))
         raise
     _write(run, "finished", starts)
 
@@ -71,7 +75,7 @@ def read_state(run: RunDir) -> RunState:
         state = "running"
     elif state == "running":
         state = "killed"
-    return RunState(state, **{name: saved.get(name) for name in ("error", "started", "ended")})
+    return RunState(state, saved.get("error"), saved.get("started"), saved.get("ended"))
 
 
 def _saved(run: RunDir) -> dict[str, Any]:
@@ -79,10 +83,12 @@ def _saved(run: RunDir) -> dict[str, Any]:
     saved: Any = {}
     with contextlib.suppress(OSError, ValueError):
         saved = read_json(run.state)
-    return saved if isinstance(saved, dict) and saved.get("state") in get_args(StateName) else {}
+    is_intact = isinstance(saved, dict) and saved.get("state") in get_args(StateName)
+    return saved if is_intact else {}
 
 
 def _is_held(path: Path) -> bool:
+    """Return True if a process holds the lock file."""
     if not path.exists():
         return False
     try:
@@ -93,5 +99,6 @@ def _is_held(path: Path) -> bool:
 
 
 def _write(run: RunDir, state: StateName, starts: dict[str, str | None], error: str | None = None) -> None:
-    values = {"state": state, **starts, "ended": None if state == "running" else utc_now(), "error": error}
+    end = None if state == "running" else utc_now()
+    values = {"state": state, **starts, "ended": end, "error": error}
     write_json(run.state, values, indent=1)

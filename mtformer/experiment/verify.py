@@ -27,7 +27,7 @@ from mtformer.training.budget import Plans
 from mtformer.training.checkpoint import load_trainer_state
 from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
-from mtformer.training.metrics import Progress
+from mtformer.training.progress import Progress
 from mtformer.weights import read_weights
 
 NUM_STEPS = 20
@@ -352,12 +352,12 @@ class StopAt:
         self.inner = inner
 
     def prepared(self, num_pairs: int, share: float) -> None:
-        """Forward the progress; see `mtformer.training.metrics.Progress`."""
+        """Forward the progress; see `mtformer.training.progress.Progress`."""
         if self.inner is not None:
             self.inner.prepared(num_pairs, share)
 
     def advance(self, step: int, num_steps: int, epoch: int, figures: dict[str, float] | None) -> None:
-        """Stop training, or forward the progress; see `mtformer.training.metrics.Progress`."""
+        """Stop training, or forward the progress; see `mtformer.training.progress.Progress`."""
         if step == self.step:
             os.kill(os.getpid(), signal.SIGTERM)
             return

@@ -11,8 +11,9 @@ A checkpoint is a folder that is written atomically:
 Old checkpoints are deleted after the new one is saved. Resuming uses the latest intact one and renames damaged ones.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,43 +22,58 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mtformer.config.schema import TrainingConfig
-from mtformer.errors import CheckpointError, log
-from mtformer.files import DamagedError, atomic_folder, clear_leftovers, delete_folder, read_meta, verify, write_meta
+from mtformer.errors import CheckpointError, MtformerError, log
+from mtformer.files import (
+    DamagedError,
+    atomic_folder,
+    clear_leftovers,
+    delete_folder,
+    read_meta,
+    unchanged,
+    verify,
+    write_meta,
+)
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training.history import log_checksum
 
 
-def save_checkpoint(
-    run: RunDir,
-    step: int,
-    weights: dict[str, Tensor],
-    trainer_state: dict[str, Any],
-    metrics: dict[str, float],
-    made_with: dict[str, Any],
-    is_temporary: bool = False,
-) -> Path:
-    """Save the checkpoint of a step atomically; raise CheckpointError if that fails.
+@dataclass(frozen=True)
+class Checkpoint:
+    """Contents of a checkpoint that is to be saved."""
 
-    A temporary checkpoint of an interrupted run is only for resuming. It is deleted after the next checkpoint is saved,
-    so a resumed run has the same checkpoints as an uninterrupted one. An existing checkpoint of this step is replaced.
+    step: int
+    weights: dict[str, Tensor]
+    """The weights; tied weights once."""
+    trainer_state: dict[str, Any]
+    """State of the training, see `training.state`: plain values and tensors."""
+    metrics: dict[str, float]
+    """Metrics on dev."""
+    made_with: dict[str, Any]
+    """Description of the data, versions and device."""
+    is_temporary: bool = False
+    """True for the checkpoint of an interrupted run, which is only for resuming. It is deleted after the next one is
+    saved, so a resumed run has the same checkpoints as an uninterrupted one."""
 
-    `weights` contains tied weights once; `trainer_state` contains only plain values and tensors; `metrics` are those on
-    dev; `made_with` describes the data, versions and device.
+
+def save_checkpoint(run: RunDir, checkpoint: Checkpoint) -> Path:
+    """Save a checkpoint atomically and return its folder; raise CheckpointError if that fails.
+
+    An existing checkpoint of this step is replaced.
     """
-    target = run.checkpoint(step)
+    target = run.checkpoint(checkpoint.step)
     remedy = f"{last_good(run)}. Free some space, or fix the cause, and continue with --resume"
     with _explain_errors(f"{target}: could not be saved", remedy):
         clear_leftovers(run.checkpoints)
         with atomic_folder(target) as folder:
-            save_file(weights, folder / WEIGHTS)
-            torch.save(trainer_state, folder / TRAINER_STATE)
+            save_file(checkpoint.weights, folder / WEIGHTS)
+            torch.save(checkpoint.trainer_state, folder / TRAINER_STATE)
             logs = {path.name: log_checksum(path) for path in (run.metrics, run.samples) if path.is_file()}
             write_meta(
                 folder,
-                step=step,
-                metrics=metrics,
-                made_with=made_with,
-                is_temporary=is_temporary,
+                step=checkpoint.step,
+                metrics=checkpoint.metrics,
+                made_with=checkpoint.made_with,
+                is_temporary=checkpoint.is_temporary,
                 logs=logs,
                 adapted=run.is_adaptation,
             )
@@ -83,37 +99,78 @@ def newest_good(run: RunDir) -> Path | None:
     Leftovers of killed processes are deleted. Damaged checkpoints after it are renamed to `damaged-...`, with a warning
     for each. Raise CheckpointError if all are damaged (then none is renamed), or one cannot be read or renamed.
     """
-    damaged: list[tuple[Path, str]] = []
     try:
         for folder in (run.path, run.checkpoints):
             clear_leftovers(folder)
-        for folder in reversed(run.checkpoint_folders()):
-            try:
-                verify(folder, WEIGHTS, TRAINER_STATE)
-            except DamagedError as error:
-                damaged.append((folder, error.what))
-                continue
-            for other, what in damaged:
-                aside = _set_aside(other)
-                log.warning("%s: %s; kept as %s, resuming from %s", other, what, aside.name, folder.name)
-            return folder
+        intact, damaged = _find_intact(run)
+        if intact is not None:
+            for folder, damage in damaged:
+                aside = _set_aside(folder)
+                log.warning("%s: %s; kept as %s, resuming from %s", folder, damage, aside.name, intact.name)
+            return intact
     except OSError as error:
-        what = f"{error.filename or run.checkpoints}: {error.strerror or error}"
-        raise CheckpointError(f"{what}; resuming needs read and write access to {run.path}") from error
+        place = error.filename or run.checkpoints
+        cause = error.strerror or error
+        message = f"{place}: {cause}; resuming needs read and write access to {run.path}"
+        raise CheckpointError(message) from error
+
     if damaged:
-        newest, what = damaged[0]
-        what = f"no intact checkpoint; damaged: {len(damaged)} ({newest.name}: {what})"
-        raise CheckpointError(f"{run.checkpoints}: {what}; restore one from a copy, or start over with --overwrite")
+        newest, damage = damaged[0]
+        raise CheckpointError(
+            f"{run.checkpoints}: no intact checkpoint; damaged: {len(damaged)} ({newest.name}: {damage}); restore one "
+            "from a copy, or start over with --overwrite"
+        )
     return None
+
+
+def _find_intact(run: RunDir) -> tuple[Path | None, list[tuple[Path, str]]]:
+    """Return the latest intact checkpoint, and the damaged ones after it, each with a description of the damage."""
+    damaged: list[tuple[Path, str]] = []
+    for folder in reversed(run.checkpoint_folders()):
+        try:
+            verify(folder, WEIGHTS, TRAINER_STATE)
+        except DamagedError as error:
+            damaged.append((folder, error.what))
+        else:
+            return folder, damaged
+    return None, damaged
 
 
 def _set_aside(folder: Path) -> Path:
     """Rename a folder to the first unused name of `damaged-NAME`, `damaged-NAME-2`, ..."""
-    number, aside = 1, folder.with_name(f"damaged-{folder.name}")
+    aside = folder.with_name(f"damaged-{folder.name}")
+    number = 1
     while aside.exists():
         number += 1
         aside = folder.with_name(f"damaged-{folder.name}-{number}")
     return folder.rename(aside)
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """Contents of a checkpoint from which a run is resumed, without the weights."""
+
+    folder: Path
+    trainer_state: dict[str, Any]
+    """See `Checkpoint`."""
+    made_with: dict[str, Any]
+    """Description of the data, versions and device."""
+    is_temporary: bool
+    logs: dict[str, Any]
+    """Results of `log_checksum` by file name."""
+
+
+def load_checkpoint(folder: Path, load_weights: Callable[[Path], object]) -> LoadedCheckpoint:
+    """Verify and load a checkpoint, whose weights are loaded with `load_weights`.
+
+    Raise CheckpointError if it is damaged, or changes meanwhile.
+    """
+    with unchanged(folder / WEIGHTS, folder / TRAINER_STATE):
+        # `newest_good` verified them before the data were prepared, which may have taken hours.
+        meta = verify(folder, WEIGHTS, TRAINER_STATE)
+        trainer_state = load_trainer_state(folder)
+        load_weights(folder / WEIGHTS)
+    return LoadedCheckpoint(folder, trainer_state, meta["made_with"], meta["is_temporary"], meta["logs"])
 
 
 def load_trainer_state(folder: Path) -> dict[str, Any]:
@@ -129,11 +186,15 @@ def prune(run: RunDir, config: TrainingConfig) -> None:
     Averaged weights are deleted unless they are of the latest regular checkpoint. A failed deletion logs a warning.
     """
     steps = run.steps()
-    best, latest = run.best_steps(config.best_metric)[: config.keep_best], run.regular_steps()[-config.keep_last :]
-    old = [run.checkpoint(step) for step in sorted({*steps}.difference(steps[-1:], latest, best))]
-    with suppress(CheckpointError):
-        old += [run.averaged] * (read_meta(run.averaged)["step"] != max(latest, default=0))
-    for folder in old:
+    best_steps = run.best_steps(config.best_metric)[: config.keep_best]
+    latest_steps = run.regular_steps()[-config.keep_last :]
+    kept_steps = {*steps[-1:], *best_steps, *latest_steps}
+    old_folders = [run.checkpoint(step) for step in sorted(set(steps) - kept_steps)]
+    with suppress(CheckpointError):  # without averaged weights
+        if read_meta(run.averaged)["step"] != max(latest_steps, default=0):
+            old_folders.append(run.averaged)
+
+    for folder in old_folders:
         try:
             delete_folder(folder)
         except OSError as error:
@@ -148,11 +209,17 @@ def last_good(run: RunDir) -> str:
     return f"the last good checkpoint is step {steps[-1]} ({run.checkpoint(steps[-1])})"
 
 
+def divergence(run: RunDir, step: int, problem: str) -> MtformerError:
+    """Return the error for training that has diverged at a step."""
+    remedy = "Lower training.learning_rate, raise training.warmup_steps, or set training.precision to fp32"
+    return MtformerError(f"step {step}: {problem}; {last_good(run)}. {remedy}")
+
+
 @contextmanager
-def _explain_errors(what: str, remedy: str) -> Iterator[None]:
+def _explain_errors(failure: str, remedy: str) -> Iterator[None]:
     """Raise a CheckpointError for any error: torch, safetensors, pickle and zipfile raise their own exceptions."""
     try:
         yield
     except Exception as error:
         first_line = (str(error) or type(error).__name__).splitlines()[0]
-        raise CheckpointError(f"{what} ({first_line}); {remedy}") from error
+        raise CheckpointError(f"{failure} ({first_line}); {remedy}") from error

@@ -56,9 +56,16 @@ FIGURES = (
 """Values in the order of charts, summaries and the progress bar. Train records have `nll` instead of perplexity and no
 scores; with several corpora, they also have `pairs NAME`, the number of pairs from each."""
 TIMINGS = frozenset(figure.key for figure in FIGURES if figure.is_timing)
+"""Keys of the values that depend on timing and hardware."""
 
 
 def bar_texts(values: Mapping[str, float]) -> dict[str, str]:
     """Return the text that the progress bar shows for each value of a log line, by key."""
-    figures = (figure for figure in FIGURES if figure.bar and (values[figure.key] or not figure.is_exceptional))
-    return {figure.key: str(figure.bar).format(values[figure.key]) for figure in figures}
+    texts = {}
+    for figure in FIGURES:
+        if figure.bar is None:
+            continue
+        value = values[figure.key]
+        if value or not figure.is_exceptional:
+            texts[figure.key] = figure.bar.format(value)
+    return texts

@@ -12,7 +12,7 @@ Files are rewritten atomically. Checkpoints store the size and SHA-256 of both; 
 import contextlib
 import hashlib
 import json
-from math import inf
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     An incomplete last line is skipped. If the file does not exist, the list is empty.
     """
     records = []
-    for line in path.read_bytes().splitlines() if path.is_file() else []:
+    for line in _read(path).splitlines():
         with contextlib.suppress(ValueError):
             record = parse_json(line)
             if isinstance(record, dict) and {"kind", "step"} <= record.keys():
@@ -34,16 +34,31 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return records
 
 
+def _read(path: Path) -> bytes:
+    """Return the contents of a file, which is empty if it does not exist."""
+    return path.read_bytes() if path.is_file() else b""
+
+
 def append_record(path: Path, kind: str, step: int, **values: Any) -> None:
     """Append a record; raise CheckpointError if it cannot be written."""
-    # JSON supports neither NaN nor infinity.
-    finite = {name: None if value != value or value in (inf, -inf) else value for name, value in values.items()}
+    record: dict[str, Any] = {"kind": kind, "step": step}
+    for name, value in values.items():
+        record[name] = value if _is_in_json(value) else None
+
+    line = json.dumps(record, ensure_ascii=False) + "\n"
     try:
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, "step": step, **finite}, ensure_ascii=False) + "\n")
+            file.write(line)
     except OSError as error:
-        what = f"cannot be written ({error.strerror}); checkpoints are not affected"
-        raise CheckpointError(f"{path}: {what}. Free some space, or fix the cause, and add --resume") from error
+        raise CheckpointError(
+            f"{path}: cannot be written ({error.strerror}); checkpoints are not affected. Free some space, or fix the "
+            "cause, and continue with --resume"
+        ) from error
+
+
+def _is_in_json(value: Any) -> bool:
+    """Return False for NaN and infinity, which JSON does not support."""
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def log_checksum(path: Path) -> dict[str, Any]:
@@ -57,8 +72,8 @@ def has_changed(path: Path, saved: dict[str, Any] | None) -> bool:
     """Return True if the part of a file that `saved`, an earlier result of `log_checksum`, describes has changed."""
     if saved is None:
         return False
-    data = path.read_bytes() if path.is_file() else b""
-    return hashlib.sha256(data[: saved["bytes"]]).hexdigest() != saved["sha256"]
+    saved_part = _read(path)[: saved["bytes"]]
+    return hashlib.sha256(saved_part).hexdigest() != saved["sha256"]
 
 
 def cut_after(path: Path, step: int, with_dev: bool, saved: dict[str, Any] | None = None) -> None:
@@ -67,24 +82,28 @@ def cut_after(path: Path, step: int, with_dev: bool, saved: dict[str, Any] | Non
     Unreadable lines are removed with a warning; an incomplete last line is removed without one. If the part of the file
     that `saved`, the result of `log_checksum` at that step, describes has changed, a warning is logged.
     """
-    data = path.read_bytes() if path.is_file() else b""
     if has_changed(path, saved):
         log.warning(
             "%s: changed or truncated since the checkpoint of step %d was saved; training is not affected, but reports "
             "on the steps up to %d may be wrong or incomplete; restore the file from a copy",
             *(path, step, step),
         )
+
+    data = _read(path)
     lines = data.splitlines()
-    belongs = [_belongs(line, step, with_dev) for line in lines]
-    text = b"".join(line + b"\n" for line, is_kept in zip(lines, belongs, strict=True) if is_kept)
+    outcomes = [_belongs(line, step, with_dev) for line in lines]
+    kept_lines = [line + b"\n" for line, is_kept in zip(lines, outcomes, strict=True) if is_kept]
+    text = b"".join(kept_lines)
     if text == data:
         return
     with atomic_file(path) as temporary:
         temporary.write_bytes(text)
-    num_unreadable = (belongs if data.endswith(b"\n") else belongs[:-1]).count(None)
+
+    complete = outcomes if data.endswith(b"\n") else outcomes[:-1]
+    num_unreadable = complete.count(None)
     if num_unreadable:
         log.warning("%s: removed damaged lines: %d", path, num_unreadable)
-    num_later = len(lines) - belongs.count(True) - num_unreadable
+    num_later = len(lines) - len(kept_lines) - num_unreadable
     if num_later:
         log.info("%s: removed %d lines after step %d; these steps are repeated", path, num_later, step)
 
@@ -93,6 +112,8 @@ def _belongs(line: bytes, step: int, with_dev: bool) -> bool | None:
     """Return True if `cut_after` keeps a line, False if not, None if it cannot be parsed."""
     try:
         record = parse_json(line)
-        return bool(record["step"] < step or (record["step"] == step and (with_dev or record["kind"] != "dev")))
+        if record["step"] == step:
+            return bool(with_dev or record["kind"] != "dev")
+        return bool(record["step"] < step)
     except (ValueError, TypeError, KeyError):
         return None

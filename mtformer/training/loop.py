@@ -1,55 +1,51 @@
 """The training loop: steps, log lines, validations, checkpoints, and resuming."""
 
 import itertools
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from pydantic import TypeAdapter
-from torch import Tensor
-
-from mtformer.config.schema import Config
+from mtformer.config.schema import Config, TrainingConfig
 from mtformer.data.batching.batches import Batch
-from mtformer.data.batching.mixture import START, SamplerState
+from mtformer.data.batching.mixture import SamplerState
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError, log
-from mtformer.files import unchanged, utc_now, verify
-from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir, lower_is_better
-from mtformer.training.budget import FIRST_STEPS, Budget, Plans, relative_cost, with_steps
-from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
+from mtformer.files import utc_now
+from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
+from mtformer.training.budget import Plans, StepPlan, relative_cost
+from mtformer.training.checkpoint import (
+    Checkpoint,
+    LoadedCheckpoint,
+    divergence,
+    load_checkpoint,
+    prune,
+    save_checkpoint,
+)
+from mtformer.training.core_watch import CoreWatch
 from mtformer.training.history import append_record, cut_after
-from mtformer.training.metrics import CoreWatch, Metrics, Progress, Window
+from mtformer.training.metrics import Metrics
 from mtformer.training.optimizer import learning_rate
+from mtformer.training.progress import Progress
 from mtformer.training.signals import StopSignal
+from mtformer.training.state import (
+    BestScore,
+    OfEachProcess,
+    RandomState,
+    Stateful,
+    TrainPosition,
+    collect_state,
+    restore_state,
+)
 from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
-from mtformer.training.validation import Decoded, DecodeDev, dev_loss
+from mtformer.training.train_window import TrainWindow
+from mtformer.training.validation import Decoded, DevData, Validator, metric_lines
 from mtformer.weights import not_finite
 
 SCHEDULE_KEYS = ("learning_rate", "max_minutes", "max_steps", "schedule", "warmup_steps")
-MAX_JUMP = 0.05  # largest relative change of the learning rate by a changed schedule that is not reported
-
-
-@dataclass
-class Position:
-    """Progress of a run, saved in each checkpoint."""
-
-    step: int = 0
-    place: SamplerState = START
-    seconds: float = 0.0
-    """Training time in seconds, including validation."""
-    seconds_before: float = 0.0
-    """Time in seconds for preparation, in all processes of the run."""
-    max_steps: int | None = None
-    """With `max_minutes`: planned number of steps; None: not planned yet."""
-    max_minutes: float | None = None
-    """`max_minutes` of that plan."""
-    given_steps: int | None = None
-    """`training.max_steps` of that plan, which it cannot exceed."""
-    best: float | None = None
-    validations_since_best: int = 0
+"""Keys of `training` that determine the learning rate."""
+MAX_JUMP = 0.05
+"""Largest relative change of the learning rate by a changed schedule that is not reported."""
 
 
 @dataclass(eq=False)
@@ -61,10 +57,7 @@ class Trainer:
     step: TrainingStep
     batches_from: Callable[[SamplerState], Iterator[Batch]]
     """Function that returns the batches after a sampler state, each with its `end` state."""
-    dev_batches: Callable[[], Iterable[Batch]] | None
-    """Function that returns the dev batches; None without dev data."""
-    decode_dev: DecodeDev | None
-    """Function that translates and scores dev; None without dev data."""
+    dev: DevData | None
     progress: Progress
     made_with: dict[str, Any]
     """Description of the data, versions and device; saved in each checkpoint and compared on resuming."""
@@ -72,126 +65,138 @@ class Trainer:
     """See `Budget`."""
 
     def __post_init__(self) -> None:
-        self.given = self.config = self.experiment.training
-        self.budget: Budget | None = None
-        self.expected_steps = self.given.max_steps  # fewer with `max_epochs`
+        config = self.experiment.training
         self.ranks = self.step.ranks
+        self.position = TrainPosition()
+        self.plan = StepPlan(config)
+        self.best_score = BestScore(config.best_metric, config.patience)
+        self.window = TrainWindow()
+
         self.stop = StopSignal()
-        self.window = Window()
+        self.validator = Validator(self.run, self.dev, self.stop)
         self.core_watch = CoreWatch(self.step.device, self.ranks)
         self.metrics = Metrics(self.run, self.experiment, self.ranks.is_main)
-        self.position = Position()
+        self.expected_steps = config.max_steps
+        """Number of steps; with `max_epochs`, it may be lower than `max_steps`."""
         self.last_batches: list[Batch] = []
         """First micro-batch of the last step."""
         self.saved_step = 0
         """Step of the latest checkpoint of this run that is not temporary."""
         self.resumed: dict[str, Any] | None = None
         """Record of the resume, written when training starts, because the caller may refuse it."""
-        self.start = 0.0
+        self.start_time = 0.0
         """Time at which training would have started without interruptions."""
 
-    def resume(self, checkpoint: Path | None, config_changes: Mapping[str, Any] = {}) -> None:
-        """Load a checkpoint (see `newest_good`), or start at step 0 if it is None; record changed config keys.
+    @property
+    def config(self) -> TrainingConfig:
+        """Training settings, with the planned number of steps."""
+        return self.plan.config
 
-        Raise CheckpointError if its weights do not fit the model, or its state cannot be loaded.
+    @property
+    def parts(self) -> list[Stateful]:
+        """All parts of the state that checkpoints contain and a resumed run restores."""
+        # The window is about the batches of one process, and these depend on the number of processes.
+        return [
+            self.position,
+            self.plan,
+            self.best_score,
+            self.step,
+            OfEachProcess("windows", self.window, self.ranks, needs_same_number=True),
+            OfEachProcess("rng", RandomState(self.step.device), self.ranks),
+        ]
+
+    # ---- resuming ---------------------------------------------------------------------------------------------------
+
+    def resume(self, checkpoint: Path | None, changes: Mapping[str, Any] | None = None) -> None:
+        """Load a checkpoint, or start at step 0.
+
+        Args:
+            checkpoint: The checkpoint (see `newest_good`); None: start at step 0.
+            changes: Settings and parts of the environment that have changed, as pairs of the old and the new value,
+                which are recorded in metrics.jsonl.
+
+        Raises:
+            CheckpointError: If the weights do not fit the model, or the state cannot be loaded.
         """
-        meta: dict[str, Any] = {"made_with": self.made_with, "is_temporary": True, "logs": {}}
+        changes = changes or {}
+        is_temporary = True
+        logs: dict[str, Any] = {}
         if checkpoint is not None:
-            with unchanged(checkpoint / WEIGHTS, checkpoint / TRAINER_STATE):
-                # They were verified before the data were prepared, which may have taken hours.
-                meta = verify(checkpoint, WEIGHTS, TRAINER_STATE)
-                state = load_trainer_state(checkpoint)
-                self.step.load_weights(checkpoint / WEIGHTS)
-            try:
-                self._restore(state, meta["made_with"])
-            except Exception as error:  # any of these calls may fail on values of wrong types
-                what = f"not a trainer state of this run ({' '.join(f'{type(error).__name__}: {error}'.split()):.200})"
-                raise CheckpointError(f"{checkpoint / TRAINER_STATE}: {what}; move {checkpoint} away") from error
+            loaded = load_checkpoint(checkpoint, self.step.load_weights)
+            self._restore(loaded)
+            is_temporary = loaded.is_temporary
+            logs = loaded.logs
         self.step.share_memory_limit()  # the devices of the processes may differ, so not all may have restored it
         self.saved_step = self.ranks.gather(max(self.run.regular_steps(), default=0))[0]
         if not self.ranks.is_main:
             return
+
         for path in (self.run.metrics, self.run.samples):
-            cut_after(path, self.position.step, not meta["is_temporary"], meta["logs"].get(path.name))
-        schedule = [key for key in config_changes if key.removeprefix("training.") in SCHEDULE_KEYS]
-        jump = self._jump(f"{' and '.join(schedule)} changed") if schedule else {}
-        before = meta["made_with"]
-        other = {key: [before.get(key), value] for key, value in self.made_with.items() if before.get(key) != value}
-        self.resumed = {"time": utc_now(), "changes": {**config_changes, **jump, **other}}
+            cut_after(path, self.position.step, not is_temporary, logs.get(path.name))
+        schedule_changes = [key for key in changes if key.removeprefix("training.") in SCHEDULE_KEYS]
+        jump = self._jump(f"{' and '.join(schedule_changes)} changed") if schedule_changes else {}
+        self.resumed = {"time": utc_now(), "changes": {**changes, **jump}}
+
+    def _restore(self, checkpoint: LoadedCheckpoint) -> None:
+        """Restore the state that `_save` collected; raise CheckpointError if it is invalid."""
+        state = checkpoint.trainer_state
+        if checkpoint.made_with != self.made_with:  # on another device, more memory may be available
+            state = {**state, "max_padded_tokens": self.step.max_padded_tokens}
+        try:
+            restore_state(self.parts, state)
+        except Exception as error:  # loading values of wrong types may raise any exception
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            raise CheckpointError(
+                f"{checkpoint.folder / TRAINER_STATE}: not a trainer state of this run ({cause:.200}); move "
+                f"{checkpoint.folder} away"
+            ) from error
+
+        self.plan.apply_limits(self.position)
+        self.step.config = self.config
+        dev_data = self.made_with.get("dev data")
+        if dev_data is not None and dev_data != checkpoint.made_with.get("dev data"):
+            self.best_score.reset()  # scores on different data are not comparable
 
     def _jump(self, cause: str) -> dict[str, Any]:
         """Log and return the change of the learning rate of the current step by a changed schedule, if it is large."""
-        step, before = self.position.step, self.step.optimizer.param_groups[0]["lr"]
-        after = learning_rate(step, self.config, self.step.model.config.d_model)
-        if not step or abs(after - before) <= MAX_JUMP * max(after, before):
+        step = self.position.step
+        if not step:
             return {}
+        before = self.step.optimizer.param_groups[0]["lr"]
+        after = learning_rate(step, self.config, self.step.model.config.d_model)
+        if abs(after - before) <= MAX_JUMP * max(after, before):
+            return {}
+
         log.warning("step %d: the learning rate jumps from %.2e to %.2e, because %s", step, before, after, cause)
-        return {"training.current_learning_rate": [float(f"{rate:.3g}") for rate in (before, after)]}
+        rounded = [float(f"{rate:.3g}") for rate in (before, after)]
+        return {"training.current_learning_rate": rounded}
 
-    def _restore(self, state: dict[str, Any], made_with: dict[str, Any]) -> None:
-        """Restore the state saved by `_save`; if it is invalid, exceptions of any type may be raised."""
-        if state["training_weights"]:
-            self.step.load_training_weights(state["training_weights"])
-        self.step.load_optimizer_state(state["optimizer"])
-        if state["scaler"]:  # empty without fp16
-            self.step.scaler.load_state_dict(state["scaler"])
-        self.step.skipped_in_a_row.fill_(state["skipped_in_a_row"])
-        if made_with == self.made_with:  # on another device, more memory may be available
-            self.step.max_padded_tokens = TypeAdapter(int | None).validate_python(state["max_padded_tokens"])
-        if self.ranks.rank < len(state["rng"]):  # additional processes keep their initial state, see `make_step`
-            set_random_state(state["rng"][self.ranks.rank], self.step.device)
-        state["position"]["place"].pop("since_step", None)  # of version 0.3
-        self.position = TypeAdapter(Position).validate_python(state["position"])
-        planned, limits = self.position.max_steps, (self.position.max_minutes, self.position.given_steps)
-        if limits in [(self.given.max_minutes, steps) for steps in (None, self.given.max_steps)]:
-            soonest = 0
-        else:  # until the next plan, which needs some steps of this process, the schedule stays the same
-            spent = (self.position.seconds + self.position.seconds_before) / 60
-            to_plan = self.given.log_every + 2 * FIRST_STEPS if spent < (self.given.max_minutes or math.inf) else 0
-            soonest, self.position.max_minutes = self.position.step + to_plan, None
-        self.position.max_steps = None
-        if planned is not None and self.given.max_minutes is not None:
-            self.position.max_steps = num_steps = min(max(planned, soonest), self.given.max_steps)
-            self.config = self.step.config = with_steps(self.given, num_steps)
-        dev, new_dev = made_with.get("dev data"), self.made_with.get("dev data")
-        if state["best_metric"] != self.config.best_metric or (new_dev is not None and dev != new_dev):
-            self.position.best, self.position.validations_since_best = None, 0
-        if len(state["windows"]) == self.ranks.size:
-            self.window = Window.from_state(state["windows"][self.ranks.rank])
+    # ---- training ---------------------------------------------------------------------------------------------------
 
-    def train(self, seconds_before: float = 0.0, validation_seconds: float = 0.0) -> Position:
+    def train(self, seconds_before: float = 0.0, validation_seconds: float = 0.0) -> TrainPosition:
         """Train until the end and return the final position.
 
-        For `max_minutes`: this process has spent `seconds_before`, and a validation takes about `validation_seconds`.
-        Raise InterruptedRunError after SIGINT or SIGTERM, when a checkpoint has been saved; MtformerError if gradients
-        remain non-finite, the loss or weights to be saved are not finite, or a checkpoint cannot be saved.
+        Args:
+            seconds_before: Seconds that this process has spent before, which count for `max_minutes`.
+            validation_seconds: Estimated seconds of a validation, for `max_minutes`.
+
+        Raises:
+            InterruptedRunError: After SIGINT or SIGTERM, when a checkpoint has been saved.
+            MtformerError: If gradients remain non-finite, the loss or weights to be saved are not finite, or a
+                checkpoint cannot be saved.
         """
         self.window.start = time.perf_counter()  # without the memory check
-        self.start = self.window.start - self.position.seconds
+        self.start_time = self.window.start - self.position.seconds
         self.position.seconds_before += seconds_before
-        if self.given.max_minutes is not None:
-            self.budget = Budget(self.given, 60 * self.given.max_minutes, validation_seconds, self.plans)
+        self.plan.start(validation_seconds, self.plans)
+
         with self.stop, self.metrics:
             if self.resumed is not None:
-                if self.position.step:
-                    log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
-                prune(self.run, self.config)  # the previous process may have been killed before pruning
-                self.metrics.write("resume", self.position.step, **self.resumed)
-                if self.position.max_steps is not None and self.position.max_minutes is None:  # another limit
-                    self.metrics.write("plan", self.position.step, max_steps=self.position.max_steps)
+                self._complete_resume(self.resumed)
             if self.position.step % self.config.validate_every == 0:
                 self._validate()  # if the interrupted run has not finished this
-            batches = self.batches_from(self.position.place)
-            while not self.is_done():
-                self._stop_if_signaled()
-                waited = time.perf_counter()
-                micro_batches = list(itertools.islice(batches, self.config.accumulation_steps))
-                self.window.waiting += time.perf_counter() - waited
-                if not micro_batches:
-                    break
-                self._one_step(micro_batches)
-                if self.position.step % self.config.validate_every == 0:
-                    self._validate()
+            self._take_all_steps()
+
             if not self.position.step:
                 raise MtformerError("training ended before its first step; raise training.max_epochs, or the weights")
             if self.position.step <= int(self.step.skipped_in_a_row):
@@ -200,42 +205,88 @@ class Trainer:
             self._stop_if_signaled()
         return self.position
 
-    def _validate(self) -> None:
-        """Validate and save a checkpoint if there is none; after an interruption, the resumed run does both."""
-        if self.saved_step == self.position.step:
-            return
-        start = time.perf_counter()
-        try:
-            with self.step.ema_weights():
-                metrics, samples = self._evaluate()
-        except InterruptedRunError:
-            self._save({}, is_temporary=True)
-            raise
-        for src, reference, hypothesis in samples:
-            log.info("  source     %s\n  reference  %s\n  hypothesis %s", src, reference, hypothesis)
-        if samples and self.ranks.is_main:
-            append_record(self.run.samples, "dev", self.position.step, samples=samples)
-        if metrics:
-            by_set = dict[str, list[str]]()
-            for key, value in metrics.items():
-                metric, _, name = key.partition(" ")
-                by_set.setdefault(f"{name}: " if name else "", []).append(f"{metric} {value:.4g}")
-            for name, texts in by_set.items():
-                log.info("step %d: dev %s%s", self.position.step, name, ", ".join(texts))
-            self.metrics.write("dev", self.position.step, epoch=self.position.place.epoch, **metrics)
-            self._update_best(metrics)
-        if self.budget is not None and not self.is_done():
-            self._plan_steps(self.budget)
-        self._save(metrics)
-        seconds = time.perf_counter() - start
-        self.window.paused += seconds
-        if self.budget is not None:
-            self.budget.add_validation(seconds)
+    def _complete_resume(self, record: dict[str, Any]) -> None:
+        step = self.position.step
+        if step:
+            log.info("resumed at step %d of %d", step, self.config.max_steps)
+        prune(self.run, self.config)  # the previous process may have been killed before pruning
+        self.metrics.write("resume", step, **record)
+        if self.plan.is_left_from_other_limits:
+            self.metrics.write("plan", step, max_steps=self.plan.num_steps)
 
-    def _stop_validation_if_signaled(self, *_: object) -> None:
-        # Distributed processes synchronize during validation, so a single process cannot abandon it.
-        if self.stop.received is not None and self.ranks.size == 1:
-            raise InterruptedRunError(self.position.step, self.stop.received)
+    def is_done(self) -> bool:
+        """Return True after the last step, or after `patience` validations without improvement."""
+        return self.best_score.is_stale or self.position.step >= self.config.max_steps
+
+    def _take_all_steps(self) -> None:
+        """Train, with log lines and validations, until the run is done or the data end."""
+        batches = self.batches_from(self.position.place)
+        while not self.is_done():
+            self._stop_if_signaled()
+            waiting_start = time.perf_counter()
+            micro_batches = list(itertools.islice(batches, self.config.accumulation_steps))
+            self.window.waiting += time.perf_counter() - waiting_start
+            if not micro_batches:
+                return
+            self._take_step(micro_batches)
+            if self.position.step % self.config.validate_every == 0:
+                self._validate()
+
+    def _take_step(self, micro_batches: list[Batch]) -> None:
+        """Take one optimizer step and log it; with `max_minutes`, plan the number of steps if that is due."""
+        with self.core_watch.step():
+            result = self.step.run(micro_batches, self.position.step + 1)
+        self.position.step += 1
+        self.position.place = micro_batches[-1].end
+        self.last_batches = micro_batches[:1]
+        self.window.add(micro_batches, result)
+
+        step = self.position.step
+        epoch = self.position.place.epoch
+        is_logged = step % self.config.log_every == 0
+        # Reading the count waits for the GPU, so it is only checked at log lines, which wait anyway.
+        if is_logged or self.step.device.type == "cpu":
+            self._check_gradients()
+        figures = self._figures() if is_logged else None
+        if self.ranks.is_main:
+            self.progress.advance(step, self.config.max_steps, epoch, figures)
+        if figures is not None:
+            self.metrics.write("train", step, epoch=epoch, **figures)
+            self.window = TrainWindow()
+
+        self.plan.add_step()
+        if self.plan.is_due(step, is_logged):
+            self._plan_steps()
+
+    def _figures(self) -> dict[str, float]:
+        """Return the values of a log line after the current step."""
+        step = self.position.step
+        figures = self.window.figures(self.ranks)
+        last_step = max(step, min(self.config.max_steps, self.expected_steps))
+        remaining_cost = relative_cost(self.config, step, last_step)
+        remaining_cost /= relative_cost(self.config, step - 1, step)  # in steps of the length of this one
+        figures["seconds_left"] = remaining_cost * figures["seconds_per_step"]
+        return figures
+
+    def _plan_steps(self) -> None:
+        """Choose the number of steps for `max_minutes`: once at the start, and at validations if the speed changes.
+
+        The schedule is stretched over the planned steps. Plans are saved in checkpoints and written to metrics.jsonl.
+        """
+        had_changed_config = self.plan.has_changed_config
+        seconds_spent = self.position.seconds_before + time.perf_counter() - self.start_time
+        if not self.plan.update(self.position.step, seconds_spent, self.ranks):
+            return
+
+        self.step.config = self.config
+        step = self.position.step
+        num_steps = self.plan.num_steps
+        log.info("step %d: %d steps in all fit in %g minutes", step, num_steps, self.plan.base_config.max_minutes)
+        jump = self._jump("the number of steps that fit in the time changed") if had_changed_config else {}
+        values: dict[str, Any] = {"changes": jump} if jump else {}
+        self.metrics.write("plan", step, max_steps=num_steps, **values)
+
+    # ---- interruption and divergence --------------------------------------------------------------------------------
 
     def _stop_if_signaled(self) -> None:
         """Save a temporary checkpoint and end the run if any process received a signal."""
@@ -246,68 +297,49 @@ class Trainer:
         signals = [number for number in self.ranks.gather(self.stop.received) if number is not None]
         raise InterruptedRunError(self.position.step, signals[0])
 
-    def is_done(self) -> bool:
-        """Return True after the last step, or after `patience` validations without improvement."""
-        patience = self.config.patience
-        is_stale = patience is not None and self.position.validations_since_best >= patience
-        return is_stale or self.position.step >= self.config.max_steps
-
-    def _plan_steps(self, budget: Budget) -> None:
-        """Choose the number of steps for `max_minutes`: once at the start, and at validations if the speed changes.
-
-        The schedule is stretched over the planned steps. Plans are saved in checkpoints and written to metrics.jsonl.
-        """
-        step, planned = self.position.step, self.position.max_steps if self.position.max_minutes else None
-        spent = self.position.seconds_before + time.perf_counter() - self.start
-        num_steps = self.ranks.gather(budget.plan(step, spent, planned))[0]
-        if num_steps is None or num_steps == planned:
-            return
-        self.position.max_steps, self.position.max_minutes = num_steps, self.given.max_minutes
-        self.position.given_steps, had_plan = self.given.max_steps, self.config is not self.given
-        self.config = self.step.config = with_steps(self.given, num_steps)
-        log.info("step %d: %d steps in all fit in %g minutes", step, num_steps, self.given.max_minutes)
-        jump = self._jump("the number of steps that fit in the time changed") if had_plan else {}
-        self.metrics.write("plan", step, max_steps=num_steps, **({"changes": jump} if jump else {}))
-
-    def _one_step(self, micro_batches: list[Batch]) -> None:
-        with self.core_watch.step():
-            result = self.step.run(micro_batches, self.position.step + 1)
-        self.position.step += 1
-        self.position.place = micro_batches[-1].end
-        self.last_batches = micro_batches[:1]
-        self.window.add(micro_batches, result)
-        step, epoch = self.position.step, self.position.place.epoch
-        is_logged = step % self.config.log_every == 0
-        # Reading the count waits for the GPU, so it is only checked at log lines, which wait anyway.
-        if is_logged or self.step.device.type == "cpu":
-            self._check_gradients()
-        figures = None
-        if is_logged:
-            figures = self.window.figures(self.ranks)
-            last = max(step, min(self.config.max_steps, self.expected_steps))
-            steps_left = relative_cost(self.config, step, last)  # of the length of this one
-            steps_left /= relative_cost(self.config, step - 1, step)
-            figures["seconds_left"] = steps_left * figures["seconds_per_step"]
-        if self.ranks.is_main:
-            self.progress.advance(step, self.config.max_steps, epoch, figures)
-        if figures is not None:
-            self.metrics.write("train", step, epoch=epoch, **figures)
-            self.window = Window()
-        if self.budget is not None:
-            self.budget.add_step()
-            is_due = self.position.max_minutes is None and (is_logged or step % (2 * FIRST_STEPS) == 0)
-            if is_due or (self.plans is not None and step % self.config.validate_every):
-                self._plan_steps(self.budget)
-
     def _check_gradients(self) -> None:
         """Raise MtformerError after too many consecutive skipped steps, without saving the weights."""
-        count = int(self.step.skipped_in_a_row)
-        if count >= MAX_SKIPPED_IN_A_ROW:
-            raise self._diverged(f"the gradient was not finite {count} times in a row")
+        num_skipped = int(self.step.skipped_in_a_row)
+        if num_skipped >= MAX_SKIPPED_IN_A_ROW:
+            raise self._diverged(f"the gradient was not finite {num_skipped} times in a row")
 
-    def _diverged(self, what: str) -> MtformerError:
-        remedy = "Lower training.learning_rate, raise training.warmup_steps, or set training.precision to fp32"
-        return MtformerError(f"step {self.position.step}: {what}; {last_good(self.run)}. {remedy}")
+    def _diverged(self, problem: str) -> MtformerError:
+        return divergence(self.run, self.position.step, problem)
+
+    # ---- validation and checkpoints ---------------------------------------------------------------------------------
+
+    def _validate(self) -> None:
+        """Validate and save a checkpoint if there is none; after an interruption, the resumed run does both."""
+        if self.saved_step == self.position.step:
+            return
+        start = time.perf_counter()
+        try:
+            with self.step.ema_weights():
+                decoded = self.validator.evaluate(self.step, self.position.step)
+        except InterruptedRunError:
+            self._save({}, is_temporary=True)
+            raise
+
+        self._log_validation(decoded)
+        self.best_score.update(self.position.step, decoded.metrics)
+        if not self.is_done():
+            self._plan_steps()
+        self._save(decoded.metrics)
+
+        seconds = time.perf_counter() - start
+        self.window.paused += seconds
+        self.plan.add_validation(seconds)
+
+    def _log_validation(self, decoded: Decoded) -> None:
+        step = self.position.step
+        for src, reference, hypothesis in decoded.samples:
+            log.info("  source     %s\n  reference  %s\n  hypothesis %s", src, reference, hypothesis)
+        if decoded.samples and self.ranks.is_main:
+            append_record(self.run.samples, "dev", step, samples=decoded.samples)
+        for line in metric_lines(decoded.metrics):
+            log.info("step %d: dev %s", step, line)
+        if decoded.metrics:
+            self.metrics.write("dev", step, epoch=self.position.place.epoch, **decoded.metrics)
 
     def validate_average(self) -> dict[str, float]:
         """Load the averaged weights of the run into the model and return their dev metrics.
@@ -316,80 +348,28 @@ class Trainer:
         """
         self.step.load_weights(self.run.averaged / WEIGHTS)
         with self.stop:
-            return self._evaluate().metrics
-
-    def _evaluate(self) -> Decoded:
-        """Return all dev metrics, and sample translations; raise MtformerError if the loss is not finite."""
-        if self.dev_batches is None or self.decode_dev is None:  # without dev data, both are None
-            return Decoded({}, [])
-        metrics = self._finite_loss("dev", self._until_stopped(self.dev_batches()))
-        scores, samples = self.decode_dev(self._stop_validation_if_signaled)
-        return Decoded({**metrics, **scores}, samples)
-
-    def _until_stopped(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        for batch in batches:
-            self._stop_validation_if_signaled()
-            yield batch
-
-    def _finite_loss(self, data: str, batches: Iterable[Batch]) -> dict[str, float]:
-        metrics = dev_loss(self.step, batches)
-        if not math.isfinite(metrics["loss"]):
-            raise self._diverged(f"the {data} loss is not finite")
-        return metrics
-
-    def _update_best(self, metrics: dict[str, float]) -> None:
-        """Update the best score and count validations without improvement."""
-        position, metric, patience = self.position, self.config.best_metric, self.config.patience
-        value = metrics.get(metric)
-        if value is None:
-            return
-        sign = 1 if lower_is_better(metric) else -1
-        if position.best is None or sign * value < sign * position.best:
-            position.best, position.validations_since_best = value, 0
-        elif value:  # a BLEU of 0 at the beginning says nothing
-            position.validations_since_best += 1
-        if patience is not None and position.validations_since_best >= patience:
-            text = "step %d: early stopping: no improvement in %s over %d validations"
-            log.info(text, position.step, metric, patience)
+            return self.validator.evaluate(self.step, self.position.step).metrics
 
     def _save(self, metrics: dict[str, float], is_temporary: bool = False) -> None:
+        """Save a checkpoint of the current step, with the dev metrics; raise MtformerError if the run has diverged."""
         self._check_gradients()
-        training_weights = self.step.weights() if self.step.ema is not None else {}
         with self.step.ema_weights():
             weights = self.step.weights()
             if "loss" not in metrics and self.last_batches:
                 # A finite gradient is not sufficient, because it was computed before the weights changed.
-                self._finite_loss("training", self.last_batches)
-        if name := not_finite(weights) or not_finite(training_weights):
-            raise self._diverged(f"{name} has NaN or infinite values")
+                self.validator.finite_loss("training", self.last_batches, self.step, self.position.step)
         self.step.share_memory_limit()  # in validation, memory may have run out on one process
-        self.position.seconds = time.perf_counter() - self.start
-        state: dict[str, Any] = {
-            "position": {**asdict(self.position), "place": self.position.place._asdict()},
-            "best_metric": self.config.best_metric,
-            "optimizer": self.step.optimizer_state(),
-            "scaler": self.step.scaler.state_dict(),
-            "skipped_in_a_row": int(self.step.skipped_in_a_row),
-            "max_padded_tokens": self.step.max_padded_tokens,
-            "windows": self.ranks.gather(self.window.state()),
-            "rng": self.ranks.gather(random_state(self.step.device)),
-            "training_weights": training_weights,
-        }
+        self.position.seconds = time.perf_counter() - self.start_time
+
+        state = collect_state(self.parts)
+        non_finite = not_finite(weights) or not_finite(state["training_weights"])
+        if non_finite:
+            raise self._diverged(f"{non_finite} has NaN or infinite values")
+
         if self.ranks.is_main:
             self.run.confidence.unlink(missing_ok=True)  # fitted to earlier weights
-            save_checkpoint(self.run, self.position.step, weights, state, metrics, self.made_with, is_temporary)
+            checkpoint = Checkpoint(self.position.step, weights, state, metrics, self.made_with, is_temporary)
+            save_checkpoint(self.run, checkpoint)
             prune(self.run, self.config)
         if not is_temporary:
             self.saved_step = self.position.step
-
-
-def random_state(device: torch.device) -> list[Tensor]:
-    """Return the random number generator states of the CPU and of a CUDA device."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-
-
-def set_random_state(state: list[Tensor], device: torch.device) -> None:
-    """Restore the result of `random_state`; the state of a CUDA device is ignored on a CPU."""
-    torch.set_rng_state(state[0])
-    if device.type == "cuda" and len(state) > 1:
-        torch.cuda.set_rng_state(state[1], device)

@@ -21,11 +21,15 @@ class StopSignal(ExitStack):
         self._on_stop = on_stop
 
     def __enter__(self) -> "StopSignal":
-        numbers = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
-        if numbers and os.name != "nt" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if os.name != "nt" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             numbers.append(signal.SIGHUP)
         for number in numbers:
-            self.callback(signal.signal, number, signal.signal(number, self._on_signal))
+            earlier_handler = signal.signal(number, self._on_signal)
+            self.callback(signal.signal, number, earlier_handler)
         return self
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

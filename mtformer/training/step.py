@@ -4,12 +4,13 @@ Steps do not wait for the device: results stay there until a log line needs them
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.fx.experimental import _config as shapes
@@ -129,7 +130,7 @@ class TrainingStep:
             self.objective.reshard()
         return loss.item(), nll.item()
 
-    def check_memory(self, batch: Batch) -> float:
+    def try_batch(self, batch: Batch) -> float:
         """Run a micro-batch with the memory usage of a real step, without changing weights; return the seconds taken.
 
         If memory runs out, it and later ones of its size are halved. Raise DeviceError if a single pair does not fit.
@@ -166,11 +167,11 @@ class TrainingStep:
         if self.device.type == "cpu":
             return CPU_BATCH_TOKENS
         pieces = [batch.split(batch.num_padded_tokens // 2)[0], batch]
-        self.check_memory(pieces[0])  # allocates the optimizer's moments, which belong to both peaks
+        self.try_batch(pieces[0])  # allocates the optimizer's moments, which belong to both peaks
         peaks = []
         for piece in pieces:
             torch.cuda.reset_peak_memory_stats(self.device)
-            self.check_memory(piece)
+            self.try_batch(piece)
             peaks.append(peak_bytes(self.device))
         if self.max_padded_tokens is not None:  # `batch` does not fit
             return self.max_padded_tokens
@@ -215,6 +216,26 @@ class TrainingStep:
         """Load weights that `weights` returned outside `ema_weights`; the averages do not change."""
         for name, parameter in self.model.named_parameters():
             parameter.copy_(shard_like(weights[name], parameter))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the entries of optimizer, scaler and training in a checkpoint, besides the weights for validation."""
+        return {
+            "optimizer": self.optimizer_state(),
+            "scaler": self.scaler.state_dict(),  # empty without fp16
+            "skipped_in_a_row": int(self.skipped_in_a_row),
+            "max_padded_tokens": self.max_padded_tokens,
+            "training_weights": self.weights() if self.ema is not None else {},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the entries that `state_dict` returned; if they are invalid, any exception may be raised."""
+        if state["training_weights"]:
+            self.load_training_weights(state["training_weights"])
+        self.load_optimizer_state(state["optimizer"])
+        if state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
+        self.skipped_in_a_row.fill_(state["skipped_in_a_row"])
+        self.max_padded_tokens = TypeAdapter(int | None).validate_python(state["max_padded_tokens"])
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return `optimizer.state_dict()` with unsharded moments."""

@@ -1,15 +1,23 @@
-"""Validation on dev: loss and perplexity on the references, and types of the function that decodes and scores dev."""
+"""Validation on dev: loss and perplexity on the references, and scores of translations."""
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from mtformer.data.batching.batches import Batch
+from mtformer.errors import InterruptedRunError
+from mtformer.run_dir import RunDir
+from mtformer.training.checkpoint import divergence
 from mtformer.training.ranks import Ranks
+from mtformer.training.signals import StopSignal
 from mtformer.training.step import TrainingStep
+
+MAX_LOG_PERPLEXITY = 700.0
+"""Largest negative log-likelihood per token for which the perplexity is a finite number."""
 
 
 class Decoded(NamedTuple):
@@ -28,27 +36,87 @@ The argument is called after each batch with the number of finished sentences; a
 """
 
 
+@dataclass(frozen=True)
+class DevData:
+    """Dev data of a run."""
+
+    batches: Callable[[], Iterable[Batch]]
+    """Function that returns the batches for the loss."""
+    decode: DecodeDev
+
+
+@dataclass(frozen=True)
+class Validator:
+    """Evaluates the weights of a run on dev, and stops if a signal is received."""
+
+    run: RunDir
+    dev: DevData | None
+    stop: StopSignal
+
+    def evaluate(self, step: TrainingStep, at_step: int) -> Decoded:
+        """Return all dev metrics, and sample translations; without dev data, there are none.
+
+        Args:
+            step: The model, with the weights to evaluate.
+            at_step: Number of steps of the run so far.
+
+        Raises:
+            MtformerError: If the loss is not finite.
+            InterruptedRunError: After SIGINT or SIGTERM.
+        """
+        if self.dev is None:
+            return Decoded({}, [])
+
+        def check_stop(*_: object) -> None:
+            # Distributed processes synchronize during validation, so a single process cannot abandon it.
+            if self.stop.received is not None and step.ranks.size == 1:
+                raise InterruptedRunError(at_step, self.stop.received)
+
+        metrics = self.finite_loss("dev", _until_stopped(self.dev.batches(), check_stop), step, at_step)
+        scores, samples = self.dev.decode(check_stop)
+        return Decoded({**metrics, **scores}, samples)
+
+    def finite_loss(self, data: str, batches: Iterable[Batch], step: TrainingStep, at_step: int) -> dict[str, float]:
+        """Return `dev_loss` of some data; raise MtformerError if it is not finite."""
+        metrics = dev_loss(step, batches)
+        if not math.isfinite(metrics["loss"]):
+            raise divergence(self.run, at_step, f"the {data} loss is not finite")
+        return metrics
+
+
+def _until_stopped(batches: Iterable[Batch], check_stop: Callable[[], object]) -> Iterator[Batch]:
+    for batch in batches:
+        check_stop()
+        yield batch
+
+
 def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:
     """Return the label-smoothed loss and the perplexity (without smoothing) per target token, including eos.
 
     The result also has `loss NAME` and `perplexity NAME` for each name in `Batch.pairs_of`. Batches are distributed
     over the processes; all processes return the same result.
     """
-    sums = {"": np.zeros(3)}
-    for batch in _own(batches, step.ranks):
-        values = np.array([*step.evaluate(batch), batch.num_tgt_tokens])
+    sums = {"": np.zeros(3)}  # loss, nll and number of tokens, of all batches and by name
+    for batch in _batches_of_process(batches, step.ranks):
+        loss, nll = step.evaluate(batch)
+        values = np.array([loss, nll, batch.num_tgt_tokens])
         for name in ("", *batch.pairs_of):
             sums[name] = sums.get(name, 0.0) + values
-    names = list(dict.fromkeys(itertools.chain(*step.ranks.gather(list(sums)))))
-    totals = step.ranks.sum(np.concatenate([sums.get(name, np.zeros(3)) for name in names]).tolist())
+
+    # Processes may have batches of different dev sets, so they first exchange the names.
+    names_by_process = step.ranks.gather(list(sums))
+    names = list(dict.fromkeys(itertools.chain(*names_by_process)))
+    flat_sums = np.concatenate([sums.get(name, np.zeros(3)) for name in names])
+    totals = np.reshape(step.ranks.sum(flat_sums.tolist()), (-1, 3))
+
     metrics = {}
-    for name, (loss, nll, num_tokens) in zip(names, np.reshape(totals, (-1, 3)).tolist(), strict=True):
+    for name, (loss, nll, num_tokens) in zip(names, totals.tolist(), strict=True):
         metrics[f"loss {name}".rstrip()] = loss / num_tokens
-        metrics[f"perplexity {name}".rstrip()] = math.exp(min(nll / num_tokens, 700.0))
+        metrics[f"perplexity {name}".rstrip()] = math.exp(min(nll / num_tokens, MAX_LOG_PERPLEXITY))
     return metrics
 
 
-def _own(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch]:
+def _batches_of_process(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch]:
     """Yield the batches of this process.
 
     All processes get the same number of batches, because each must take part in gathering sharded weights.
@@ -56,3 +124,17 @@ def _own(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch]:
     rest = iter(batches)
     while group := list(itertools.islice(rest, ranks.size)):
         yield group[ranks.rank] if ranks.rank < len(group) else group[-1].without_targets()
+
+
+def metric_lines(metrics: Mapping[str, float]) -> list[str]:
+    """Return dev metrics as text: a line with those of all dev sets, and a line for each name."""
+    texts_by_name: dict[str, list[str]] = {}
+    for key, value in metrics.items():
+        metric, _, name = key.partition(" ")
+        texts_by_name.setdefault(name, []).append(f"{metric} {value:.4g}")
+
+    lines = []
+    for name, texts in texts_by_name.items():
+        prefix = f"{name}: " if name else ""
+        lines.append(prefix + ", ".join(texts))
+    return lines

@@ -49,7 +49,7 @@ def test_settings_that_changed_later_do_not_matter(run: Path, corpus: Path) -> N
 
 
 def test_changes_since_the_run_are_reported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mtformer.experiment.open_run.__version__", "9.9")
+    monkeypatch.setattr("mtformer.experiment.resume.__version__", "9.9")
     result = invoke("reproduce", run, "--steps", 4)
     assert result.exit_code == 0
     assert "changed since: mtformer: " in result.stderr

@@ -14,7 +14,7 @@ from small_experiment import QUIET, make_config, train, write_corpus
 
 from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError, MtformerError
-from mtformer.experiment import open_run
+from mtformer.experiment import resume
 from mtformer.experiment.verify import Difference, Reproduced, StopAt, reproduce, steps_to_reproduce
 from mtformer.run_dir import RunDir
 from mtformer.training.budget import Budget
@@ -149,7 +149,7 @@ def test_different_data_and_versions_are_reported(
     other = shutil.copytree(corpus, tmp_path / "other")
     change(other / "train.en", "a", "e")
     run.config.write_text(run.config.read_text().replace(str(corpus), str(other)))
-    monkeypatch.setattr(open_run, "__version__", "9.9")
+    monkeypatch.setattr(resume, "__version__", "9.9")
     found = reproduce(run, 2, QUIET)
     assert found.environment is not None
     assert [what for what, _, _ in found.environment] == ["training data", "dev data", "tokenizer", "mtformer"]

@@ -8,7 +8,7 @@ import pytest
 
 from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError
-from mtformer.experiment.open_run import INEXACT, compare_configs, compare_environments
+from mtformer.experiment.resume import INEXACT, compare_configs, compare_environments
 from mtformer.run_dir import RunDir
 
 RUN = RunDir("runs/x")
@@ -127,6 +127,6 @@ def test_environment_differences_are_logged(
 
 
 def test_a_different_tokenizer_is_rejected() -> None:
-    message = r"runs/x/tokenizer: differs from .* \(SHA-256 cc -> dd\); restore that"
+    message = r"runs/x/tokenizer: differs from .* \(SHA-256 cc -> dd\); restore that tokenizer"
     with pytest.raises(CheckpointError, match=message):
         compare_environments(RUN, HERE, {**HERE, "tokenizer": "dd"})

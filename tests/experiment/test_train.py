@@ -22,8 +22,8 @@ from mtformer.decoding.translator import Translator, from_data_report
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError
 from mtformer.evaluation import scores
-from mtformer.experiment.open_run import INEXACT, describe_environment
 from mtformer.experiment.prepare import prepare_experiment
+from mtformer.experiment.resume import INEXACT, describe_environment
 from mtformer.experiment.run_state import lock_run, read_state
 from mtformer.experiment.runs import RunContents
 from mtformer.experiment.verify import StopAt
@@ -363,7 +363,7 @@ def test_a_different_tokenizer_is_rejected_without_changes(folder: Path, tmp_pat
     shutil.copytree(other.tokenizer, run.tokenizer)
     write_config(run, run.config.read_text(encoding="utf-8"))
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    with pytest.raises(CheckpointError, match="restore that one, or start over with --overwrite"):
+    with pytest.raises(CheckpointError, match="restore that tokenizer, or start over with --overwrite"):
         train(config(folder, max_steps=6), run, resume=True)
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
@@ -489,8 +489,9 @@ def test_automatic_precision_is_kept_on_resume_if_the_device_supports_it(
 def test_training_ends_after_max_minutes(folder: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     limited = config(folder, max_steps=100_000, max_minutes=0.1, validate_every=50, log_every=5)
-    position = train(limited, run).position
-    assert position.max_steps == position.step < 100_000
+    outcome = train(limited, run)
+    position = outcome.position
+    assert outcome.max_steps == position.step < 100_000
     assert position.seconds_before > 0
     contents = RunContents(run.path)
     assert (contents.max_steps, contents.state.state) == (position.step, "finished")

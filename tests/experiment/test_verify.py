@@ -20,7 +20,7 @@ from mtformer.config.schema import Config
 from mtformer.errors import ConfigError, DataError, MtformerError
 from mtformer.experiment.verify import NUM_STEPS, STOP_AT, Compared, Part, compare_runs, train_part, verify_resume
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
-from mtformer.training import loop
+from mtformer.training.state import RandomState
 
 pytestmark = pytest.mark.process
 
@@ -42,7 +42,7 @@ def first(part: Compared) -> str | None:
 
 def inexact_leg(config: Config, folder: Path, stop_at: int | None, keep: Path) -> None:
     """Train without restoring the random state, and keep a copy of the run directory."""
-    pytest.MonkeyPatch().setattr(loop, "set_random_state", lambda state, device: None)
+    pytest.MonkeyPatch().setattr(RandomState, "load_state_dict", lambda self, state: None)
     train_part(config, folder, stop_at)
     shutil.copytree(folder, keep / f"{folder.name}-{stop_at}")
     (keep / f"{folder.name}-{stop_at}.pid").write_text(str(os.getpid()))

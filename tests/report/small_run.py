@@ -27,7 +27,7 @@ from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir, write_config
 from mtformer.text.tokenizer import JOINT, Tokenizer
 from mtformer.text.train import train_tokenizer
-from mtformer.training.checkpoint import save_checkpoint
+from mtformer.training.checkpoint import Checkpoint, save_checkpoint
 from mtformer.training.history import append_record
 
 SCRIPT = "</script><script>document.title='broken'</script>"
@@ -88,7 +88,8 @@ def finished_run(folder: Path, seed: int = 0, **training: object) -> RunDir:
     torch.manual_seed(seed)
     weights = dict(Transformer(ModelConfig(**MODEL, max_positions=200), size, size).named_parameters())
     made_with = {"device": "cpu", "precision": "fp32", "mtformer": "0.1.0", "torch": "2.13.0"}
-    save_checkpoint(run, STEPS, {name: each.detach() for name, each in weights.items()}, {}, {}, made_with)
+    saved_weights = {name: weight.detach() for name, weight in weights.items()}
+    save_checkpoint(run, Checkpoint(STEPS, saved_weights, {}, {}, made_with))
     report = DataReport(read=9, kept=4, left_out={"duplicate": 5}, tokens={"src": 40, "tgt": 44})
     write_text(run.data_report, json.dumps(report.to_dict()))
     sources, references = ([pair[side] for pair in PAIRS] for side in (0, 1))

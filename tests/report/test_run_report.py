@@ -19,7 +19,7 @@ from mtformer.files import write_checksums
 from mtformer.report.run_report import write_report
 from mtformer.report.tables import resumes
 from mtformer.run_dir import SCORES, WEIGHTS, RunDir
-from mtformer.training.checkpoint import save_averaged, save_checkpoint
+from mtformer.training.checkpoint import Checkpoint, save_averaged, save_checkpoint
 from mtformer.training.history import append_record
 from mtformer.weights import read_weights
 
@@ -384,7 +384,7 @@ def test_scores_that_cannot_be_compared_are_reported(made: RunDir, tmp_path: Pat
 def test_the_report_names_the_weights_that_commands_use(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run")
     weights = read_weights(run.checkpoint(STEPS) / WEIGHTS)
-    save_checkpoint(run, STEPS, weights, {}, {"bleu": 24.26}, {})
+    save_checkpoint(run, Checkpoint(STEPS, weights, {}, {"bleu": 24.26}, {}))
     save_averaged(run, [STEPS], weights, {"bleu": 21.71})
     write_report([run.path], run.report)
     text = (

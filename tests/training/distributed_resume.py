@@ -24,7 +24,7 @@ from mtformer.training import ranks as ranks_module
 from mtformer.training.checkpoint import newest_good
 from mtformer.training.loop import Trainer
 from mtformer.training.ranks import Ranks, join_ranks
-from mtformer.training.validation import Decoded
+from mtformer.training.validation import Decoded, DevData
 
 LIMIT = 30
 NUM_PAIRS = (3, 9)
@@ -52,8 +52,7 @@ def resumed(folder: Path, is_sharded: bool, limits: str, ranks: Ranks) -> Traine
         RunDir(folder),
         toy_step(config, ranks=ranks, dropout=0.0),
         lambda place: batches_of(ranks, place),
-        dev_batches,
-        lambda progress: Decoded({}, []),
+        DevData(dev_batches, lambda progress: Decoded({}, [])),
         Quiet(),
         made_with,
     )

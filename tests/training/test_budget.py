@@ -77,9 +77,10 @@ def test_the_warmup_is_shortened_for_few_steps() -> None:
 
 def test_training_ends_in_time_with_a_decayed_learning_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    position = trainer(toy_config(**SETTINGS), tmp_path, Timed(clock)).train(seconds_before=20.0)
+    subject = trainer(toy_config(**SETTINGS), tmp_path, Timed(clock))
+    position = subject.train(seconds_before=20.0)
     assert plans(tmp_path) == {10: 100}  # 20 of 120 seconds were spent before
-    assert (position.step, position.max_steps, clock.now) == (100, 100, 100.0)
+    assert (position.step, subject.plan.num_steps, clock.now) == (100, 100, 100.0)
     assert rates(tmp_path)[-1] < 1e-3 * max(rates(tmp_path))
 
 

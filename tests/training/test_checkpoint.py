@@ -18,7 +18,14 @@ from mtformer.errors import CheckpointError
 from mtformer.files import META, delete_folder, read_meta, verify
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training import checkpoint
-from mtformer.training.checkpoint import load_trainer_state, newest_good, prune, save_averaged, save_checkpoint
+from mtformer.training.checkpoint import (
+    Checkpoint,
+    load_trainer_state,
+    newest_good,
+    prune,
+    save_averaged,
+    save_checkpoint,
+)
 from mtformer.training.history import cut_after
 from mtformer.weights import read_weights
 
@@ -31,7 +38,7 @@ def save(run: RunDir, step: int, is_temporary: bool = False) -> None:
     """Save a checkpoint whose weights and state equal its step."""
     weights = {"weight": torch.full((2, 2), float(step)), "bias": torch.full((2,), float(step))}
     metrics = {} if is_temporary else {"loss": LOSSES[step]}
-    save_checkpoint(run, step, weights, {"step": step}, metrics, {"torch": "2"}, is_temporary)
+    save_checkpoint(run, Checkpoint(step, weights, {"step": step}, metrics, {"torch": "2"}, is_temporary))
 
 
 def assert_intact(folder: Path, step: int) -> None:

@@ -18,8 +18,8 @@ from mtformer.data.batching.batches import Batch, make_batch
 from mtformer.model.transformer import Transformer
 from mtformer.training import loss as loss_module
 from mtformer.training.loss import PAD, linear_cross_entropy
-from mtformer.training.metrics import Window
 from mtformer.training.step import TrainingStep
+from mtformer.training.train_window import TrainWindow
 
 DEVICE = torch.device("cuda")
 pytestmark = [
@@ -184,7 +184,7 @@ def _no_waiting() -> Iterator[None]:
 @pytest.mark.usefixtures("_no_waiting")
 def test_steps_never_wait_for_the_device(precision: str) -> None:
     """Several micro-batches, new shapes, skipped steps and the sums of a log line do not make the host wait."""
-    step, window = on_device(MODEL, precision), Window()
+    step, window = on_device(MODEL, precision), TrainWindow()
     batches = [toy_batch(number, num_pairs=4 + number).pin_memory() for number in range(6)]
     for number in (1, 2):  # the first steps allocate the moments and move the sums of the window to the device
         window.add([batches[0]], step.run([batches[0]], number))
@@ -239,5 +239,5 @@ def test_the_largest_batch_that_suits_the_device_fits() -> None:
     step = on_device(WIDE, "bf16")
     tokens = step.max_batch_tokens(batch_of(64, 64))
     assert tokens > 64
-    step.check_memory(make_batch([([5] * 63, [5] * 62)] * (tokens // 64)))
+    step.try_batch(make_batch([([5] * 63, [5] * 62)] * (tokens // 64)))
     assert step.max_padded_tokens is None

@@ -21,6 +21,7 @@ from mtformer.training.figures import FIGURES
 from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
 from mtformer.training.step import StepResult, TrainingStep
+from mtformer.training.validation import Validator
 from mtformer.weights import average_weights, read_weights
 
 
@@ -166,7 +167,7 @@ def test_weights_with_a_non_finite_loss_are_not_saved(tmp_path: Path, has_dev: b
         config = toy_config(validate_every=1, ema_decay=ema_decay, learning_rate=rate)
         subject = changed_by(trainer(config, tmp_path / name), 4, diverge)
         if not has_dev:
-            subject.dev_batches = None
+            subject.validator = Validator(subject.run, None, subject.stop)
         with pytest.raises(MtformerError) as error:
             subject.train()
         kept = f"the last good checkpoint is step 3 ({subject.run.checkpoint(3)})"

@@ -18,11 +18,12 @@ from mtformer.data.batching.mixture import SamplerState
 from mtformer.device import peak_bytes
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import PAD
-from mtformer.training import metrics
+from mtformer.training import core_watch, train_window
+from mtformer.training.core_watch import CoreWatch
 from mtformer.training.history import read_records
-from mtformer.training.metrics import Window
 from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import StepResult
+from mtformer.training.train_window import TrainWindow
 
 
 def figures(run: RunDir) -> dict[tuple[str, int], float]:
@@ -53,9 +54,9 @@ def test_log_lines_contain_memory_usage(tmp_path: Path, monkeypatch: pytest.Monk
     peak = peak_bytes(torch.device("cpu")) / 1e9
     assert all(0 < row["memory_gb"] <= peak for row in rows)
     assert rows == sorted(rows, key=lambda row: row["memory_gb"])
-    window = metrics.Window()
-    window.steps = window.cells = 1
-    monkeypatch.setattr(metrics, "peak_bytes", lambda device: 2_500_000_000)
+    window = TrainWindow()
+    window.steps = window.padded_tokens = 1
+    monkeypatch.setattr(train_window, "peak_bytes", lambda device: 2_500_000_000)
     assert window.figures(ALONE)["memory_gb"] == 2.5
 
 
@@ -64,9 +65,9 @@ def test_memory_usage_is_that_of_the_process_with_the_most(monkeypatch: pytest.M
         def gather(self, item: Any) -> list[Any]:
             return [item, item + item]
 
-    window = metrics.Window()
-    window.steps = window.cells = 1
-    monkeypatch.setattr(metrics, "peak_bytes", lambda device: 1_500_000_000)
+    window = TrainWindow()
+    window.steps = window.padded_tokens = 1
+    monkeypatch.setattr(train_window, "peak_bytes", lambda device: 1_500_000_000)
     assert window.figures(OneOfTwo())["memory_gb"] == 3.0
 
 
@@ -80,12 +81,13 @@ def test_peak_memory_equals_that_of_the_system() -> None:
 
 def test_speed_after_resuming_excludes_earlier_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(metrics, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    step, window = toy_step(toy_config()), Window()
+    monkeypatch.setattr(train_window, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    step, window = toy_step(toy_config()), TrainWindow()
     for number in (1, 2, 3):
         window.add([toy_batch(number)], step.run([toy_batch(number)], number))
-    again = Window.from_state(window.state())
-    assert again.state() == window.state()
+    again = TrainWindow()
+    again.load_state_dict(window.state_dict())
+    assert again.state_dict() == window.state_dict()
     batch = toy_batch(4)
     again.add([batch], step.run([batch], 4))
     now[0] = 10.0
@@ -96,8 +98,8 @@ def test_speed_after_resuming_excludes_earlier_steps(monkeypatch: pytest.MonkeyP
 
 def test_padding_and_times_without_validations(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(metrics, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    step, window, batch = toy_step(toy_config()), Window(), toy_batch(1)
+    monkeypatch.setattr(train_window, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    step, window, batch = toy_step(toy_config()), TrainWindow(), toy_batch(1)
     window.add([batch], step.run([batch], 1))
     now[0], window.paused, window.waiting = 10.0, 6.0, 1.0
     found = window.figures()
@@ -113,20 +115,20 @@ def test_shared_cores_are_reported_once(
     monkeypatch.delenv("OMP_WAIT_POLICY")
     now = [0.0]
     clocks = SimpleNamespace(perf_counter=lambda: now[0], thread_time=lambda: share * now[0])
-    monkeypatch.setattr(metrics, "time", clocks)
-    watch = metrics.CoreWatch(torch.device("cpu"), ALONE)
+    monkeypatch.setattr(core_watch, "time", clocks)
+    watch = CoreWatch(torch.device("cpu"), ALONE)
     for _ in range(20):
         with watch.step():
             now[0] += 3.0
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert metrics.CoreWatch(torch.device("cpu"), ALONE).is_over
+    assert CoreWatch(torch.device("cpu"), ALONE).is_over
     messages = [one.getMessage() for one in caplog.records if "other processes use the cores" in one.getMessage()]
     assert len(messages) == expected
     assert all("runs only 50% of the time" in one and "OMP_WAIT_POLICY=PASSIVE" in one for one in messages)
 
 
 def test_a_log_line_has_the_sums_of_its_steps() -> None:
-    step, window = toy_step(toy_config()), Window()
+    step, window = toy_step(toy_config()), TrainWindow()
     results, num_tokens = list[StepResult](), 0
     for number in (1, 2):
         batches = [toy_batch(2 * number), replace(toy_batch(2 * number + 1), pairs_of={"a": 6})]
@@ -139,7 +141,9 @@ def test_a_log_line_has_the_sums_of_its_steps() -> None:
     assert found["loss"] != found["nll"]
     assert found["grad_norm"] == float(results[-1].grad_norm)
     assert (found["split_batches"], found["pairs a"]) == (3, 12)
-    assert Window.from_state(window.state()).pairs_of == {"a": 12}
+    again = TrainWindow()
+    again.load_state_dict(window.state_dict())
+    assert again.pairs_of == {"a": 12}
 
 
 def test_the_first_log_line_has_no_time_before_training(tmp_path: Path) -> None:

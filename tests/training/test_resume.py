@@ -19,7 +19,7 @@ from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.files import META, read_meta, write_meta
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training import loop
-from mtformer.training.checkpoint import newest_good, save_checkpoint
+from mtformer.training.checkpoint import Checkpoint, newest_good, save_checkpoint
 from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
 from mtformer.training.validation import Decoded
@@ -85,8 +85,8 @@ def test_killed_between_the_samples_and_the_checkpoint(
     whole, run = tmp_path / "whole", RunDir(tmp_path / "halves")
     validated(trainer, whole, Validation()).train()
 
-    def save(run: RunDir, step: int, *rest: Any) -> None:
-        kill() if step == kill_at else save_checkpoint(run, step, *rest)
+    def save(run: RunDir, checkpoint: Checkpoint) -> None:
+        kill() if checkpoint.step == kill_at else save_checkpoint(run, checkpoint)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "save_checkpoint", save)
@@ -255,7 +255,7 @@ def test_a_signal_after_the_last_checkpoint_ends_the_run(tmp_path: Path) -> None
     """Later work, such as computing test scores, must not start."""
     validation = Validation()
     subject = validated(trainer, tmp_path, validation, max_steps=4)
-    subject._update_best = lambda metrics: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[method-assign]
+    subject.best_score.update = lambda *_: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[method-assign]
     with pytest.raises(InterruptedRunError):
         subject.train()
     assert RunDir(tmp_path).regular_steps() == [4]
@@ -422,9 +422,9 @@ def test_changing_best_metric_resets_the_best_score_and_patience(tmp_path: Path)
     config = toy_config(max_steps=4, validate_every=2, patience=5)
     trainer(config, tmp_path, decode=given([30.0, 20.0])).train()
     same = resumed(toy_config(max_steps=8), tmp_path)
-    assert (same.position.best, same.position.validations_since_best) == (30.0, 1)
+    assert (same.best_score.value, same.best_score.validations_since_best) == (30.0, 1)
     other = resumed(toy_config(max_steps=8, best_metric="loss"), tmp_path)
-    assert (other.position.best, other.position.validations_since_best) == (None, 0)
+    assert (other.best_score.value, other.best_score.validations_since_best) == (None, 0)
 
 
 def test_changing_dev_data_resets_the_best_score_and_the_choice_of_checkpoints(tmp_path: Path) -> None:
@@ -435,14 +435,14 @@ def test_changing_dev_data_resets_the_best_score_and_the_choice_of_checkpoints(t
     run = RunDir(tmp_path)
     assert run.best_steps("bleu") == [2, 4]
     same = resumed(toy_config(max_steps=8), tmp_path, made_with=made_with)
-    assert same.position.best == 30.0
+    assert same.best_score.value == 30.0
     other = resumed(
         toy_config(max_steps=6, validate_every=2),
         tmp_path,
         decode=given([10.0]),
         made_with={**made_with, "dev data": "b"},
     )
-    assert (other.position.best, other.position.validations_since_best) == (None, 0)
+    assert (other.best_score.value, other.best_score.validations_since_best) == (None, 0)
     other.train()
     assert run.best_steps("bleu") == [6]
 

@@ -16,8 +16,8 @@ from mtformer.decoding.search.segments import Segment
 from mtformer.decoding.search.transformer_engine import TransformerEngine
 from mtformer.model import ops, transformer
 from mtformer.model.transformer import Transformer
-from mtformer.training.metrics import Window
 from mtformer.training.step import TrainingStep
+from mtformer.training.train_window import TrainWindow
 
 V = 500
 TOY = {"d_model": 64, "d_ff": 128, "num_heads": 4, "num_encoder_layers": 1, "num_decoder_layers": 1}
@@ -60,7 +60,7 @@ def test_a_training_step_does_not_wait_for_the_device(
 ) -> None:
     with SimulatedGpu() as gpu:
         step = TrainingStep(model_on(gpu, **options), TrainingConfig(ema_decay=0.9, **training), precision)
-        window = Window()
+        window = TrainWindow()
         for number in (1, 2):
             window.add([batch()], step.run([batch()], number))
         gpu.reset()

@@ -19,7 +19,7 @@ from mtformer.training.checkpoint import newest_good
 from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
-from mtformer.training.validation import Decoded, DecodeDev
+from mtformer.training.validation import Decoded, DecodeDev, DevData
 
 MADE_WITH = {"training data": "toy"}
 
@@ -63,8 +63,7 @@ def trainer(
         RunDir(folder),
         toy_step(config),
         partial(toy_batches, max_epochs=config.training.max_epochs),
-        dev_batches or (lambda: [toy_batch(99)]),
-        decode or (lambda progress: Decoded({}, [])),
+        DevData(dev_batches or (lambda: [toy_batch(99)]), decode or (lambda progress: Decoded({}, []))),
         progress or Quiet(),
         made_with or MADE_WITH,
     )

@@ -40,11 +40,11 @@ def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
 
     Raises DataError if the source is missing or damaged, a line is faulty, or files have different numbers of lines.
     """
-    for records in read_records(source, data, readers.LINES_AT_ONCE):
+    for records in read_raw_records(source, data, readers.LINES_AT_ONCE):
         yield from zip(*records.texts(), strict=True)
 
 
-def read_records(source: Source, data: DataConfig, size: int) -> Iterator[readers.RawRecords]:
+def read_raw_records(source: Source, data: DataConfig, size: int) -> Iterator[readers.RawRecords]:
     """Yield up to `size` records at a time; raise DataError like `read_pairs`, but not for faults inside lines."""
     with open_reader(source, data) as reader:
         while (records := reader.take(size)).size:
