@@ -12,6 +12,9 @@ import torch
 from mtformer.errors import DeviceError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Dtypes by precision."""
+PRECISIONS = {dtype: name for name, dtype in DTYPES.items()}
+"""Precisions by dtype."""
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64, "LRU_CACHE_CAPACITY": 32}
 """Sizes of oneDNN's kernel caches. Each kernel, with its scratch memory, serves one shape, and nearly every batch has
 new shapes. At the default size of 1,024, old kernels, which are not used again, take up gigabytes."""

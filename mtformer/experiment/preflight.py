@@ -14,7 +14,7 @@ from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config, TrainingConfig
 from mtformer.data.batching.batches import Batch
 from mtformer.decoding.search.engine import plan_batches
-from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
+from mtformer.device import DTYPES, peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import DeviceError, log
 from mtformer.experiment.open_run import TO_THE_END
 from mtformer.experiment.prepare import Prepared, prepare_experiment
@@ -83,8 +83,10 @@ def make_step(
     if config.training.compile == "always" and device.type == "cpu":
         raise DeviceError("training.compile: on a CPU, torch.compile makes training no faster; use auto or never")
     torch.manual_seed(config.training.seed)
-    model = Transformer(config.model, *(one.vocab_size for one in prepared.tokenizers)).to(device)
-    step = TrainingStep(model, config.training, precision, ranks)
+    src_vocab = prepared.tokenizers.src.vocab_size
+    tgt_vocab = prepared.tokenizers.tgt.vocab_size
+    model = Transformer(config.model, src_vocab, tgt_vocab, compute_dtype=DTYPES[precision]).to(device)
+    step = TrainingStep(model, config.training, ranks)
     if not ranks.is_main:
         torch.manual_seed(((config.training.seed << 20) + ranks.rank) % 2**63)
     return step
@@ -223,7 +225,7 @@ def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: 
             raise DeviceError(f"{what}; set training.compile to never") from error
 
     if step.ranks.any(bool(failure)):
-        step.compile(False)
+        step.stop_compiling()
         step.optimizer.zero_grad(set_to_none=True)  # the backward pass may have failed midway
         cause = failure or "on another process"
         log.warning("torch.compile failed (%s); training continues without it", cause)
