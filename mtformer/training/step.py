@@ -169,7 +169,7 @@ class TrainingStep:
             self.objective.reshard()
         return loss.item(), nll.item()
 
-    def check_memory(self, batch: Batch) -> float:
+    def try_batch(self, batch: Batch) -> float:
         """Run a micro-batch with the memory usage of a real step, without changing weights; return the seconds taken.
 
         If it does not fit in memory, it is halved until it does; later micro-batches of that size are halved too. Raise
@@ -207,11 +207,11 @@ class TrainingStep:
         if self.device.type == "cpu":
             return CPU_BATCH_TOKENS
         half = batch.split(batch.num_padded_tokens // 2)[0]
-        self.check_memory(half)  # allocates the optimizer's moments, which belong to both peaks
+        self.try_batch(half)  # allocates the optimizer's moments, which belong to both peaks
         peaks = []
         for piece in (half, batch):
             torch.cuda.reset_peak_memory_stats(self.device)
-            self.check_memory(piece)
+            self.try_batch(piece)
             peaks.append(peak_bytes(self.device))
         if self.max_padded_tokens is not None:  # `batch` does not fit
             return self.max_padded_tokens

@@ -185,7 +185,7 @@ def test_a_memory_check_changes_nothing(precision: str, max_padded_tokens: int |
     before = weights(checked).clone()
     if max_padded_tokens is not None:
         limited(checked, max_padded_tokens)
-    assert checked.check_memory(toy_batch(9, num_pairs=10)) > 0
+    assert checked.try_batch(toy_batch(9, num_pairs=10)) > 0
     assert torch.equal(weights(checked), before)
     assert (checked.max_padded_tokens is None) == (max_padded_tokens is None)
     checked.max_padded_tokens = None
