@@ -121,19 +121,20 @@ def try_config(config: Config, run: RunDir) -> tuple[Config, Prepared, TrainingS
 def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     """Try a config, and return pairs (name, value) for display; for errors see `try_config`."""
     chosen, prepared, step, checked = try_config(config, run)
-    rows = [
-        ("device, precision", f"{step.device}, {step.precision}"),
-        ("vocabulary", _vocabulary(prepared)),
-    ]
+    rows = [("device, precision", f"{step.device}, {step.precision}")]
+
+    rows.append(("vocabulary", _vocabulary(prepared)))
     rows += [(f"training pairs, {corpus.name}", f"{len(corpus.store):,}") for corpus in prepared.corpora]
+    num_dev_pairs = sum(len(dev.sources) for dev in prepared.dev)
+    rows.append(("dev pairs", f"{num_dev_pairs:,}"))
+    rows.append(("test sets", ", ".join(config.data.test) or "none"))
+
     steps_per_epoch = prepared.batches.sizes().num_batches / chosen.training.accumulation_steps
-    rows += [
-        ("dev pairs", f"{sum(len(dev.sources) for dev in prepared.dev):,}"),
-        ("test sets", ", ".join(config.data.test) or "none"),
-        ("steps per epoch", f"{steps_per_epoch:,.1f}"),
-        ("total steps", f"{checked.num_steps:,} ({checked.num_steps / steps_per_epoch:,.1f} epochs)"),
-    ]
-    rows += [(f"parameters, {part}", f"{count:,}") for part, count in count_parameters(step.model).items()]
+    num_epochs = checked.num_steps / steps_per_epoch
+    rows.append(("steps per epoch", f"{steps_per_epoch:,.1f}"))
+    rows.append(("total steps", f"{checked.num_steps:,} ({num_epochs:,.1f} epochs)"))
+    num_parameters = count_parameters(step.model)
+    rows += [(f"parameters, {part}", f"{count:,}") for part, count in num_parameters.items()]
     rows += checked.lines()
 
     if checked.total_seconds > 3600:
@@ -142,8 +143,9 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
             settings += " training.max_epochs=null"
         rows.append(("to train for an hour", settings))
     if config.training.init_from is None:  # otherwise, the run determines the sizes
-        corpus = measure(config)
-        rows.append((f"recommended for {corpus.pairs:,} pairs", differences(config, recommend(corpus))))
+        corpus_size = measure(config)
+        changes = differences(config, recommend(corpus_size))
+        rows.append((f"recommended for {corpus_size.pairs:,} pairs", changes))
     return rows
 
 
@@ -240,13 +242,17 @@ def check_memory(
         seconds = 60 * training.max_minutes
         num_steps = min(num_steps, fitting_steps(seconds, mean_step_seconds, validation_seconds, training))
     _warn_of_schedule(config.training, num_steps)
-    num_validations = max(0, num_steps // training.validate_every - done // training.validate_every)
+    earlier_validations = done // training.validate_every
+    num_validations = max(0, num_steps // training.validate_every - earlier_validations)
+    num_full_steps = relative_cost(training, done, max(done, num_steps))
+    src_length = largest.src_BS.size(1)
+    tgt_length = largest.tgt_in_BT.size(1)
     return MemoryCheck(
-        shape=f"{largest.num_pairs:,} pairs, {largest.src_BS.size(1)} x {largest.tgt_in_BT.size(1)} tokens",
+        shape=f"{largest.num_pairs:,} pairs, {src_length} x {tgt_length} tokens",
         step_seconds=batch_seconds * training.accumulation_steps,
         peak_bytes=peak_bytes(step.device),
         num_steps=num_steps,
-        training_seconds=mean_step_seconds * relative_cost(training, done, max(done, num_steps)),
+        training_seconds=mean_step_seconds * num_full_steps,
         one_validation_seconds=validation_seconds,
         validation_seconds=validation_seconds * num_validations,
         disk_bytes=disk_bytes,
@@ -342,11 +348,14 @@ def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
 
     start = time.perf_counter()
     dev_loss(step, batches[:1])
-    loss_seconds = (time.perf_counter() - start) * len(batches)
+    batch_seconds = time.perf_counter() - start
+    loss_seconds = batch_seconds * len(batches)
 
     start = time.perf_counter()
     translator.into(largest.tgt_lang).translate(longest_sentences)
-    decoding_seconds = (time.perf_counter() - start) * len(plan) * num_sentences / len(largest.sources)
+    batch_seconds = time.perf_counter() - start
+    num_decoded = len(plan) * num_sentences / len(largest.sources)  # batches of all dev sets
+    decoding_seconds = batch_seconds * num_decoded
     return (loss_seconds + decoding_seconds) / step.ranks.size
 
 

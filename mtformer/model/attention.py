@@ -138,7 +138,8 @@ class MultiHeadAttention(nn.Module):
             _recording.weights[self] = attention_weights(q_BHTK, k_BHSK, mask, is_causal)
         dropout_p = self.dropout_p if self.training else 0.0
         out_BHTK = attend(q_BHTK, k_BHSK, v_BHSK, mask, is_causal, dropout_p)
-        return self.out_projection(out_BHTK.transpose(1, 2).flatten(-2))
+        out_BTD = out_BHTK.transpose(1, 2).flatten(-2)
+        return self.out_projection(out_BTD)
 
     def _queries_keys_values(self, x_BTD: Tensor, rotation: Rotation | None) -> tuple[Tensor, KeyValues]:
         """Return queries (B, H, T, K), keys and values (B, G, T, K) of the same sequence."""
@@ -147,8 +148,10 @@ class MultiHeadAttention(nn.Module):
         queries_keys_BTXK, v_BTGK = heads_BTXK.split([self.H + self.G, self.G], dim=2)
         if rotation is not None:
             queries_keys_BTXK = rotation(queries_keys_BTXK)
-        q_BHTK, k_BGTK = queries_keys_BTXK.transpose(1, 2).split([self.H, self.G], dim=1)
-        return q_BHTK, KeyValues(k_BGTK, v_BTGK.transpose(1, 2))
+        queries_keys_BXTK = queries_keys_BTXK.transpose(1, 2)
+        q_BHTK, k_BGTK = queries_keys_BXTK.split([self.H, self.G], dim=1)
+        v_BGTK = v_BTGK.transpose(1, 2)
+        return q_BHTK, KeyValues(k_BGTK, v_BGTK)
 
     def _repeat(self, x_BGSK: Tensor) -> Tensor:
         """Repeat each head of keys or values H/G times and return (B, H, S, K)."""

@@ -167,9 +167,9 @@ class Transformer(nn.Module):
         self.config = config
         self.compute_dtype = compute_dtype
 
-        self.tgt_embedding = nn.Parameter(torch.empty(tgt_vocab, D))
-        self.src_embedding = self.tgt_embedding if tie == "all" else nn.Parameter(torch.empty(src_vocab, D))
-        self.output = nn.Parameter(torch.empty(tgt_vocab, D)) if tie == "none" else self.tgt_embedding
+        self.tgt_embedding = _matrix(tgt_vocab, D)
+        self.src_embedding = self.tgt_embedding if tie == "all" else _matrix(src_vocab, D)
+        self.output = _matrix(tgt_vocab, D) if tie == "none" else self.tgt_embedding
         self.output_bias = nn.Parameter(torch.zeros(tgt_vocab)) if config.output_bias else None
 
         self.src_positions = _added_positions(config)
@@ -292,6 +292,11 @@ class Transformer(nn.Module):
         if added is not None:
             x = x + added(positions).to(x.dtype)
         return self.embedding_dropout(x.to(self.compute_dtype or weight.dtype))
+
+
+def _matrix(height: int, width: int) -> nn.Parameter:
+    """Return a parameter that is not initialized."""
+    return nn.Parameter(torch.empty(height, width))
 
 
 def _added_positions(config: ModelConfig) -> AddedPositions | None:

@@ -104,7 +104,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 loss += losses.loss_C1.sum()
                 nll += losses.nll_C1.sum()
                 if losses.kl_P1 is not None:
-                    kl += losses.kl_P1.where(block_terms.has_grad_N1[::2], 0).sum()
+                    kl += losses.kl_P1.sum()
             if gradients is not None:
                 gradients.add(chunk, logits_CV, h_CD, weight_VD, chunk_terms.has_grad_N1)
 
@@ -249,7 +249,7 @@ class _Losses(NamedTuple):
     nll_C1: Tensor
     """Negative log-likelihood."""
     kl_P1: Tensor | None
-    """Weighted divergences of the pairs of rows (C / 2, 1), also of padding."""
+    """Weighted divergences of the pairs of rows, (C / 2, 1)."""
 
 
 def _losses_and_gradient(logits_CV: Tensor, terms: _RowTerms, options: _Options, buffers: _Buffers) -> _Losses:
@@ -270,9 +270,13 @@ def _losses_and_gradient(logits_CV: Tensor, terms: _RowTerms, options: _Options,
     kl_P1 = None
     if options.kl_weights is not None:
         kl_P1 = _write_gradient_of_pairs(logits_CV, p_CV, target, terms, options, buffers)
+        kl_P1 = kl_P1.where(terms.has_grad_N1[::2], 0)
     elif options.with_grad:
         _write_gradient(logits_CV, p_CV, target, terms, options)
-    return _Losses(loss_C1.where(terms.has_loss_N1, 0), nll_C1.where(terms.has_loss_N1, 0), kl_P1)
+
+    loss_C1 = loss_C1.where(terms.has_loss_N1, 0)
+    nll_C1 = nll_C1.where(terms.has_loss_N1, 0)
+    return _Losses(loss_C1, nll_C1, kl_P1)
 
 
 class _TargetProbabilities(NamedTuple):
@@ -385,9 +389,11 @@ def _divergences(
 
     # scale p + weight_pq p (d - E_p[d]) + weight_qp (p - q), then the same with p and q exchanged.
     factor_p = scale_p + (weight_qp - weight_pq * mean_p)
+    torch.add(factor_p, d, alpha=weight_pq, out=grad_p)
+    grad_p.mul_(p).sub_(q, alpha=weight_qp)
     factor_q = scale_q + (weight_pq + weight_qp * mean_q)
-    torch.add(factor_p, d, alpha=weight_pq, out=grad_p).mul_(p).sub_(q, alpha=weight_qp)
-    torch.add(factor_q, d, alpha=-weight_qp, out=grad_q).mul_(q).sub_(p, alpha=weight_pq)
+    torch.add(factor_q, d, alpha=-weight_qp, out=grad_q)
+    grad_q.mul_(q).sub_(p, alpha=weight_pq)
     return kl_P1
 
 
@@ -409,10 +415,12 @@ class _Gradients:
     def add(self, rows: slice, grad_CV: Tensor, h_CD: Tensor, weight_VD: Tensor, has_grad_C1: Tensor) -> None:
         """Add the gradients of a chunk, whose logits have the gradient `grad_CV`."""
         torch.mm(grad_CV, weight_VD, out=self.hidden_ND[rows])
+        grad_VC = grad_CV.t()
         # Padding is masked in h (C x D), because it is smaller than the gradient of the logits (C x V).
-        self.weight_VD += grad_CV.t() @ (h_CD * has_grad_C1)
+        self.weight_VD += grad_VC @ (h_CD * has_grad_C1)
         if self.bias_V is not None:
-            self.bias_V += grad_CV.t() @ has_grad_C1[:, 0].to(grad_CV.dtype)
+            has_grad_C = has_grad_C1[:, 0].to(grad_CV.dtype)
+            self.bias_V += grad_VC @ has_grad_C
 
     def subtract_smoothing(
         self, hidden_ND: Tensor, terms: _RowTerms, classes: _SmoothedClasses, options: _Options
@@ -424,11 +432,13 @@ class _Gradients:
             smoothing = smoothing * terms.has_loss_N1
         self.hidden_ND = (self.hidden_ND - smoothing) * terms.has_grad_N1
 
-        row_D = uniform * (hidden_ND * terms.has_loss_N1).sum(dim=0, dtype=self.weight_VD.dtype)
+        with_loss_ND = hidden_ND * terms.has_loss_N1
+        row_D = uniform * with_loss_ND.sum(dim=0, dtype=self.weight_VD.dtype)
         if classes.is_in_V is None:
             self.weight_VD -= row_D
             self.weight_VD[PAD] += row_D
         else:
             self.weight_VD.addr_(classes.is_in_V, row_D, alpha=-1)
         if self.bias_V is not None and classes.is_in_V is not None:
-            self.bias_V -= uniform * terms.has_loss_N1.sum() * classes.is_in_V
+            num_with_loss = terms.has_loss_N1.sum()
+            self.bias_V -= uniform * num_with_loss * classes.is_in_V

@@ -85,12 +85,11 @@ class Objective(nn.Module):
             return self._loss(hidden_BTD.flatten(0, 1), tgt_out_BT.flatten(), kl_weights=None)
 
         # The passes are the two halves of one batch.
-        hidden_BTD = self._hidden_states(
-            torch.cat([src_BS, src_BS]),
-            torch.cat([src_lengths_B, src_lengths_B]),
-            torch.cat([tgt_in_BT, tgt_in_BT]),
-            cutoff=config.cutoff if is_simcut else 0.0,
-        )
+        src_BS = torch.cat([src_BS, src_BS])
+        src_lengths_B = torch.cat([src_lengths_B, src_lengths_B])
+        tgt_in_BT = torch.cat([tgt_in_BT, tgt_in_BT])
+        cutoff = config.cutoff if is_simcut else 0.0
+        hidden_BTD = self._hidden_states(src_BS, src_lengths_B, tgt_in_BT, cutoff)
         hidden_2BTD = hidden_BTD.unflatten(0, (2, -1))
         hidden_ND = hidden_2BTD.permute(1, 2, 0, 3).flatten(0, 2)  # both passes over a token in adjacent rows
 

@@ -126,7 +126,8 @@ class TrainingStep:
         if self.copies is not None:
             self.copies.refresh()
 
-        num_tokens = self.ranks.sum([sum(batch.num_tgt_tokens for batch in batches)])[0]
+        num_own_tokens = sum(batch.num_tgt_tokens for batch in batches)
+        [num_tokens] = self.ranks.sum([num_own_tokens])
         # PyTorch averages gradients over the processes; multiplying by their number gives the sum.
         scale = self.ranks.size / num_tokens
         passes = _Passes(scale, has_consistency=step > self.config.consistency_start)
@@ -286,8 +287,11 @@ class TrainingStep:
             if parameter_state["step"].ndim or shapes != {parameter.shape}:
                 raise ValueError("the shapes of moments and parameter differ")
             moments[index] = {name: shard_like(tensor, parameter) for name, tensor in parameter_state.items()}
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
-        self._set_learning_rate(float(state["param_groups"][0]["lr"]))
+
+        own_state = self.optimizer.state_dict()
+        self.optimizer.load_state_dict({**own_state, "state": moments})
+        rate = state["param_groups"][0]["lr"]
+        self._set_learning_rate(float(rate))
 
     def _set_learning_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
@@ -307,12 +311,12 @@ class TrainingStep:
 
         If memory runs out, all micro-batches run again, in smaller pieces.
         """
+        # zero_grad does not clear sharded gradients that were not synchronized.
+        is_synced = self.config.sharded or not passes.is_alone
         # A process that runs its micro-batches again while the others wait for its gradients would cause a deadlock.
-        may_retry = self.ranks.size == 1 or (passes.is_alone and not self.config.sharded)
+        may_retry = self.ranks.size == 1 or not is_synced
         while True:
             pieces, num_splits = self._pieces(batches)
-            # zero_grad does not clear sharded gradients that were not synchronized.
-            is_synced = self.config.sharded or not passes.is_alone
             synced = len(pieces) - 1 if is_synced else None
             outcome = self._accumulate(pieces, passes, synced)
             if isinstance(outcome, Tensor):
@@ -366,9 +370,11 @@ class TrainingStep:
                 "checkpoint"
             )
         if batch.num_pairs <= 1:
+            src_length = batch.src_BS.size(1)
+            tgt_length = batch.tgt_in_BT.size(1)
             raise DeviceError(
-                f"a pair of {batch.src_BS.size(1)} and {batch.tgt_in_BT.size(1)} tokens does not fit in the memory of "
-                f"{self.device}; remove such lines (data.filters.max_tokens for training), or use a smaller model"
+                f"a pair of {src_length} and {tgt_length} tokens does not fit in the memory of {self.device}; remove "
+                "such lines (data.filters.max_tokens for training), or use a smaller model"
             )
         self.max_padded_tokens = batch.num_padded_tokens // 2
         self.optimizer.zero_grad(set_to_none=True)
