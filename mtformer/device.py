@@ -12,9 +12,21 @@ import torch
 from mtformer.errors import DeviceError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Dtypes by precision."""
+PRECISIONS = {dtype: name for name, dtype in DTYPES.items()}
+"""Precisions by dtype."""
+BF16_SPEEDUP = 1.3
+"""Smallest speedup of a matrix product for which `auto` chooses bf16 on a CPU that reports no bf16 instructions."""
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64, "LRU_CACHE_CAPACITY": 32}
 """Sizes of oneDNN's kernel caches. Each kernel, with its scratch memory, serves one shape, and nearly every batch has
-new shapes. At the default size of 1,024, old kernels, which are not used again, take up gigabytes."""
+new shapes. At the default size of 1,024, only kernels of the current step are reused, and the others take up gigabytes
+(docs/benchmarks.md)."""
+M_TRIM_THRESHOLD = -1
+"""Parameter of glibc's `mallopt`: free memory at the top of the heap that is kept."""
+M_MMAP_THRESHOLD = -3
+"""Parameter of `mallopt`: size from which memory is mapped, and unmapped when it is freed."""
+M_MMAP_MAX = -4
+"""Parameter of `mallopt`: maximum number of mapped allocations."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -22,8 +34,9 @@ def pick_device(name: str) -> torch.device:
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(f"device '{name}': no such device; use auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
-        remedy = "use device cpu or auto, or install a CUDA build"
-        raise DeviceError(f"device 'cuda': PyTorch finds no CUDA device; {remedy}")
+        raise DeviceError(
+            "device 'cuda': PyTorch finds no CUDA device; use device cpu or auto, or install a CUDA build of PyTorch"
+        )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
@@ -35,8 +48,9 @@ def pick_precision(name: str, device: torch.device) -> str:
     Raise DeviceError if the device does not support this precision.
     """
     if name == "int8":
-        remedy = "use --backend ctranslate2, or precision auto, fp32, bf16 or fp16"
-        raise DeviceError(f"precision 'int8' needs CTranslate2: {remedy}")
+        raise DeviceError(
+            "precision 'int8' needs CTranslate2: use --backend ctranslate2, or precision auto, fp32, bf16 or fp16"
+        )
     if name not in ("auto", *DTYPES):
         raise DeviceError(f"precision '{name}': no such precision; use auto, fp32, bf16 or fp16")
     if name == "fp16" and device.type == "cpu":
@@ -45,11 +59,14 @@ def pick_precision(name: str, device: torch.device) -> str:
         raise DeviceError("precision 'bf16': this GPU does not support it; use fp16 or fp32")
     if name != "auto":
         return name
+
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
     if _has_bf16_instructions():
         return "bf16"
-    return "bf16" if _cpu_product_seconds(torch.bfloat16) * 1.3 < _cpu_product_seconds(torch.float32) else "fp32"
+    bf16_seconds = _cpu_product_seconds(torch.bfloat16)
+    fp32_seconds = _cpu_product_seconds(torch.float32)
+    return "bf16" if bf16_seconds * BF16_SPEEDUP < fp32_seconds else "fp32"
 
 
 def pick_search_precision(name: str | None, device: torch.device) -> str:
@@ -71,7 +88,8 @@ def _has_bf16_instructions() -> bool:
 
 def _cpu_product_seconds(dtype: torch.dtype) -> float:
     """Return the best of 6 timings of a matrix product of the size used in a small model; takes about 10 ms."""
-    a, b = torch.ones(1024, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
+    a = torch.ones(1024, 512, dtype=dtype)
+    b = torch.ones(512, 512, dtype=dtype)
     return min(timeit.repeat(lambda: a @ b, number=1, repeat=6))
 
 
@@ -83,8 +101,9 @@ def peak_bytes(device: torch.device) -> int:
         return 0
     import resource
 
-    # Linux reports kilobytes, macOS bytes.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes, Linux kilobytes
+    return peak * unit
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -126,17 +145,18 @@ def use_threads(number: int) -> Iterator[None]:
 def set_up_memory() -> None:
     """Keep freed memory (glibc) and limit the kernel caches (oneDNN). Call this before any computation.
 
-    Training reallocates the same memory at every step. By default, page faults take up to half of its time on a CPU.
+    Training frees and reallocates the same memory at every step. By default, this causes a page fault per 4 KiB, which
+    takes up to half of the training time on a CPU.
     """
     for name, capacity in KERNEL_CACHES.items():
         os.environ.setdefault(name, str(capacity))  # oneDNN reads it at the first matrix product
+
     if not sys.platform.startswith("linux"):
         return
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):  # another libc, such as musl
         return
-    m_trim_threshold, m_mmap_threshold, m_mmap_max = -1, -3, -4
-    mallopt(m_trim_threshold, (1 << 31) - 1)
-    if not mallopt(m_mmap_threshold, 1 << 30):  # older glibc versions reject more than 32 MiB
-        mallopt(m_mmap_max, 0)
+    mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+    if not mallopt(M_MMAP_THRESHOLD, 1 << 30):  # older glibc versions reject more than 32 MiB
+        mallopt(M_MMAP_MAX, 0)

@@ -17,15 +17,18 @@ CLOSED = ("output_bias", "final_logits_bias")
 def not_finite(weights: Mapping[str, Tensor]) -> str | None:
     """Return the name of the first tensor with NaN or infinite values, or None if there is none."""
     for name, weight in weights.items():
-        is_good = weight.isfinite()
-        if not (is_good | weight.isneginf() if name in CLOSED else is_good).all():
+        is_valid = weight.isfinite()
+        if name in CLOSED:
+            is_valid |= weight.isneginf()
+        if not is_valid.all():
             return name
     return None
 
 
 def require_finite(path: Path, weights: Mapping[str, Tensor]) -> None:
     """Raise CheckpointError if a tensor read from `path` has NaN or infinite values."""
-    if name := not_finite(weights):
+    name = not_finite(weights)
+    if name is not None:
         raise CheckpointError(f"{path}: {name} has NaN or infinite values; use another checkpoint")
 
 
@@ -49,28 +52,40 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
     """Return the mean of the weights in files (Vaswani et al. 2017, section 6.1); for errors see `read_weights`."""
     if len(paths) == 1:
         return read_weights(paths[0])
-    total: dict[str, Tensor] = {}
+
+    zero = torch.zeros((), dtype=torch.float64)
+    sums: dict[str, Tensor] = {}
     for path in paths:
         for name, weight in read_weights(path).items():
             # Sum in float64, so that the order of the files does not change the result.
-            total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + weight.double()
-    return {name: (weight / len(paths)).float() for name, weight in total.items()}
+            sums[name] = sums.get(name, zero) + weight.double()
+    return {name: (total / len(paths)).float() for name, total in sums.items()}
+
+
+def _full_weight(weight: Tensor, parameter: Tensor) -> Tensor:
+    """Return the weight for a parameter that is not sharded."""
+    return weight
 
 
 @torch.no_grad()
-def load_weights(
-    model: nn.Module, *paths: Path, place: Callable[[Tensor, Tensor], Tensor] = lambda weight, parameter: weight
-) -> None:
+def load_weights(model: nn.Module, *paths: Path, place: Callable[[Tensor, Tensor], Tensor] = _full_weight) -> None:
     """Load the mean of the weights in safetensors files into the model.
 
-    If the model is sharded, `place` takes a full weight and its parameter, and returns the local shard. Raise
-    CheckpointError if a tensor does not fit the model; the message names the first one.
+    Args:
+        model: the model.
+        paths: files with the same tensors.
+        place: function of a full weight and its parameter that returns the local shard, if the model is sharded.
+
+    Raises:
+        CheckpointError: if a tensor does not fit the model; the message names the first one.
     """
     path = ", ".join(map(str, paths))
-    weights, parameters = average_weights(paths), dict(model.named_parameters())
+    weights = average_weights(paths)
+    parameters = dict(model.named_parameters())
     for name in sorted(weights.keys() ^ parameters.keys()):
         where = "only in the file" if name in weights else "only in the model"
         raise CheckpointError(f"{path}: does not fit the config: {name} is {where}")
+
     for name, parameter in parameters.items():
         if parameter.shape != weights[name].shape:
             shapes = f"{list(weights[name].shape)} in the file and {list(parameter.shape)} in the model"

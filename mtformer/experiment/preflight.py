@@ -14,7 +14,7 @@ from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config, TrainingConfig
 from mtformer.data.batching.batches import Batch
 from mtformer.decoding.search.engine import plan_batches
-from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
+from mtformer.device import DTYPES, peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import DeviceError, log
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.recommend import differences, measure, recommend
@@ -28,10 +28,15 @@ from mtformer.training.step import TrainingStep
 from mtformer.training.validation import dev_loss
 
 COMPILES_ON = "cuda"
-COMPILE_SECONDS, COMPILE_GAIN = 240, 0.1
-"""Assumed time to compile a model on CUDA, and share of the training time that compiling saves (not measured yet)."""
+"""Type of the devices on which `training.compile: auto` may compile the model."""
+COMPILE_SECONDS = 240
+"""Assumed time to compile a model on CUDA (not measured yet)."""
+COMPILE_GAIN = 0.1
+"""Assumed share of the training time that compiling saves (not measured yet)."""
 BYTES_OF_WEIGHT = 4
-BYTES_OF_CHECKPOINT = 12  # bytes per parameter: the weight and two Adam moments in float32
+"""Bytes per parameter of a file of weights, in float32."""
+BYTES_OF_CHECKPOINT = 12
+"""Bytes per parameter of a checkpoint: the weight and two Adam moments in float32."""
 
 
 class MemoryCheck(NamedTuple):
@@ -62,14 +67,16 @@ class MemoryCheck(NamedTuple):
 
     def lines(self) -> list[tuple[str, str]]:
         """Return pairs (name, value) for display."""
-        seconds = self.validation_seconds
-        validation = f", up to {format_duration(seconds)} of validation" if seconds else ""
+        time_needed = f"{format_duration(self.training_seconds)} of training"
+        if self.validation_seconds:
+            time_needed += f", up to {format_duration(self.validation_seconds)} of validation"
+        disk_needed = f"{format_bytes(self.disk_bytes)} for checkpoints, {format_bytes(self.free_bytes)} free"
         return [
             ("largest batch", self.shape),
             ("peak memory", format_bytes(self.peak_bytes)),
             ("slowest step", f"{self.step_seconds:.2f} s"),
-            ("estimated time", f"{format_duration(self.training_seconds)} of training{validation}"),
-            ("disk", f"{format_bytes(self.disk_bytes)} for checkpoints, {format_bytes(self.free_bytes)} free"),
+            ("estimated time", time_needed),
+            ("disk", disk_needed),
         ]
 
 
@@ -81,10 +88,14 @@ def make_step(
     Raise DeviceError if the model is to be compiled for a CPU.
     """
     if config.training.compile == "always" and device.type == "cpu":
-        raise DeviceError("training.compile: on a CPU, torch.compile makes training no faster; use auto or never")
+        raise DeviceError(
+            "training.compile: on a CPU, torch.compile takes minutes and makes training no faster; use auto or never"
+        )
     torch.manual_seed(config.training.seed)
-    model = Transformer(config.model, *(one.vocab_size for one in prepared.tokenizers)).to(device)
-    step = TrainingStep(model, config.training, precision, ranks)
+    src_vocab = prepared.tokenizers.src.vocab_size
+    tgt_vocab = prepared.tokenizers.tgt.vocab_size
+    model = Transformer(config.model, src_vocab, tgt_vocab, compute_dtype=DTYPES[precision]).to(device)
+    step = TrainingStep(model, config.training, ranks)
     if not ranks.is_main:
         torch.manual_seed(((config.training.seed << 20) + ranks.rank) % 2**63)
     return step
@@ -110,24 +121,40 @@ def try_config(config: Config, run: RunDir) -> tuple[Config, Prepared, TrainingS
 def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     """Try a config, and return pairs (name, value) for display; for errors see `try_config`."""
     chosen, prepared, step, checked = try_config(config, run)
-    tokenizers, corpus = prepared.tokenizers, measure(config)
-    sizes = sorted({one.vocab_size for one in tokenizers})
-    recommended = (f"recommended for {corpus.pairs:,} pairs", differences(config, recommend(corpus)))
-    fitting = "training.max_minutes=60" + " training.max_epochs=null" * (config.training.max_epochs is not None)
+    rows = [("device, precision", f"{step.device}, {step.precision}")]
+
+    rows.append(("vocabulary", _vocabulary(prepared)))
+    rows += [(f"training pairs, {corpus.name}", f"{len(corpus.store):,}") for corpus in prepared.corpora]
+    num_dev_pairs = sum(len(dev.sources) for dev in prepared.dev)
+    rows.append(("dev pairs", f"{num_dev_pairs:,}"))
+    rows.append(("test sets", ", ".join(config.data.test) or "none"))
+
     steps_per_epoch = prepared.batches.sizes().num_batches / chosen.training.accumulation_steps
-    return [
-        ("device, precision", f"{step.device}, {step.precision}"),
-        ("vocabulary", " and ".join(f"{size:,}" for size in sizes) + (" (joint)" if tokenizers.joint else "")),
-        *((f"training pairs, {one.name}", f"{len(one.store):,}") for one in prepared.corpora),
-        ("dev pairs", f"{sum(len(one.sources) for one in prepared.dev):,}"),
-        ("test sets", ", ".join(config.data.test) or "none"),
-        ("steps per epoch", f"{steps_per_epoch:,.1f}"),
-        ("total steps", f"{checked.num_steps:,} ({checked.num_steps / steps_per_epoch:,.1f} epochs)"),
-        *((f"parameters, {part}", f"{count:,}") for part, count in count_parameters(step.model).items()),
-        *checked.lines(),
-        *([("to train for an hour", fitting)] if checked.total_seconds > 3600 else []),
-        *([recommended] if config.training.init_from is None else []),  # otherwise, the run determines the sizes
-    ]
+    num_epochs = checked.num_steps / steps_per_epoch
+    rows.append(("steps per epoch", f"{steps_per_epoch:,.1f}"))
+    rows.append(("total steps", f"{checked.num_steps:,} ({num_epochs:,.1f} epochs)"))
+    num_parameters = count_parameters(step.model)
+    rows += [(f"parameters, {part}", f"{count:,}") for part, count in num_parameters.items()]
+    rows += checked.lines()
+
+    if checked.total_seconds > 3600:
+        settings = "training.max_minutes=60"
+        if config.training.max_epochs is not None:
+            settings += " training.max_epochs=null"
+        rows.append(("to train for an hour", settings))
+    if config.training.init_from is None:  # otherwise, the run determines the sizes
+        corpus_size = measure(config)
+        changes = differences(config, recommend(corpus_size))
+        rows.append((f"recommended for {corpus_size.pairs:,} pairs", changes))
+    return rows
+
+
+def _vocabulary(prepared: Prepared) -> str:
+    """Return the sizes of the vocabularies for display."""
+    tokenizers = prepared.tokenizers
+    sizes = sorted({tokenizer.vocab_size for tokenizer in tokenizers})
+    text = " and ".join(f"{size:,}" for size in sizes)
+    return f"{text} (joint)" if tokenizers.joint else text
 
 
 def choose_batches(
@@ -135,22 +162,35 @@ def choose_batches(
 ) -> tuple[Config, Prepared]:
     """Choose `batch_tokens` (if `auto`) and `accumulation_steps` for `step_tokens`; all processes call this together.
 
-    Returns the config with numbers, and the data with batches of this size. `earlier` is the micro-batch size chosen
-    when a resumed run with `auto` started; None: choose now.
+    Args:
+        config: the config of the run.
+        prepared: the data of the run.
+        step: the model, which tries batches if `batch_tokens` is `auto`.
+        earlier: the size of the micro-batches chosen when a resumed run with `auto` started; None: choose now.
+
+    Returns:
+        The config with numbers, and the data with batches of this size.
     """
-    training, num_processes = config.training, step.ranks.size
+    training = config.training
     if training.step_tokens is None:
         return config, prepared
     if training.batch_tokens != "auto":
         limit = training.batch_tokens
+    elif earlier:
+        limit = earlier
     else:
-        limit = earlier or min(step.ranks.gather(step.max_batch_tokens(prepared.batches.sizes().largest)))
+        largest = prepared.batches.sizes().largest
+        limit = min(step.ranks.gather(step.max_batch_tokens(largest)))
+
+    num_processes = step.ranks.size
     accumulation_steps = math.ceil(training.step_tokens / (limit * num_processes))
     batch_tokens = math.ceil(training.step_tokens / (accumulation_steps * num_processes))
     log.info("micro-batches of %s tokens, %d per step and process", f"{batch_tokens:,}", accumulation_steps)
+
     chosen = {"batch_tokens": batch_tokens, "accumulation_steps": accumulation_steps, "step_tokens": None}
     config = config.model_copy(update={"training": training.model_copy(update=chosen)})
-    return config, replace(prepared, batches=replace(prepared.batches, batch_tokens=batch_tokens))
+    batches = replace(prepared.batches, batch_tokens=batch_tokens)
+    return config, replace(prepared, batches=batches)
 
 
 def check_memory(
@@ -158,58 +198,97 @@ def check_memory(
 ) -> MemoryCheck:
     """Try the largest training and dev batches without changing the model; all processes must call it together.
 
-    With `training.compile: auto` on CUDA, the model is compiled if training takes long enough; `compiled` is the
-    decision made when a resumed run started (None: decide now), and `done` its steps, which take no more time. Raise
-    DeviceError if a single pair does not fit in memory, or two checkpoints do not fit on the disk.
+    With `training.compile: auto` on CUDA, the model is compiled if training takes long enough.
+
+    Args:
+        config: the config of the run.
+        prepared: its data.
+        step: its model and optimizer.
+        run: its folder, for the space on the disk.
+        compiled: the decision to compile, made when a resumed run started; None: decide now.
+        done: number of steps of a resumed run, which take no more time.
+
+    Raises:
+        DeviceError: if a single pair does not fit in memory, or two checkpoints do not fit on the disk.
     """
-    training, sizes = config.training, prepared.batches.sizes()
+    sizes = prepared.batches.sizes()
+    training = _limited_by_epochs(config.training, sizes.num_batches, step.ranks.size)
     disk_bytes, free_bytes = _disk(config, step, run)
+
     largest = sizes.largest
-    if training.max_epochs is not None:
-        of_epochs = training.max_epochs * sizes.num_batches / (training.accumulation_steps * step.ranks.size)
-        training = training.model_copy(update={"max_steps": max(1, min(training.max_steps, math.ceil(of_epochs)))})
     for batch in (largest, sizes.longest):
         step.try_batch(batch)  # allocates memory and initializes kernels; only the next call is timed
-    seconds = step.try_batch(largest)
-    batches = training.max_steps * training.accumulation_steps
-    mean_batches = batches * sizes.mean_padded_tokens / largest.num_padded_tokens
+    batch_seconds = step.try_batch(largest)
+
+    # The time of a batch is proportional to its size.
+    mean_share = sizes.mean_padded_tokens / largest.num_padded_tokens
+    num_largest = training.max_steps * training.accumulation_steps * mean_share
     if training.compile == "auto" and step.device.type == COMPILES_ON:
-        seconds = _compile(step, largest, seconds, seconds * mean_batches, compiled)
+        batch_seconds = _compile(step, largest, batch_seconds, batch_seconds * num_largest, compiled)
+    mean_step_seconds = batch_seconds * num_largest / training.max_steps
+
     step.share_memory_limit()
     if step.max_padded_tokens is not None:
-        what = f"micro-batches of more than {step.max_padded_tokens} tokens, including padding, will be split in two"
-        remedy = "a lower training.batch_tokens with more accumulation_steps is faster"
-        log.warning("the largest batch does not fit in memory; %s; %s", what, remedy)
+        log.warning(
+            "the largest batch does not fit in memory; micro-batches of more than %d tokens, including padding, will "
+            "be split in two; a lower training.batch_tokens with more accumulation_steps is faster",
+            step.max_padded_tokens,
+        )
     step.order_gradients(largest)
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
-    mean_step_seconds, num_steps = seconds * mean_batches / training.max_steps, training.max_steps
+
+    num_steps = training.max_steps
     if training.max_minutes is not None:
-        fitting = fitting_steps(60 * training.max_minutes, mean_step_seconds, validation_seconds, training)
-        num_steps = min(num_steps, fitting)
+        seconds = 60 * training.max_minutes
+        num_steps = min(num_steps, fitting_steps(seconds, mean_step_seconds, validation_seconds, training))
     _warn_of_schedule(config.training, num_steps)
-    every = training.validate_every
+    earlier_validations = done // training.validate_every
+    num_validations = max(0, num_steps // training.validate_every - earlier_validations)
+    num_full_steps = relative_cost(training, done, max(done, num_steps))
+    src_length = largest.src_BS.size(1)
+    tgt_length = largest.tgt_in_BT.size(1)
     return MemoryCheck(
-        shape=f"{largest.num_pairs:,} pairs, {largest.src_BS.size(1)} x {largest.tgt_in_BT.size(1)} tokens",
-        step_seconds=seconds * training.accumulation_steps,
+        shape=f"{largest.num_pairs:,} pairs, {src_length} x {tgt_length} tokens",
+        step_seconds=batch_seconds * training.accumulation_steps,
         peak_bytes=peak_bytes(step.device),
         num_steps=num_steps,
-        training_seconds=mean_step_seconds * relative_cost(training, done, max(done, num_steps)),
+        training_seconds=mean_step_seconds * num_full_steps,
         one_validation_seconds=validation_seconds,
-        validation_seconds=validation_seconds * max(0, num_steps // every - done // every),
+        validation_seconds=validation_seconds * num_validations,
         disk_bytes=disk_bytes,
         free_bytes=free_bytes,
     )
 
 
-def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: float, compiled: bool | None) -> float:
-    """Compile the model if that saves time or `compiled` is True; return the seconds for the largest batch.
+def _limited_by_epochs(training: TrainingConfig, batches_per_epoch: float, num_processes: int) -> TrainingConfig:
+    """Return the config with the number of steps that `max_epochs` allows."""
+    if training.max_epochs is None:
+        return training
+    num_batches = training.max_epochs * batches_per_epoch
+    num_steps = math.ceil(num_batches / (training.accumulation_steps * num_processes))
+    return training.model_copy(update={"max_steps": max(1, min(training.max_steps, num_steps))})
 
-    If that fails on one process, all of them train without it. Raise DeviceError if it fails with sharded weights.
+
+def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: float, compiled: bool | None) -> float:
+    """Compile the model if that saves time; return the seconds for the largest batch.
+
+    If that fails on one process, all of them train without it.
+
+    Args:
+        step: the model.
+        largest: the largest batch.
+        seconds: time of this batch without compiling.
+        total_seconds: time of training without compiling.
+        compiled: the decision made when a resumed run started; None: decide now.
+
+    Raises:
+        DeviceError: if compiling fails with sharded weights.
     """
     if compiled is None:
         compiled = step.ranks.gather(total_seconds * COMPILE_GAIN > COMPILE_SECONDS)[0]
     if not compiled:
         return seconds
+
     start = time.perf_counter()
     step.compile()
     failure = ""
@@ -219,25 +298,36 @@ def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: 
         failure = str(error).strip().split("\n")[0] or type(error).__name__
         if step.config.sharded and step.ranks.size > 1:
             # The others may wait for this process in the middle of a layer, so it cannot tell them to start again.
-            what = f"torch.compile failed on process {step.ranks.rank} ({failure})"
-            raise DeviceError(f"{what}; set training.compile to never") from error
+            raise DeviceError(
+                f"torch.compile failed on process {step.ranks.rank} ({failure}); set training.compile to never"
+            ) from error
 
     if step.ranks.any(bool(failure)):
-        step.compile(False)
+        step.stop_compiling()
         step.optimizer.zero_grad(set_to_none=True)  # the backward pass may have failed midway
         cause = failure or "on another process"
         log.warning("torch.compile failed (%s); training continues without it", cause)
         return seconds
-    duration, after = time.perf_counter() - start, step.try_batch(largest)
-    log.info("torch.compile took %.0f s; the largest batch takes %.3f s instead of %.3f s", duration, after, seconds)
-    return after
+
+    compile_seconds = time.perf_counter() - start
+    faster_seconds = step.try_batch(largest)
+    log.info(
+        "torch.compile took %.0f s; the largest batch takes %.3f s instead of %.3f s",
+        compile_seconds,
+        faster_seconds,
+        seconds,
+    )
+    return faster_seconds
 
 
 def _warn_of_schedule(training: TrainingConfig, num_steps: int) -> None:
     """Log a warning about parts of the schedule that training, of `num_steps` steps, does not reach."""
     if num_steps < training.max_steps and training.schedule in TO_THE_END and training.max_minutes is None:
-        what = f"training ends after about {num_steps} steps (max_epochs), before the learning rate has decayed"
-        log.warning("%s; set training.max_steps to that", what)
+        log.warning(
+            "training ends after about %d steps (max_epochs), before the learning rate has decayed; "
+            "set training.max_steps to that number",
+            num_steps,
+        )
     if training.warmup_steps >= num_steps and training.max_minutes is None:  # which shortens the warmup
         log.warning("training ends in the warmup: training.warmup_steps %d, %d steps", training.warmup_steps, num_steps)
     if training.consistency != "none" and training.consistency_start >= num_steps:
@@ -247,35 +337,56 @@ def _warn_of_schedule(training: TrainingConfig, num_steps: int) -> None:
 
 def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
     """Score the largest dev batch, translate the longest sentences, and return the maximum seconds per validation."""
-    largest = max(prepared.dev, key=lambda one: len(one.sources))
-    sources, num_sentences = largest.sources, sum(len(one.sources) for one in prepared.dev)
+    largest = max(prepared.dev, key=lambda dev: len(dev.sources))
+    num_sentences = sum(len(dev.sources) for dev in prepared.dev)
     translator = prepared.translator(config, step.full_model())
-    lengths = [len(ids) + 1 for ids in prepared.tokenizers.src.encode(sources)]
-    plan = plan_batches(lengths, translator.engine.beam_tokens(translator.decoding), translator.decoding.beam_size)
+    beam_tokens = translator.engine.beam_tokens(translator.decoding)
+    lengths = [len(ids) + 1 for ids in prepared.tokenizers.src.encode(largest.sources)]
+    plan = plan_batches(lengths, beam_tokens, translator.decoding.beam_size)
+    longest_sentences = [largest.sources[index] for index in plan[0]]
     batches = list(prepared.dev_batches(config))
+
     start = time.perf_counter()
     dev_loss(step, batches[:1])
-    loss_seconds, start = time.perf_counter() - start, time.perf_counter()
-    translator.into(largest.tgt_lang).translate([sources[number] for number in plan[0]])
-    decoding_seconds = (time.perf_counter() - start) * len(plan) * num_sentences / len(sources)
-    return (loss_seconds * len(batches) + decoding_seconds) / step.ranks.size
+    batch_seconds = time.perf_counter() - start
+    loss_seconds = batch_seconds * len(batches)
+
+    start = time.perf_counter()
+    translator.into(largest.tgt_lang).translate(longest_sentences)
+    batch_seconds = time.perf_counter() - start
+    num_decoded = len(plan) * num_sentences / len(largest.sources)  # batches of all dev sets
+    decoding_seconds = batch_seconds * num_decoded
+    return (loss_seconds + decoding_seconds) / step.ranks.size
 
 
 def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
     """Return the peak size of the checkpoints and the free space including existing checkpoints, in bytes."""
-    training, parameters = config.training, count_parameters(step.model)["total"]
-    one = (BYTES_OF_CHECKPOINT + (BYTES_OF_WEIGHT if training.ema_decay else 0)) * parameters
+    training = config.training
+    num_parameters = count_parameters(step.model)["total"]
+    weights_bytes = BYTES_OF_WEIGHT * num_parameters
+    checkpoint_bytes = BYTES_OF_CHECKPOINT * num_parameters
+    if training.ema_decay:
+        checkpoint_bytes += weights_bytes
     # A new checkpoint is written before an old one is deleted.
-    needed = (training.keep_last + training.keep_best + 1) * one
-    needed += BYTES_OF_WEIGHT * parameters if training.average_last else 0
+    needed = (training.keep_last + training.keep_best + 1) * checkpoint_bytes
+    if training.average_last:
+        needed += weights_bytes
+
     path = run.path.absolute()
-    place = next(folder for folder in (path, *path.parents) if folder.exists())
-    existing = sum(file.stat().st_size for file in run.checkpoints.rglob("*") if file.is_file())
-    free = shutil.disk_usage(place).free + existing
-    if free < 2 * one:
-        what = f"{format_bytes(free)} free, but two checkpoints need {format_bytes(2 * one)}"
-        raise DeviceError(f"{place}: {what}; free some space, or choose another folder with --run-dir")
+    existing_folder = next(folder for folder in (path, *path.parents) if folder.exists())
+    existing_bytes = sum(file.stat().st_size for file in run.checkpoints.rglob("*") if file.is_file())
+    free = shutil.disk_usage(existing_folder).free + existing_bytes
+    if free < 2 * checkpoint_bytes:
+        raise DeviceError(
+            f"{existing_folder}: {format_bytes(free)} free, but two checkpoints need "
+            f"{format_bytes(2 * checkpoint_bytes)}; free some space, or choose another folder with --run-dir"
+        )
     if free < needed:
-        what = f"the checkpoints will take up to {format_bytes(needed)}, but only {format_bytes(free)} are free"
-        log.warning("%s: %s; free some space, or lower training.keep_last", place, what)
+        log.warning(
+            "%s: the checkpoints will take up to %s, but only %s are free; "
+            "free some space, or lower training.keep_last",
+            existing_folder,
+            format_bytes(needed),
+            format_bytes(free),
+        )
     return needed, free

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 SINUSOID_BASE = 10000.0
+"""Base of the frequencies: the longest wave has length 2 pi times this number."""
 
 
 def sinusoid(num_positions: int, D: int) -> Tensor:
@@ -43,8 +44,11 @@ class Rotation(NamedTuple):
 
     def __call__(self, x_BTHK: Tensor) -> Tensor:
         """Rotate queries or keys; a rotation of one position is broadcast over dimension 1."""
-        cos, sin = self.cos.to(x_BTHK.dtype), self.sin.to(x_BTHK.dtype)
-        return torch.addcmul(x_BTHK * cos, x_BTHK.roll(x_BTHK.size(-1) // 2, dims=-1), sin)
+        cos = self.cos.to(x_BTHK.dtype)
+        sin = self.sin.to(x_BTHK.dtype)
+        half = x_BTHK.size(-1) // 2
+        partners_BTHK = x_BTHK.roll(half, dims=-1)
+        return torch.addcmul(x_BTHK * cos, partners_BTHK, sin)
 
 
 class RotaryPositions(nn.Module):
@@ -55,7 +59,8 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, max_positions: int, K: int) -> None:
         super().__init__()
-        sin, cos = sinusoid(max_positions, K).unsqueeze(1).chunk(2, dim=-1)
+        table_T1K = sinusoid(max_positions, K).unsqueeze(1)
+        sin, cos = table_T1K.chunk(2, dim=-1)
         self.cos = nn.Buffer(torch.cat([cos, cos], dim=-1), persistent=False)
         self.sin = nn.Buffer(torch.cat([-sin, sin], dim=-1), persistent=False)
 

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from mtformer.config.schema import ModelConfig
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.cache import DecoderCache, EncoderOutput, LayerCache
-from mtformer.model.ops import NORMS, Dropout, Linear, drop_sentences, kernel_mask, padding_mask
+from mtformer.model.kernels import kernel_mask
+from mtformer.model.ops import NORMS, Dropout, Linear, drop_sentences, padding_mask
 from mtformer.model.positions import AddedPositions, RotaryPositions, Rotation
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -26,6 +27,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "swiglu": F.silu,
     "geglu": F.gelu,
 }
+"""Functions by `model.activation`; of the gated variants, the function of the gate."""
+GATED_ACTIVATIONS = ("swiglu", "geglu")
+"""Activations whose output is multiplied with a second projection."""
 
 
 class FeedForward(nn.Module):
@@ -33,9 +37,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.is_gated = config.activation in ("swiglu", "geglu")
+        self.is_gated = config.activation in GATED_ACTIVATIONS
         self.activation = ACTIVATIONS[config.activation]
-        self.expand = Linear(config.d_model, *([config.d_ff] * (2 if self.is_gated else 1)))
+        widths = [config.d_ff, config.d_ff] if self.is_gated else [config.d_ff]
+        self.expand = Linear(config.d_model, *widths)
         self.contract = Linear(config.d_ff, config.d_model)
         self.dropout = Dropout(config.activation_dropout)
 
@@ -66,10 +71,14 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the output of the sub-layer with norm, dropout and residual connection."""
-        added = self.dropout(sublayer(self.norm(x) if self.is_pre_norm else x))
+        normalized = self.norm(x) if self.is_pre_norm else x
+        added = self.dropout(sublayer(normalized))
         if self.training and self.layer_drop:
             added = drop_sentences(added, self.layer_drop)
-        return x + added if self.is_pre_norm else self.norm(x + added)
+
+        if self.is_pre_norm:
+            return x + added
+        return self.norm(x + added)
 
 
 def _attention(config: ModelConfig) -> MultiHeadAttention:
@@ -88,7 +97,8 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x_BSD: Tensor, mask_B11S: Tensor, rotation: Rotation | None = None) -> Tensor:
         """Return the hidden states (B, S, D)."""
-        x_BSD = self.self_attention_residual(x_BSD, lambda x: self.self_attention(x, mask=mask_B11S, rotation=rotation))
+        attend = partial(self.self_attention, mask=mask_B11S, rotation=rotation)
+        x_BSD = self.self_attention_residual(x_BSD, attend)
         return self.feed_forward_residual(x_BSD, self.feed_forward)
 
 
@@ -115,15 +125,23 @@ class DecoderLayer(nn.Module):
         """Return the hidden states (B, T, D).
 
         Without a cache the causal mask is the only target mask: targets are padded on the right, and the loss ignores
-        padding. With a cache, T is the number of beams at one position, and `history_mask` is `DecoderCache.own_B1RX`.
+        padding. With a cache, T is the number of beams at one position.
+
+        Args:
+            x_BTD: hidden states of the target positions.
+            encoder_output: output of the encoder, and its padding mask.
+            rotation: rotary embeddings for the target positions.
+            cache: keys and values of the source, and of earlier target positions.
+            history_mask: `DecoderCache.history_B1RX`; None without a cache, or with one beam.
         """
         states_BSD, source_mask = encoder_output
-        kv = self.cross_attention.keys_values(states_BSD) if cache is None else cache.source
-        attend = partial(
-            self.self_attention, mask=history_mask, is_causal=cache is None, rotation=rotation, cache=cache
-        )
+        source_kv = self.cross_attention.keys_values(states_BSD) if cache is None else cache.source
+        is_causal = cache is None
+
+        attend = partial(self.self_attention, mask=history_mask, is_causal=is_causal, rotation=rotation, cache=cache)
         x_BTD = self.self_attention_residual(x_BTD, attend)
-        x_BTD = self.cross_attention_residual(x_BTD, lambda x: self.cross_attention(x, kv, source_mask))
+        attend_to_source = partial(self.cross_attention, kv=source_kv, mask=source_mask)
+        x_BTD = self.cross_attention_residual(x_BTD, attend_to_source)
         return self.feed_forward_residual(x_BTD, self.feed_forward)
 
 
@@ -131,28 +149,39 @@ class Transformer(nn.Module):
     """Encoder-decoder Transformer.
 
     Tied embeddings are a single parameter object, so they are stored, counted and optimized once.
+
+    Args:
+        config: the `model` section.
+        src_vocab: source vocabulary size.
+        tgt_vocab: target vocabulary size.
+        compute_dtype: dtype of the activations; None: the dtype of the weights.
     """
 
-    def __init__(self, config: ModelConfig, src_vocab: int, tgt_vocab: int) -> None:
+    def __init__(
+        self, config: ModelConfig, src_vocab: int, tgt_vocab: int, *, compute_dtype: torch.dtype | None = None
+    ) -> None:
         super().__init__()
-        assert config.tie_embeddings != "all" or src_vocab == tgt_vocab, "tying all embeddings needs a joint vocabulary"
-        D, tie, is_pre_norm = config.d_model, config.tie_embeddings, config.norm_position == "pre"
+        D = config.d_model
+        tie = config.tie_embeddings
+        assert tie != "all" or src_vocab == tgt_vocab, "tying all embeddings needs a joint vocabulary"
         self.config = config
-        self.compute_dtype: torch.dtype | None = None
-        """Dtype of the activations; None: the dtype of the weights."""
-        self.tgt_embedding = nn.Parameter(torch.empty(tgt_vocab, D))
-        self.src_embedding = self.tgt_embedding if tie == "all" else nn.Parameter(torch.empty(src_vocab, D))
-        self.output = nn.Parameter(torch.empty(tgt_vocab, D)) if tie == "none" else self.tgt_embedding
+        self.compute_dtype = compute_dtype
+
+        self.tgt_embedding = _matrix(tgt_vocab, D)
+        self.src_embedding = self.tgt_embedding if tie == "all" else _matrix(src_vocab, D)
+        self.output = _matrix(tgt_vocab, D) if tie == "none" else self.tgt_embedding
         self.output_bias = nn.Parameter(torch.zeros(tgt_vocab)) if config.output_bias else None
-        is_rotary, is_learned = config.positions == "rotary", config.positions == "learned"
-        added = (None if is_rotary else AddedPositions(config.max_positions, D, is_learned) for _ in range(2))
-        self.src_positions, self.tgt_positions = added
+
+        self.src_positions = _added_positions(config)
+        self.tgt_positions = _added_positions(config)
+        is_rotary = config.positions == "rotary"
         self.rotary = RotaryPositions(config.max_positions, D // config.num_heads) if is_rotary else None
         self.embedding_dropout = Dropout(config.dropout)
+
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_decoder_layers))
-        self.encoder_norm = NORMS[config.norm](D) if is_pre_norm else nn.Identity()
-        self.decoder_norm = NORMS[config.norm](D) if is_pre_norm else nn.Identity()
+        self.encoder_norm = _final_norm(config)
+        self.decoder_norm = _final_norm(config)
         self.init_weights()
 
     @torch.no_grad()
@@ -164,10 +193,11 @@ class Transformer(nn.Module):
         have unit variance, and the tied output projection of a normalized state gives logits of unit variance. The
         constructors set biases to 0 and norm weights to 1.
         """
-        embeddings = dict.fromkeys((self.tgt_embedding, self.src_embedding, self.output))
-        learned = [weight for name, weight in self.named_parameters() if "positions" in name]
-        for weight in (*embeddings, *learned):
+        embeddings = dict.fromkeys((self.tgt_embedding, self.src_embedding, self.output))  # tied ones once
+        learned_positions = [weight for name, weight in self.named_parameters() if "positions" in name]
+        for weight in (*embeddings, *learned_positions):
             nn.init.normal_(weight, std=weight.size(1) ** -0.5)
+
         for module in self.modules():
             if isinstance(module, Linear):
                 for projection in module.weight.split(module.out_widths):
@@ -183,16 +213,25 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return hidden states (B, T, D), to be passed to `project`; position t depends on target tokens up to t.
 
-        The embeddings of tokens for which a mask is False are set to zero; None: all tokens are used.
+        Args:
+            src_BS: source ids, which end with eos and are padded on the right.
+            src_lengths_B: number of source tokens, including eos.
+            tgt_in_BT: target ids, which start with bos and are padded on the right.
+            src_mask_BS: bool; the embeddings of tokens for which it is False are set to zero. None: use all tokens.
+            tgt_mask_BT: the same for the target.
         """
-        return self.decode(tgt_in_BT, self.encode(src_BS, src_lengths_B, src_mask_BS), mask_BT=tgt_mask_BT)
+        encoder_output = self.encode(src_BS, src_lengths_B, src_mask_BS)
+        return self.decode(tgt_in_BT, encoder_output, mask_BT=tgt_mask_BT)
 
     def encode(self, src_BS: Tensor, src_lengths_B: Tensor, mask_BS: Tensor | None = None) -> EncoderOutput:
-        """Encode source ids (ending with eos, padded on the right); lengths include eos. See `forward` for the mask."""
-        positions = slice(src_BS.size(1))
+        """Encode source ids. See `forward` for the arguments."""
+        S = src_BS.size(1)
+        positions = slice(S)
         x_BSD = self._embed(src_BS, self.src_embedding, self.src_positions, positions, mask_BS)
-        mask_B11S = kernel_mask(padding_mask(src_lengths_B, src_BS.size(1))[:, None, None, :], x_BSD)
+        is_source_BS = padding_mask(src_lengths_B, S)
+        mask_B11S = kernel_mask(is_source_BS[:, None, None, :], x_BSD)
         rotation = self.rotary(positions) if self.rotary is not None else None
+
         for layer in self.encoder:
             x_BSD = layer(x_BSD, mask_B11S, rotation)
         return EncoderOutput(self.encoder_norm(x_BSD), mask_B11S)
@@ -209,22 +248,29 @@ class Transformer(nn.Module):
         With a cache (see `new_cache`), one position is appended: the targets are the last token of each beam (B, R),
         and the encoder output is that of the cache, without finished sentences. For the mask see `forward`.
         """
-        positions = slice(tgt_in_BT.size(1)) if cache is None else slice(cache.length, cache.length + 1)
-        assert cache is None or cache.length < self.config.max_positions, "longer than max_positions"
-        history_mask = None if cache is None or cache.R == 1 else cache.own_B1RX
+        if cache is None:
+            positions = slice(tgt_in_BT.size(1))
+            history_mask = None
+        else:
+            assert cache.length < self.config.max_positions, "longer than max_positions"
+            positions = slice(cache.length, cache.length + 1)
+            history_mask = cache.history_B1RX if cache.R > 1 else None
+
         x_BTD = self._embed(tgt_in_BT, self.tgt_embedding, self.tgt_positions, positions, mask_BT)
         rotation = self.rotary(positions) if self.rotary is not None else None
         for i, layer in enumerate(self.decoder):
             layer_cache = None if cache is None else cache.layers[i]
             x_BTD = layer(x_BTD, encoder_output, rotation, layer_cache, history_mask)
+
         if cache is not None:
             cache.length += 1
         return self.decoder_norm(x_BTD)
 
     def project(self, hidden: Tensor) -> Tensor:
         """Project hidden states (..., D) to logits (..., V)."""
+        weight = self.output.to(hidden.dtype)
         bias = self.output_bias.to(hidden.dtype) if self.output_bias is not None else None
-        return F.linear(hidden, self.output.to(hidden.dtype), bias)
+        return F.linear(hidden, weight, bias)
 
     def new_cache(self, encoder_output: EncoderOutput, num_beams: int, max_length: int) -> DecoderCache:
         """Return an empty cache for `max_length` steps with `num_beams` beams per sentence."""
@@ -238,7 +284,8 @@ class Transformer(nn.Module):
     def _embed(
         self, ids: Tensor, weight: Tensor, added: nn.Module | None, positions: slice, mask: Tensor | None
     ) -> Tensor:
-        # Section 3.4 scales by sqrt(D). The lookup uses the dtype of the weights, so that gradients are summed in it.
+        """Return the embeddings of tokens, scaled by sqrt(D) (section 3.4), with their positions and dropout."""
+        # The lookup uses the dtype of the weights, so that gradients are summed in it.
         x = F.embedding(ids, weight) * self.config.d_model**0.5
         if mask is not None:
             x = x * mask.unsqueeze(-1).to(x.dtype)
@@ -247,12 +294,37 @@ class Transformer(nn.Module):
         return self.embedding_dropout(x.to(self.compute_dtype or weight.dtype))
 
 
+def _matrix(height: int, width: int) -> nn.Parameter:
+    """Return a parameter that is not initialized."""
+    return nn.Parameter(torch.empty(height, width))
+
+
+def _added_positions(config: ModelConfig) -> AddedPositions | None:
+    if config.positions == "rotary":
+        return None
+    return AddedPositions(config.max_positions, config.d_model, is_learned=config.positions == "learned")
+
+
+def _final_norm(config: ModelConfig) -> nn.Module:
+    """Return the norm after the last layer; with post-norm, the layers already end with a norm."""
+    if config.norm_position == "pre":
+        return NORMS[config.norm](config.d_model)
+    return nn.Identity()
+
+
 def count_parameters(model: Transformer) -> dict[str, int]:
     """Return the number of parameters of each part of the model and their `total`; tied parameters count once."""
-    parts: dict[str, int] = {"embeddings": 0, "positions": 0, "encoder": 0, "decoder": 0}
+    parts = {"embeddings": 0, "positions": 0, "encoder": 0, "decoder": 0}
     for name, parameter in model.named_parameters():
-        first = name.split(".")[0]
-        is_embedding = first in ("src_embedding", "tgt_embedding", "output", "output_bias")
-        part = "embeddings" if is_embedding else "positions" if "positions" in first else first.split("_")[0]
-        parts[part] += parameter.numel()
+        parts[_part_of(name)] += parameter.numel()
     return {**parts, "total": sum(parts.values())}
+
+
+def _part_of(name: str) -> str:
+    """Return the part of the model to which the parameter with this name belongs."""
+    module = name.split(".")[0]
+    if module in ("src_embedding", "tgt_embedding", "output", "output_bias"):
+        return "embeddings"
+    if "positions" in module:
+        return "positions"
+    return module.split("_")[0]  # `encoder_norm` belongs to the encoder

@@ -15,27 +15,22 @@ difference of large numbers, dominated by the rounding error of the reference lo
 reference logit is recomputed in float32. If it exceeds the rounded logit by d, then p is divided by
 z = 1 + p_y (exp(d) - 1), and p_y becomes p_y exp(d) / z.
 
-Consistency regularization adds the divergence between two passes over the same batch. For the distributions p and q of
-a token in the first and the second pass, KL(p || q) = sum_v p_v (log p_v - log q_v) = E_p[d] - c, where d is the
-difference of the logits, and c that of the logarithms of their sums of exponentials. Its gradient with respect to the
-logits of p is p (d - E_p[d]); with respect to those of q, it is q - p.
+With consistency regularization (see `training.objective`), the rows of the first and the second pass over a token
+alternate, and the divergence between their distributions p and q is added: KL(p || q) = sum_v p_v (log p_v - log q_v) =
+E_p[d] - c, where d is the difference of the logits, and c that of the logarithms of their sums of exponentials. Its
+gradient with respect to the logits of p is p (d - E_p[d]); with respect to those of q, it is q - p.
 
-- R-Drop (Liang et al. 2021, arXiv 2106.14448): the mean of the losses of both passes + weight x the mean of KL(p || q)
-  and KL(q || p). The paper adds the losses of both passes, so its alpha is twice the weight.
-- SimCut (Gao et al. 2022, arXiv 2206.02368): the loss of the first pass + weight x KL(p || q). In the second pass,
-  random embeddings are zero. The gradient flows through both passes, which the paper found to be essential.
-
-N tokens, D width, V vocabulary, C tokens per chunk or block.
+N tokens, D width, V vocabulary, C tokens per chunk or block. `wide`: float32, or float64 for float64 input.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from mtformer.config.schema import TrainingConfig
-from mtformer.model.transformer import Transformer
-from mtformer.text.tokenizer import EOS, PAD
+from mtformer.text.tokenizer import PAD
 
 CHUNK_LOGITS = {"cpu": 4_000_000, "cuda": 128_000_000}
 """Maximum number of logits per chunk: large enough for fast matrix products, and to keep a CUDA device busy."""
@@ -67,228 +62,55 @@ def linear_cross_entropy(
         The label-smoothed loss plus the divergences (differentiable), the label-smoothed loss, and the negative
         log-likelihood (both without gradient), in nats, as float32 (float64 for float64 input).
     """
+    inputs = [hidden_ND, weight_VD] if bias_V is None else [hidden_ND, weight_VD, bias_V]
     # Under `no_grad`, `ctx.needs_input_grad` is still True for weights.
-    inputs = (one for one in (hidden_ND, weight_VD, bias_V) if one is not None)
-    with_grad = torch.is_grad_enabled() and any(one.requires_grad for one in inputs)
-    arguments = (hidden_ND, weight_VD, target_N, label_smoothing, bias_V, with_grad, kl_weights)
-    return _LinearCrossEntropy.apply(*arguments)
+    with_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    options = _Options(label_smoothing, kl_weights, with_grad)
+    return _LinearCrossEntropy.apply(hidden_ND, weight_VD, bias_V, target_N, options)
 
 
-class Objective(nn.Module):
-    """Model and loss in one module, which is replicated or sharded in distributed training.
+class _Options(NamedTuple):
+    """Options of the loss; see `linear_cross_entropy`."""
 
-    PyTorch's data-parallel wrappers hook into `forward`, so each use of a weight, also in the loss, must be inside it.
-    """
-
-    def __init__(self, model: Transformer, config: TrainingConfig) -> None:
-        super().__init__()
-        self.model = model
-        self.config = config
-        self.compiled: nn.Module | None = None
-        """Compiled model for training; not used in validation, which would compile it again."""
-        self.has_consistency = True
-        """False in the first steps (`consistency_start`)."""
-
-    def forward(
-        self, src_BS: Tensor, src_lengths_B: Tensor, tgt_in_BT: Tensor, tgt_out_BT: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return objective, label-smoothed loss and negative log-likelihood in nats, summed over target tokens.
-
-        Only the objective has a gradient. With consistency regularization, it includes the divergence, and the others
-        are those of the first pass (SimCut) or the mean of both passes (R-Drop).
-        """
-        config, weight = self.config, self.config.consistency_weight
-        kind = config.consistency if self.training and self.has_consistency else "none"
-        is_rdrop, is_simcut = kind == "rdrop", kind == "simcut" and weight > 0
-        states = self.compiled if self.compiled is not None and self.training else self.model
-        if is_rdrop or is_simcut:
-            src_BS, src_lengths_B, tgt_in_BT = (torch.cat([x, x]) for x in (src_BS, src_lengths_B, tgt_in_BT))
-        masks = self._token_masks(src_BS, tgt_in_BT, config.cutoff if is_simcut else 0.0) if self.training else ()
-        hidden_BTD = states(src_BS, src_lengths_B, tgt_in_BT, *masks)
-        kl_weights = None
-        if is_rdrop or is_simcut:
-            kl_weights = (weight, weight if is_rdrop else 0.0)
-            hidden_BTD = hidden_BTD.unflatten(0, (2, -1)).permute(1, 2, 0, 3).flatten(1, 2)
-            tgt_out_BT = torch.stack([tgt_out_BT, tgt_out_BT if is_rdrop else torch.zeros_like(tgt_out_BT)], dim=2)
-        hidden_ND, target_N, smoothing = hidden_BTD.flatten(0, 1), tgt_out_BT.flatten(), config.label_smoothing
-        weight_VD, bias_V = self.model.output, self.model.output_bias
-        sums = linear_cross_entropy(hidden_ND, weight_VD, target_N, smoothing, bias_V, kl_weights)
-        objective, loss, nll = (one / 2 for one in sums) if is_rdrop else sums
-        return objective, loss, nll
-
-    def _token_masks(self, src_BS: Tensor, tgt_in_BT: Tensor, cutoff: float) -> tuple[Tensor, ...]:
-        """Return masks of the tokens that keep their embeddings; no masks if all do.
-
-        As in SimCut's code, eos in the source and the first target token are kept.
-        """
-        p = self.config.token_dropout
-        if p == cutoff == 0.0:
-            return ()
-        src_mask_BS, tgt_mask_BT = (_draw_mask(ids, p, cutoff) for ids in (src_BS, tgt_in_BT))
-        tgt_mask_BT[:, 0] = True
-        return src_mask_BS | (src_BS == EOS), tgt_mask_BT
-
-
-def _draw_mask(ids_BT: Tensor, p: float, cutoff: float) -> Tensor:
-    """Return a mask that is False with probability p, and in the second half of the batch also with that of cutoff."""
-    p_B1 = torch.full((ids_BT.size(0), 1), p, device=ids_BT.device)
-    p_B1[ids_BT.size(0) // 2 :] += (1 - p) * cutoff
-    return torch.rand(ids_BT.shape, device=ids_BT.device) >= p_B1
-
-
-class _SmoothedClasses(NamedTuple):
-    """Classes that receive probability mass from label smoothing."""
-
-    num_classes: float | Tensor
-    sum_of_rows_D: Tensor
-    sum_of_biases: float | Tensor
-    is_in_V: Tensor | None
-    """1 for each of these classes, otherwise 0; None: all except pad."""
-
-    def subtract_from(self, grad_weight_VD: Tensor, row_D: Tensor, grad_bias_V: Tensor | None, number: Tensor) -> None:
-        """Subtract the contribution of label smoothing from the gradients."""
-        if self.is_in_V is None:
-            grad_weight_VD -= row_D
-            grad_weight_VD[PAD] += row_D
-        else:
-            grad_weight_VD.addr_(self.is_in_V, row_D, alpha=-1)
-        if grad_bias_V is not None and self.is_in_V is not None:
-            grad_bias_V -= number * self.is_in_V
-
-
-def _smoothed_classes(weight: Tensor, bias: Tensor | None, wide: torch.dtype) -> _SmoothedClasses:
-    if bias is None:
-        return _SmoothedClasses(weight.size(0) - 1, weight.to(wide).sum(dim=0) - weight[PAD].to(wide), 0.0, None)
-    is_in_V = ~bias.isneginf()
-    is_in_V[PAD : PAD + 1] = False  # an integer index would make the host wait for CUDA
-    sum_of_biases = bias.to(wide).where(is_in_V, 0.0).sum()
-    is_in_V = is_in_V.to(wide)
-    return _SmoothedClasses(is_in_V.sum(), is_in_V @ weight.to(wide), sum_of_biases, is_in_V)
-
-
-def _divergence(
-    logits_CV: Tensor, p_CV: Tensor, scale_C1: Tensor, kl_weights: tuple[float, float], grad_CV: Tensor
-) -> Tensor:
-    """Return the weighted divergences (C / 2, 1) of the pairs of rows; set `grad_CV` to their gradient + scale x p."""
-    weight_pq, weight_qp = kl_weights
-    p, q, product, d = p_CV[::2], p_CV[1::2], grad_CV[::2], grad_CV[1::2]
-    d.copy_(logits_CV[::2]).sub_(logits_CV[1::2]).nan_to_num_(0.0)  # NaN for classes with bias -inf
-    mean_p, mean_q = (torch.mul(one, d, out=product).sum(dim=1, keepdim=True) for one in (p, q))
-    kl = weight_pq * mean_p - weight_qp * mean_q
-    if weight_pq != weight_qp:
-        log_sum_C1 = logits_CV.amax(dim=1, keepdim=True) - p_CV.amax(dim=1, keepdim=True).log()
-        kl -= (weight_pq - weight_qp) * (log_sum_C1[::2] - log_sum_C1[1::2])
-    # scale p + weight_pq p (d - E_p[d]) + weight_qp (p - q), and the same for the logits of q, in the memory of d
-    offset_p, offset_q = weight_qp - weight_pq * mean_p, weight_pq + weight_qp * mean_q
-    torch.add(scale_C1[::2] + offset_p, d, alpha=weight_pq, out=product).mul_(p).sub_(q, alpha=weight_qp)
-    torch.add(scale_C1[1::2] + offset_q, d, alpha=-weight_qp, out=d).mul_(q).sub_(p, alpha=weight_pq)
-    return kl
-
-
-def _losses(
-    logits_CV: Tensor,
-    y_C1: Tensor,
-    logit_C1: Tensor,
-    mean_logit_C1: Tensor,
-    smoothing: float,
-    kl_weights: tuple[float, float] | None,
-    buffers: tuple[Tensor, Tensor],
-    with_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return label-smoothed losses, negative log-likelihoods, and divergences; replace the logits by their gradient.
-
-    `logit_C1`: exact logits of the targets. `mean_logit_C1`: means over the classes of label smoothing, whose uniform
-    part the gradient lacks. The gradient of rows without a loss is not defined.
-    """
-    C, real_C1 = len(logits_CV), y_C1 != PAD
-    p_CV, grad_CV = (buffer[:C] for buffer in buffers)
-    torch.softmax(logits_CV, dim=1, dtype=p_CV.dtype, out=p_CV)
-    rounded_C1 = p_CV.gather(1, y_C1)
-    difference_C1 = (logit_C1 - logits_CV.gather(1, y_C1)).where(real_C1, 0)
-    z_C1 = 1 + rounded_C1 * difference_C1.expm1()
-    p_C1 = rounded_C1 * difference_C1.exp() / z_C1
-    least_p = torch.finfo(torch.float32).tiny
-    nll_C1 = p_C1.clamp_min(least_p).log().neg()
-    if not with_grad:  # in the validation of a diverged model, p may underflow
-        nll_C1 = nll_C1.where(p_C1 > least_p, logits_CV.amax(dim=1, keepdim=True) - logit_C1)
-    loss_C1 = (1 - smoothing) * nll_C1 + smoothing * (logit_C1 + nll_C1 - mean_logit_C1)
-    place, grad_y_C1, kl = (torch.arange(C, device=y_C1.device), y_C1[:, 0]), p_C1 + (smoothing - 1), None
-    if kl_weights is not None:
-        scale_C1 = real_C1 / z_C1
-        kl = _divergence(logits_CV, p_CV, scale_C1, kl_weights, grad_CV)
-        grad_CV[place] += (real_C1 * grad_y_C1 - scale_C1 * rounded_C1)[:, 0]
-        logits_CV.copy_(grad_CV)
-    elif with_grad:
-        torch.div(p_CV, z_C1, out=logits_CV)
-        logits_CV[place] = grad_y_C1[:, 0].to(logits_CV.dtype)  # `scatter_` would copy all of p twice
-    return loss_C1.where(real_C1, 0), nll_C1.where(real_C1, 0), kl
+    label_smoothing: float
+    kl_weights: tuple[float, float] | None
+    with_grad: bool
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden_ND: Tensor,
-        weight: Tensor,
-        target_N: Tensor,
-        smoothing: float,
-        bias: Tensor | None,
-        with_grad: bool,
-        kl_weights: tuple[float, float] | None,
+        ctx: Any, hidden_ND: Tensor, weight: Tensor, bias: Tensor | None, target_N: Tensor, options: _Options
     ) -> tuple[Tensor, Tensor, Tensor]:
-        N, (V, D) = hidden_ND.size(0), weight.shape
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         weight_VD = weight.to(hidden_ND.dtype)
-        real_N1 = (target_N != PAD).unsqueeze(1)
-        with_grad_N1 = real_N1 if kl_weights is None else real_N1[::2].repeat_interleave(2, dim=0)
         classes = _smoothed_classes(weight, bias, wide)
-        uniform = smoothing / classes.num_classes
-        grad_hidden = torch.empty_like(hidden_ND) if with_grad else None
-        grad_weight = weight.new_zeros(V, D, dtype=wide) if with_grad else None
-        grad_bias = bias.new_zeros(V, dtype=wide) if with_grad and bias is not None else None
-        loss, nll, kl = (hidden_ND.new_zeros((), dtype=wide) for _ in range(3))
-        device = hidden_ND.device.type
-        chunk, block = (max(1, min(N, sizes.get(device, sizes["cuda"]) // V)) for sizes in (CHUNK_LOGITS, BLOCK_LOGITS))
-        if hidden_ND.dtype == torch.float16:
-            chunk = min(chunk, FP16_ROWS if kl_weights is None else int(FP16_ROWS / (1 + sum(kl_weights))))
-        if kl_weights is not None:
-            chunk, block = chunk + chunk % 2, block + block % 2  # both rows of a pair
-        block, y_N1 = min(block, chunk), target_N.unsqueeze(1)
-        wide_ND = hidden_ND.to(wide)
-        exact_N1 = (wide_ND * weight[target_N]).sum(dim=1, keepdim=True)  # reference logits in float32
-        if bias is not None:
-            exact_N1 += bias[y_N1]
-        mean_logit_N = (wide_ND @ classes.sum_of_rows_D + classes.sum_of_biases) / classes.num_classes
-        columns = y_N1, exact_N1, mean_logit_N.unsqueeze(1)
-        # All chunks share one buffer: allocating new pages takes as long as the softmax.
-        logits_buffer, p_buffer = hidden_ND.new_empty(chunk, V), hidden_ND.new_empty(block, V, dtype=wide)
-        buffers = p_buffer, torch.empty_like(p_buffer[: 0 if kl_weights is None else block])
-        for i in range(0, N, chunk):
-            h_CD = hidden_ND[i : i + chunk]
-            logits_CV = torch.mm(h_CD, weight_VD.t(), out=logits_buffer[: len(h_CD)])
-            if bias is not None:
-                logits_CV += bias.to(logits_CV.dtype)
-            for j in range(0, len(h_CD), block):
-                logits, rows = logits_CV[j : j + block], slice(i + j, min(i + j + block, i + len(h_CD)))
-                y, exact, mean = (column[rows] for column in columns)
-                losses = _losses(logits, y, exact, mean, smoothing, kl_weights, buffers, with_grad)
-                loss, nll = loss + losses[0].sum(), nll + losses[1].sum()
-                if losses[2] is not None:
-                    kl += losses[2].where(with_grad_N1[rows][::2], 0).sum()
-            if grad_hidden is None or grad_weight is None:
-                continue
-            torch.mm(logits_CV, weight_VD, out=grad_hidden[i : i + chunk])
-            # Padding is masked in h (C x D), because it is smaller than the gradient of the logits (C x V).
-            with_grad_C1 = with_grad_N1[i : i + chunk]
-            grad_weight += logits_CV.t() @ (h_CD * with_grad_C1)
-            if grad_bias is not None:
-                grad_bias += logits_CV.t() @ with_grad_C1[:, 0].to(logits_CV.dtype)
-        if grad_hidden is not None and grad_weight is not None:
-            uniform_D = (uniform * classes.sum_of_rows_D).to(grad_hidden.dtype)
-            grad_hidden = (grad_hidden - (uniform_D if kl_weights is None else uniform_D * real_N1)) * with_grad_N1
-            rest_D = uniform * (hidden_ND * real_N1).sum(dim=0, dtype=wide)
-            classes.subtract_from(grad_weight, rest_D, grad_bias, uniform * real_N1.sum())
-            ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype), grad_bias)
+        terms = _row_terms(hidden_ND, weight, bias, target_N, classes, has_pairs=options.kl_weights is not None)
+
+        chunk_rows, block_rows = _chunk_and_block_rows(hidden_ND, len(weight), options.kl_weights)
+        buffers = _new_buffers(hidden_ND, len(weight), chunk_rows, block_rows, options.kl_weights)
+        gradients = _Gradients.zeros(hidden_ND, weight, bias) if options.with_grad else None
+        loss = hidden_ND.new_zeros((), dtype=wide)
+        nll = torch.zeros_like(loss)
+        kl = torch.zeros_like(loss)
+
+        for chunk in _slices(len(hidden_ND), chunk_rows):
+            h_CD = hidden_ND[chunk]
+            chunk_terms = terms.select(chunk)
+            logits_CV = _logits(h_CD, weight_VD, bias, buffers.logits)
+            for block in _slices(len(h_CD), block_rows):
+                block_terms = chunk_terms.select(block)
+                losses = _losses_and_gradient(logits_CV[block], block_terms, options, buffers)
+                loss += losses.loss_C1.sum()
+                nll += losses.nll_C1.sum()
+                if losses.kl_P1 is not None:
+                    kl += losses.kl_P1.sum()
+            if gradients is not None:
+                gradients.add(chunk, logits_CV, h_CD, weight_VD, chunk_terms.has_grad_N1)
+
+        if gradients is not None:
+            gradients.subtract_smoothing(hidden_ND, terms, classes, options)
+            ctx.save_for_backward(gradients.hidden_ND, gradients.weight_VD.to(weight.dtype), gradients.bias_V)
         ctx.mark_non_differentiable(loss, nll)
         return loss + kl, loss, nll
 
@@ -298,4 +120,325 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if grad_bias is not None:
             grad_bias = (grad_bias * grad_loss).to(grad_weight.dtype)
         grad_hidden = grad_hidden * grad_loss.to(grad_hidden.dtype)
-        return grad_hidden, grad_weight * grad_loss, None, None, grad_bias, None, None
+        return grad_hidden, grad_weight * grad_loss, grad_bias, None, None
+
+
+class _SmoothedClasses(NamedTuple):
+    """Classes that receive probability mass from label smoothing."""
+
+    num_classes: float | Tensor
+    sum_of_rows_D: Tensor
+    """Sum of their rows of W."""
+    sum_of_biases: float | Tensor
+    is_in_V: Tensor | None
+    """1 for each of these classes, otherwise 0; None: all except pad."""
+
+
+def _smoothed_classes(weight: Tensor, bias: Tensor | None, wide: torch.dtype) -> _SmoothedClasses:
+    """Return all classes except pad and those whose bias is -inf."""
+    if bias is None:
+        sum_of_rows_D = weight.to(wide).sum(dim=0) - weight[PAD].to(wide)
+        return _SmoothedClasses(weight.size(0) - 1, sum_of_rows_D, 0.0, None)
+
+    is_in_V = ~bias.isneginf()
+    is_in_V[PAD : PAD + 1] = False  # an integer index would make the host wait for CUDA
+    sum_of_biases = bias.to(wide).where(is_in_V, 0.0).sum()
+    is_in_V = is_in_V.to(wide)
+    sum_of_rows_D = is_in_V @ weight.to(wide)
+    return _SmoothedClasses(is_in_V.sum(), sum_of_rows_D, sum_of_biases, is_in_V)
+
+
+class _RowTerms(NamedTuple):
+    """Values of each row that do not need its logits, with shape (N, 1)."""
+
+    target_N1: Tensor
+    target_logit_N1: Tensor
+    """Exact logit of the target."""
+    mean_logit_N1: Tensor
+    """Mean of the logits over the classes of label smoothing."""
+    has_loss_N1: Tensor
+    """False for padding, and for rows of the second pass without a loss of their own."""
+    has_grad_N1: Tensor
+    """False for padding."""
+
+    def select(self, rows: slice) -> "_RowTerms":
+        """Return the values of these rows."""
+        return _RowTerms(*(column[rows] for column in self))
+
+
+def _row_terms(
+    hidden_ND: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target_N: Tensor,
+    classes: _SmoothedClasses,
+    has_pairs: bool,
+) -> _RowTerms:
+    """Compute the values of all rows; if `has_pairs`, rows 2n and 2n + 1 are two passes over the same token."""
+    target_N1 = target_N.unsqueeze(1)
+    wide_ND = hidden_ND.to(classes.sum_of_rows_D.dtype)
+    target_logit_N1 = (wide_ND * weight[target_N]).sum(dim=1, keepdim=True)
+    if bias is not None:
+        target_logit_N1 += bias[target_N1]
+
+    # The sum of all logits needs only the sum of the rows of W.
+    sum_of_logits_N = wide_ND @ classes.sum_of_rows_D + classes.sum_of_biases
+    mean_logit_N = sum_of_logits_N / classes.num_classes
+
+    has_loss_N1 = (target_N != PAD).unsqueeze(1)
+    has_grad_N1 = has_loss_N1[::2].repeat_interleave(2, dim=0) if has_pairs else has_loss_N1
+    return _RowTerms(target_N1, target_logit_N1, mean_logit_N.unsqueeze(1), has_loss_N1, has_grad_N1)
+
+
+def _chunk_and_block_rows(hidden_ND: Tensor, V: int, kl_weights: tuple[float, float] | None) -> tuple[int, int]:
+    """Return the number of rows per chunk and per block."""
+    N = len(hidden_ND)
+    device = hidden_ND.device.type if hidden_ND.device.type in CHUNK_LOGITS else "cuda"
+    chunk_rows = max(1, min(N, CHUNK_LOGITS[device] // V))
+    block_rows = max(1, min(N, BLOCK_LOGITS[device] // V))
+
+    if hidden_ND.dtype == torch.float16:
+        largest_gradient = 1 if kl_weights is None else 1 + sum(kl_weights)
+        chunk_rows = min(chunk_rows, int(FP16_ROWS / largest_gradient))
+    if kl_weights is not None:  # both rows of a pair
+        chunk_rows += chunk_rows % 2
+        block_rows += block_rows % 2
+    return chunk_rows, min(block_rows, chunk_rows)
+
+
+def _slices(num_rows: int, size: int) -> Iterator[slice]:
+    """Yield slices of at most `size` rows."""
+    for start in range(0, num_rows, size):
+        yield slice(start, min(start + size, num_rows))
+
+
+class _Buffers(NamedTuple):
+    """Memory that all chunks share: allocating new pages takes as long as the softmax."""
+
+    logits: Tensor
+    """Logits of a chunk, and their gradient."""
+    probabilities: Tensor
+    """Probabilities of a block."""
+    pair_gradient: Tensor
+    """Gradient of the logits of a block before it is rounded; empty without pairs of rows."""
+
+
+def _new_buffers(
+    hidden_ND: Tensor, V: int, chunk_rows: int, block_rows: int, kl_weights: tuple[float, float] | None
+) -> _Buffers:
+    wide = torch.promote_types(hidden_ND.dtype, torch.float32)
+    logits = hidden_ND.new_empty(chunk_rows, V)
+    probabilities = hidden_ND.new_empty(block_rows, V, dtype=wide)
+    pair_rows = 0 if kl_weights is None else block_rows
+    return _Buffers(logits, probabilities, torch.empty_like(probabilities[:pair_rows]))
+
+
+def _logits(h_CD: Tensor, weight_VD: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
+    """Return the logits (C, V) of a chunk in the memory of `buffer`."""
+    logits_CV = torch.mm(h_CD, weight_VD.t(), out=buffer[: len(h_CD)])
+    if bias is not None:
+        logits_CV += bias.to(logits_CV.dtype)
+    return logits_CV
+
+
+class _Losses(NamedTuple):
+    """Losses of the rows of a block; those of padding are 0."""
+
+    loss_C1: Tensor
+    """Label-smoothed loss."""
+    nll_C1: Tensor
+    """Negative log-likelihood."""
+    kl_P1: Tensor | None
+    """Weighted divergences of the pairs of rows, (C / 2, 1)."""
+
+
+def _losses_and_gradient(logits_CV: Tensor, terms: _RowTerms, options: _Options, buffers: _Buffers) -> _Losses:
+    """Return the losses of a block, and replace its logits by their gradient.
+
+    The gradient lacks the uniform part of label smoothing (`_Gradients.subtract_smoothing`); that of padding is not
+    defined.
+    """
+    p_CV = buffers.probabilities[: len(logits_CV)]
+    torch.softmax(logits_CV, dim=1, dtype=p_CV.dtype, out=p_CV)
+    target = _target_probabilities(logits_CV, p_CV, terms)
+    nll_C1 = _negative_log_likelihoods(logits_CV, target, terms, options)
+
+    # The mean of -log p over the classes of label smoothing; target logit + nll is the log of the sum of exponentials.
+    uniform_C1 = terms.target_logit_N1 + nll_C1 - terms.mean_logit_N1
+    loss_C1 = (1 - options.label_smoothing) * nll_C1 + options.label_smoothing * uniform_C1
+
+    kl_P1 = None
+    if options.kl_weights is not None:
+        kl_P1 = _write_gradient_of_pairs(logits_CV, p_CV, target, terms, options, buffers)
+        kl_P1 = kl_P1.where(terms.has_grad_N1[::2], 0)
+    elif options.with_grad:
+        _write_gradient(logits_CV, p_CV, target, terms, options)
+
+    loss_C1 = loss_C1.where(terms.has_loss_N1, 0)
+    nll_C1 = nll_C1.where(terms.has_loss_N1, 0)
+    return _Losses(loss_C1, nll_C1, kl_P1)
+
+
+class _TargetProbabilities(NamedTuple):
+    """Probabilities of the targets, corrected for the rounding of their logits (see the module's docstring)."""
+
+    rounded_C1: Tensor
+    """p_y, computed with the rounded logit."""
+    z_C1: Tensor
+    """Number by which the probabilities of the other classes are divided."""
+    exact_C1: Tensor
+    """p_y exp(d) / z."""
+
+
+def _target_probabilities(logits_CV: Tensor, p_CV: Tensor, terms: _RowTerms) -> _TargetProbabilities:
+    rounded_C1 = p_CV.gather(1, terms.target_N1)
+    rounded_logit_C1 = logits_CV.gather(1, terms.target_N1)
+    difference_C1 = (terms.target_logit_N1 - rounded_logit_C1).where(terms.has_loss_N1, 0)
+    z_C1 = 1 + rounded_C1 * difference_C1.expm1()
+    exact_C1 = rounded_C1 * difference_C1.exp() / z_C1
+    return _TargetProbabilities(rounded_C1, z_C1, exact_C1)
+
+
+def _negative_log_likelihoods(
+    logits_CV: Tensor, target: _TargetProbabilities, terms: _RowTerms, options: _Options
+) -> Tensor:
+    smallest_p = torch.finfo(torch.float32).tiny
+    nll_C1 = target.exact_C1.clamp_min(smallest_p).log().neg()
+    if options.with_grad:
+        return nll_C1
+
+    # In the validation of a diverged model, p may underflow. Then the largest logit dominates the sum of exponentials.
+    largest_logit_C1 = logits_CV.amax(dim=1, keepdim=True)
+    return nll_C1.where(target.exact_C1 > smallest_p, largest_logit_C1 - terms.target_logit_N1)
+
+
+def _write_gradient(
+    logits_CV: Tensor, p_CV: Tensor, target: _TargetProbabilities, terms: _RowTerms, options: _Options
+) -> None:
+    """Replace the logits by the gradient of the loss: p - (1 - e) for the target, p for the other classes."""
+    grad_target_C1 = target.exact_C1 + (options.label_smoothing - 1)
+    torch.div(p_CV, target.z_C1, out=logits_CV)
+    # `scatter_` would copy all of p twice.
+    logits_CV[_target_places(terms)] = grad_target_C1[:, 0].to(logits_CV.dtype)
+
+
+def _write_gradient_of_pairs(
+    logits_CV: Tensor,
+    p_CV: Tensor,
+    target: _TargetProbabilities,
+    terms: _RowTerms,
+    options: _Options,
+    buffers: _Buffers,
+) -> Tensor:
+    """Replace the logits by the gradient of loss and divergence, and return the weighted divergences (C / 2, 1)."""
+    assert options.kl_weights is not None
+    grad_CV = buffers.pair_gradient[: len(logits_CV)]
+    scale_C1 = terms.has_loss_N1 / target.z_C1  # 0 for rows without a loss of their own
+    kl_P1 = _divergences(logits_CV, p_CV, scale_C1, options.kl_weights, grad_CV)
+
+    grad_target_C1 = target.exact_C1 + (options.label_smoothing - 1)
+    # The gradient of the divergence has added scale x p to all classes, also to the target.
+    correction_C1 = terms.has_loss_N1 * grad_target_C1 - scale_C1 * target.rounded_C1
+    grad_CV[_target_places(terms)] += correction_C1[:, 0]
+    logits_CV.copy_(grad_CV)
+    return kl_P1
+
+
+def _target_places(terms: _RowTerms) -> tuple[Tensor, Tensor]:
+    """Return the rows and columns of the targets among the logits of a block."""
+    rows_C = torch.arange(len(terms.target_N1), device=terms.target_N1.device)
+    return rows_C, terms.target_N1[:, 0]
+
+
+def _divergences(
+    logits_CV: Tensor, p_CV: Tensor, scale_C1: Tensor, kl_weights: tuple[float, float], grad_CV: Tensor
+) -> Tensor:
+    """Return the weighted divergences of pairs of rows, and compute their gradient.
+
+    Args:
+        logits_CV: logits; rows 2n and 2n + 1 are a pair.
+        p_CV: their probabilities, in pairs p and q.
+        scale_C1: factor of the probabilities that are added to the gradient.
+        kl_weights: weights of KL(p || q) and KL(q || p).
+        grad_CV: memory for the gradient + scale x probabilities.
+
+    Returns:
+        The divergence of each pair (C / 2, 1).
+    """
+    weight_pq, weight_qp = kl_weights
+    p = p_CV[::2]
+    q = p_CV[1::2]
+    scale_p = scale_C1[::2]
+    scale_q = scale_C1[1::2]
+    grad_p = grad_CV[::2]
+    grad_q = grad_CV[1::2]
+
+    # The differences d of the logits use the memory of the gradient of q, and the products with d that of p.
+    d = grad_q
+    d.copy_(logits_CV[::2]).sub_(logits_CV[1::2])
+    d.nan_to_num_(0.0)  # NaN for classes with bias -inf
+    mean_p = torch.mul(p, d, out=grad_p).sum(dim=1, keepdim=True)
+    mean_q = torch.mul(q, d, out=grad_p).sum(dim=1, keepdim=True)
+
+    # weight_pq (E_p[d] - c) + weight_qp (c - E_q[d]); with equal weights, the terms with c cancel out.
+    kl_P1 = weight_pq * mean_p - weight_qp * mean_q
+    if weight_pq != weight_qp:
+        log_sum_C1 = logits_CV.amax(dim=1, keepdim=True) - p_CV.amax(dim=1, keepdim=True).log()
+        c = log_sum_C1[::2] - log_sum_C1[1::2]
+        kl_P1 -= (weight_pq - weight_qp) * c
+
+    # scale p + weight_pq p (d - E_p[d]) + weight_qp (p - q), then the same with p and q exchanged.
+    factor_p = scale_p + (weight_qp - weight_pq * mean_p)
+    torch.add(factor_p, d, alpha=weight_pq, out=grad_p)
+    grad_p.mul_(p).sub_(q, alpha=weight_qp)
+    factor_q = scale_q + (weight_pq + weight_qp * mean_q)
+    torch.add(factor_q, d, alpha=-weight_qp, out=grad_q)
+    grad_q.mul_(q).sub_(p, alpha=weight_pq)
+    return kl_P1
+
+
+@dataclass
+class _Gradients:
+    """Gradients of the sum of the losses; those of weight and bias are `wide`."""
+
+    hidden_ND: Tensor
+    weight_VD: Tensor
+    bias_V: Tensor | None
+
+    @classmethod
+    def zeros(cls, hidden_ND: Tensor, weight: Tensor, bias: Tensor | None) -> "_Gradients":
+        """Return gradients before the first chunk; that of the states is not initialized."""
+        wide = torch.promote_types(hidden_ND.dtype, torch.float32)
+        bias_V = None if bias is None else torch.zeros_like(bias, dtype=wide)
+        return cls(torch.empty_like(hidden_ND), torch.zeros_like(weight, dtype=wide), bias_V)
+
+    def add(self, rows: slice, grad_CV: Tensor, h_CD: Tensor, weight_VD: Tensor, has_grad_C1: Tensor) -> None:
+        """Add the gradients of a chunk, whose logits have the gradient `grad_CV`."""
+        torch.mm(grad_CV, weight_VD, out=self.hidden_ND[rows])
+        grad_VC = grad_CV.t()
+        # Padding is masked in h (C x D), because it is smaller than the gradient of the logits (C x V).
+        self.weight_VD += grad_VC @ (h_CD * has_grad_C1)
+        if self.bias_V is not None:
+            has_grad_C = has_grad_C1[:, 0].to(grad_CV.dtype)
+            self.bias_V += grad_VC @ has_grad_C
+
+    def subtract_smoothing(
+        self, hidden_ND: Tensor, terms: _RowTerms, classes: _SmoothedClasses, options: _Options
+    ) -> None:
+        """Subtract the uniform part of label smoothing, and set the gradients of padding to 0."""
+        uniform = options.label_smoothing / classes.num_classes
+        smoothing = (uniform * classes.sum_of_rows_D).to(hidden_ND.dtype)  # (D,), or (N, D) with pairs
+        if options.kl_weights is not None:
+            smoothing = smoothing * terms.has_loss_N1
+        self.hidden_ND = (self.hidden_ND - smoothing) * terms.has_grad_N1
+
+        with_loss_ND = hidden_ND * terms.has_loss_N1
+        row_D = uniform * with_loss_ND.sum(dim=0, dtype=self.weight_VD.dtype)
+        if classes.is_in_V is None:
+            self.weight_VD -= row_D
+            self.weight_VD[PAD] += row_D
+        else:
+            self.weight_VD.addr_(classes.is_in_V, row_D, alpha=-1)
+        if self.bias_V is not None and classes.is_in_V is not None:
+            num_with_loss = terms.has_loss_N1.sum()
+            self.bias_V -= uniform * num_with_loss * classes.is_in_V

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 MOMENTUM = 0.95
+"""Share of the momentum that remains after each step."""
 ITERATIONS = 5
+"""Number of iterations of `orthogonalize`."""
 POLYNOMIAL = (3.4445, -4.7750, 2.0315)
 """Coefficients of x, x^3 and x^5 in each iteration, which takes singular values between 0 and 1 towards 1."""
 UPDATE_RMS = 0.2
@@ -24,7 +26,8 @@ class _Projection(NamedTuple):
     def of(self, x: Tensor) -> Tensor:
         """Return these rows of a tensor shaped like the weight, as a matrix that is not taller than wide."""
         rows = x[self.start : self.stop]
-        return rows if rows.size(0) <= rows.size(1) else rows.mT
+        is_tall = rows.size(0) > rows.size(1)
+        return rows.mT if is_tall else rows
 
 
 class Muon(torch.optim.AdamW):
@@ -39,8 +42,12 @@ class Muon(torch.optim.AdamW):
     that are fused in one matrix are updated separately, and matrices of the same shape are multiplied in one batch. As
     in fused AdamW, a step with `found_inf` changes nothing, and the host does not wait for the device.
 
-    `matrices` are weights of linear layers with the heights of their projections; only they get the weight decay.
-    `dtype` is that of the products in `orthogonalize`.
+    Args:
+        matrices: weights of linear layers with the heights of their projections.
+        others: the other parameters, for AdamW without weight decay.
+        dtype: dtype of the products in `orthogonalize`.
+        weight_decay: weight decay of the matrices.
+        adam: learning rate and further arguments of AdamW.
     """
 
     found_inf: Tensor | None = None
@@ -58,13 +65,16 @@ class Muon(torch.optim.AdamW):
         self.batches: dict[tuple[int, int], list[_Projection]] = {}
         """Projections by height and width, after transposition."""
         for weight, heights in matrices:
-            stop = 0
-            for height in heights:
-                projection = _Projection(weight, stop, stop := stop + height)
+            start = 0
+            for rows in heights:
+                projection = _Projection(weight, start, start + rows)
                 height, width = projection.of(weight).shape
                 self.batches.setdefault((height, width), []).append(projection)
-        first = {"params": [weight for weight, _ in matrices], "weight_decay": weight_decay}
-        super().__init__([first, {"params": list(others), "weight_decay": 0.0}], fused=True, **adam)
+                start += rows
+
+        matrix_group = {"params": [weight for weight, _ in matrices], "weight_decay": weight_decay}
+        other_group = {"params": list(others), "weight_decay": 0.0}
+        super().__init__([matrix_group, other_group], fused=True, **adam)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closures
@@ -73,33 +83,52 @@ class Muon(torch.optim.AdamW):
         for weight in group["params"]:
             if not self.state[weight]:  # AdamW requires a step number in loaded states
                 self.state[weight] = {"step": torch.zeros(()), "momentum": torch.zeros_like(weight)}
+
         for projections in self.batches.values():
             self._update(projections, group["lr"], group["weight_decay"])
+        # Without gradients, AdamW ignores the matrices.
         for weight in group["params"]:
             weight.grad = None
         super().step()
 
     def _update(self, projections: list[_Projection], lr: float, weight_decay: float) -> None:
-        grads = torch.stack([one.of(one.weight.grad) for one in projections])  # type: ignore[arg-type]  # all are used
-        is_skipped = (torch.zeros((), device=grads.device) if self.found_inf is None else self.found_inf) > 0
-        momenta = [one.of(self.state[one.weight]["momentum"]) for one in projections]
-        old = torch.stack(momenta)
-        new = torch.where(is_skipped, old, grads.add(old, alpha=MOMENTUM))
-        torch._foreach_copy_(momenta, list(new.unbind()))
-        updates = torch.where(is_skipped, 0.0, orthogonalize(grads.add_(new, alpha=MOMENTUM), self.dtype))
-        weights = [one.of(one.weight.detach()) for one in projections]
+        """Update projections of the same shape, and their momenta."""
+        gradients = []
+        momenta = []
+        weights = []
+        for projection in projections:
+            gradient = projection.weight.grad
+            assert gradient is not None, "all matrices are used"
+            gradients.append(projection.of(gradient))
+            momenta.append(projection.of(self.state[projection.weight]["momentum"]))
+            weights.append(projection.of(projection.weight.detach()))
+
+        G = torch.stack(gradients)  # (number of projections, height, width)
+        old_M = torch.stack(momenta)
+        found_inf = torch.zeros((), device=G.device) if self.found_inf is None else self.found_inf
+        is_skipped = found_inf > 0
+        M = torch.where(is_skipped, old_M, G.add(old_M, alpha=MOMENTUM))
+        torch._foreach_copy_(momenta, list(M.unbind()))
+
+        directions = orthogonalize(G.add_(M, alpha=MOMENTUM), self.dtype)
+        updates = torch.where(is_skipped, 0.0, directions)
         if weight_decay:
-            torch._foreach_mul_(weights, torch.where(is_skipped, 1.0, 1 - lr * weight_decay))
-        torch._foreach_add_(weights, list(updates.unbind()), alpha=-lr * UPDATE_RMS * grads.size(2) ** 0.5)
+            factor = torch.where(is_skipped, 1.0, 1 - lr * weight_decay)
+            torch._foreach_mul_(weights, factor)
+        scale = lr * UPDATE_RMS * G.size(2) ** 0.5  # the width is the larger side
+        torch._foreach_add_(weights, list(updates.unbind()), alpha=-scale)
 
 
 def orthogonalize(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """Return matrices with the same singular vectors and singular values near 1 (0.7 to 1.2), in float32.
 
-    The shape is (number of matrices, height, width), with height <= width; `dtype` is that of the products.
+    Args:
+        matrices: (number of matrices, height, width), with height <= width.
+        dtype: dtype of the products.
     """
     first, third, fifth = POLYNOMIAL
-    x = (matrices / (matrices.norm(dim=(1, 2), keepdim=True) + 1e-7)).to(dtype)
+    norms = matrices.norm(dim=(1, 2), keepdim=True)  # at least the largest singular value
+    x = (matrices / (norms + 1e-7)).to(dtype)
     for _ in range(ITERATIONS):
         squares = x @ x.mT
         factors = torch.baddbmm(squares, squares, squares, beta=third, alpha=fifth)

@@ -10,26 +10,32 @@ from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.model.ops import Linear
+from mtformer.model.transformer import Transformer
 from mtformer.training.muon import Muon
 
-DECAY_SHARE = 0.4  # share of the steps after the warmup in which the learning rate of `warmup_stable_decay` decreases
+DECAY_SHARE = 0.4
+"""Share of the steps after the warmup in which the learning rate of `warmup_stable_decay` decreases."""
 
 
-def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+def make_optimizer(model: Transformer, config: TrainingConfig) -> torch.optim.Optimizer:
     """Return fused Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019) or Muon.
 
     Weight decay, and Muon, are for the matrices of linear layers: not for biases and norms, embeddings or positions.
     """
     linears = [module for module in model.modules() if isinstance(module, Linear)]
-    matrices = {module.weight: module.out_widths for module in linears}
+    matrices = {linear.weight: linear.out_widths for linear in linears}
     others = [parameter for parameter in model.parameters() if parameter not in matrices]
-    named: dict[str, Any] = {"lr": config.learning_rate, "betas": config.betas, "eps": config.eps}
+    options: dict[str, Any] = {"lr": config.learning_rate, "betas": config.betas, "eps": config.eps}
     if config.optimizer == "muon":
-        dtype = torch.bfloat16 if getattr(model, "compute_dtype", None) is torch.bfloat16 else torch.float32
-        return Muon(matrices.items(), others, dtype, config.weight_decay, **named)
-    groups = [{"params": list(matrices), "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, fused=True, **named)
+        dtype = torch.bfloat16 if model.compute_dtype is torch.bfloat16 else torch.float32
+        return Muon(matrices.items(), others, dtype, config.weight_decay, **options)
+
+    groups = [
+        {"params": list(matrices), "weight_decay": config.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    optimizer_class = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return optimizer_class(groups, fused=True, **options)
 
 
 def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:
@@ -40,22 +46,26 @@ def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:
     linear), are constant and decay linearly in the last part (warmup_stable_decay; Hu et al. 2024, arXiv 2404.06395),
     or decay with the square root of the step (inverse_sqrt).
     """
+    peak = config.learning_rate
     warmup = config.warmup_steps
     if config.schedule == "noam":
         rise = step * warmup**-1.5 if warmup else math.inf
-        return config.learning_rate * d_model**-0.5 * min(step**-0.5, rise)
+        return peak * d_model**-0.5 * min(step**-0.5, rise)
+
     if step < warmup:
-        return config.learning_rate * step / warmup
+        return peak * step / warmup
     if config.schedule == "constant":
-        return config.learning_rate
+        return peak
     if config.schedule == "inverse_sqrt":
-        return config.learning_rate * math.sqrt(max(warmup, 1) / step)
-    progress = min(1.0, (step - warmup) / max(1, config.max_steps - warmup))
+        return peak * math.sqrt(max(warmup, 1) / step)
+
+    decay_steps = max(1, config.max_steps - warmup)
+    progress = min(1.0, (step - warmup) / decay_steps)
     if config.schedule == "warmup_stable_decay":
-        return config.learning_rate * min(1.0, (1 - progress) / DECAY_SHARE)
+        return peak * min(1.0, (1 - progress) / DECAY_SHARE)
     if config.schedule == "linear":
-        return config.learning_rate * (1 - progress)
-    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+        return peak * (1 - progress)
+    return peak * 0.5 * (1 + math.cos(math.pi * progress))  # cosine
 
 
 class Ema:
@@ -64,7 +74,11 @@ class Ema:
     average <- d average + (1 - d) weights    after each step, with d = min(decay, (1 + step) / (10 + step))
 
     See Polyak and Juditsky (1992). The smaller d of the first steps, as in TensorFlow's `ExponentialMovingAverage`,
-    reduces the influence of the initial weights, which are the first averages. Device and sharding stay the same.
+    reduces the influence of the initial weights. Averages have the same device and sharding as the parameters.
+
+    Args:
+        model: the model; its current weights are the initial averages.
+        decay: maximum of d.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -93,6 +107,6 @@ class Ema:
     def _swap(self) -> None:
         # Copy values, because compiled graphs and sharded weights refer to this memory.
         for average, parameter in zip(self.averages, self.parameters, strict=True):
-            kept = parameter.clone()
+            weight = parameter.clone()
             parameter.copy_(average)
-            average.copy_(kept)
+            average.copy_(weight)

@@ -69,17 +69,24 @@ class Ranks:
 
         This way, shared files are written once, and their errors are reported once.
         """
-        order = 0 if self.is_main else 1 if self.local_rank == 0 else 2
+        if self.is_main:
+            own_turn = 0
+        elif self.local_rank == 0:
+            own_turn = 1
+        else:
+            own_turn = 2
         for turn in range(3):
-            if turn == order:
+            if turn == own_turn:
                 yield
             self.gather(None)  # waits for all processes
 
 
 ALONE = Ranks()
-SYNC_BUFFERS = "broadcast_buffers"  # position tables are the same on all processes
-if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters:
-    SYNC_BUFFERS = "forward_sync_buffers"  # renamed in PyTorch 2.13
+"""A single process."""
+HAS_FORWARD_SYNC_BUFFERS = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+"""True from PyTorch 2.13 on, which renamed `broadcast_buffers`."""
+SYNC_BUFFERS = "forward_sync_buffers" if HAS_FORWARD_SYNC_BUFFERS else "broadcast_buffers"
+"""Argument of DDP that copies buffers from process 0; position tables are the same on all processes."""
 
 
 @contextmanager
@@ -91,7 +98,10 @@ def join_ranks(device: torch.device) -> Iterator[Ranks]:
     if not dist.is_torchelastic_launched():
         yield ALONE
         return
-    rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+
+    rank = int(os.environ["RANK"])
+    size = int(os.environ["WORLD_SIZE"])
+    local_rank = int(os.environ["LOCAL_RANK"])
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     try:
         dist.init_process_group(backend, timeout=TIMEOUT)
@@ -101,7 +111,8 @@ def join_ranks(device: torch.device) -> Iterator[Ranks]:
         time.sleep(0.2)
         dist.destroy_process_group()  # not after an error, because it would wait for the others
     except RuntimeError as error:
-        if size > 1 and (isinstance(error, dist.DistError) or "gloo" in str(error)):
+        is_lost_connection = isinstance(error, dist.DistError) or "gloo" in str(error)
+        if size > 1 and is_lost_connection:
             raise LostProcessError(f"process {rank}: another process of this run ended") from error
         raise
 
@@ -113,37 +124,45 @@ def own_device(device: torch.device) -> torch.device:
     """
     if device.type != "cuda":
         return device
-    local_rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    if local_rank >= count:
-        raise DeviceError(f"process {local_rank} has no CUDA device: this machine has {count}; start {count} processes")
-    own = torch.device("cuda", local_rank)
-    torch.cuda.set_device(own)
-    return own
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    num_devices = torch.cuda.device_count()
+    if local_rank >= num_devices:
+        raise DeviceError(
+            f"process {local_rank} has no CUDA device: this machine has {num_devices}; start {num_devices} processes"
+        )
+    cuda_device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(cuda_device)
+    return cuda_device
 
 
 def parallelize(
     objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, sharded: bool, dtype: torch.dtype
 ) -> nn.Module:
-    """Return the objective, replicated on all processes (DDP) or, if `sharded`, sharded (FSDP2, in place).
+    """Return the objective, replicated on all processes (DDP) or sharded (FSDP2, in place).
 
-    The `forward` of the objective returns the loss; its weights are the same on all processes. FSDP2 gathers the
-    weights of one layer (of `blocks`) at a time in `dtype`, that of the activations, and sums gradients in float32.
+    Args:
+        objective: module whose `forward` returns the loss, with the same weights on all processes.
+        blocks: its layers; FSDP2 gathers the weights of one layer at a time.
+        ranks: the processes.
+        sharded: use FSDP2 instead of DDP.
+        dtype: dtype of the activations; FSDP2 gathers layer weights in this dtype and sums gradients in float32.
     """
     if not dist.is_initialized():
         if sharded:
             log.warning("training.sharded has no effect on a single process; start several with torchrun")
         return objective
+    if not sharded:
+        options: dict[str, Any] = {SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
+        return DistributedDataParallel(objective, **options)
+
     device_type = next(objective.parameters()).device.type
-    if sharded:
-        mesh = init_device_mesh(device_type, (ranks.size,))
-        # Embeddings and the output projection stay float32, because the model uses them in this dtype.
-        policy = MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-        for block in blocks:
-            fully_shard(block, mesh=mesh, mp_policy=policy)
-        fully_shard(objective, mesh=mesh)
-        return objective
-    options: dict[str, Any] = {SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
-    return DistributedDataParallel(objective, **options)
+    mesh = init_device_mesh(device_type, (ranks.size,))
+    policy = MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    # Embeddings and the output projection stay float32, because the model uses them in this dtype.
+    fully_shard(objective, mesh=mesh)
+    return objective
 
 
 def gradient_sync(objective: nn.Module, is_last: bool) -> AbstractContextManager[None]:

@@ -6,6 +6,7 @@ Steps do not wait for the device: results stay there until a log line needs them
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,23 +14,25 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.fx.experimental import _config as shapes
 
 from mtformer.config.schema import CPU_BATCH_TOKENS, TrainingConfig
 from mtformer.data.batching.batches import Batch
-from mtformer.device import DTYPES, is_out_of_memory, peak_bytes, set_up_kernels
+from mtformer.device import PRECISIONS, is_out_of_memory, peak_bytes, set_up_kernels
 from mtformer.errors import DeviceError
-from mtformer.model.ops import LinearCopies
 from mtformer.model.transformer import Transformer
-from mtformer.training.loss import Objective
+from mtformer.training.objective import Objective
 from mtformer.training.optimizer import Ema, learning_rate, make_optimizer
 from mtformer.training.ranks import ALONE, Ranks, gradient_sync, parallelize, shard_like, unshard
+from mtformer.training.weight_copies import WeightCopies
 from mtformer.weights import load_weights
 
 MAX_SKIPPED_IN_A_ROW = 20
-CUDA_BATCH_TOKENS, MEMORY_SHARE = 32_768, 0.8
-"""Maximum size of the micro-batches that `batch_tokens: auto` chooses on CUDA (larger ones are hardly faster), and
-the share of the memory that they may fill; lengths differ between batches, and memory is fragmented."""
+"""Number of consecutive skipped steps after which training ends."""
+CUDA_BATCH_TOKENS = 32_768
+"""Maximum size of the micro-batches that `batch_tokens: auto` chooses on CUDA; larger ones are hardly faster."""
+MEMORY_SHARE = 0.8
+"""Share of the memory of a CUDA device that such micro-batches may fill: lengths differ between batches, and memory is
+fragmented."""
 
 
 class StepResult(NamedTuple):
@@ -48,26 +51,46 @@ class StepResult(NamedTuple):
     """Number of times that a micro-batch was halved to fit in memory."""
 
 
-class TrainingStep:
-    """Model (on its device, with float32 weights), optimizer and, for fp16, gradient scaler."""
+@dataclass(frozen=True)
+class _Passes:
+    """Options of the forward and backward passes over micro-batches."""
 
-    def __init__(self, model: Transformer, config: TrainingConfig, precision: str, ranks: Ranks = ALONE) -> None:
+    scale: float | None = None
+    """Factor of the objective in the gradients; None: compute no gradients."""
+    is_alone: bool = False
+    """True outside of training steps, where gradients are not synchronized between processes."""
+    has_consistency: bool = True
+    """False in the steps before `consistency_start`."""
+
+
+class TrainingStep:
+    """Model, optimizer and, for fp16, gradient scaler.
+
+    Args:
+        model: the model on its device, with float32 weights; its activations determine the precision.
+        config: the `training` section.
+        ranks: the processes of the run.
+    """
+
+    def __init__(self, model: Transformer, config: TrainingConfig, ranks: Ranks = ALONE) -> None:
         self.model = model
         self.config = config
-        self.precision = precision
         self.ranks = ranks
         self.device = model.output.device
-        model.compute_dtype = dtype = DTYPES[precision]
         set_up_kernels(self.device)
-        uses_copies = self.device.type != "cpu" and precision != "fp32" and not config.sharded
-        self.copies = LinearCopies(model, dtype) if uses_copies else None
+        dtype = model.compute_dtype or model.output.dtype
+        is_narrow = dtype in (torch.bfloat16, torch.float16)
+        uses_copies = self.device.type != "cpu" and is_narrow and not config.sharded
+        self.copies = WeightCopies(model, dtype) if uses_copies else None
+
         self._local_objective = Objective(model, config)
         if config.compile == "always":
             self.compile()
         layers = [*model.encoder, *model.decoder]
         self.objective = parallelize(self._local_objective, layers, ranks, config.sharded, dtype)
+
         self.optimizer = make_optimizer(model, config)
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=dtype == torch.float16)
         self.ema = Ema(model, config.ema_decay) if config.ema_decay else None
         self.skipped_in_a_row = torch.zeros((), dtype=torch.int64, device=self.device)
         """Number of consecutive steps with a non-finite gradient; not reset after reaching `MAX_SKIPPED_IN_A_ROW`."""
@@ -76,16 +99,22 @@ class TrainingStep:
         sharded weights, it is the same on all processes (`share_memory_limit`)."""
 
     @property
+    def precision(self) -> str:
+        """Name of the dtype of the activations: `fp32`, `bf16` or `fp16`."""
+        return PRECISIONS[self.model.compute_dtype or self.model.output.dtype]
+
+    @property
     def is_compiled(self) -> bool:
         """True after `compile` was called."""
-        return self._local_objective.compiled is not None
+        return self._local_objective.is_compiled
 
-    def compile(self, enabled: bool = True) -> None:
-        """Use `torch.compile` from now on, or no longer; the model is compiled in the next steps."""
-        # Otherwise sizes that are equal in the first batch must be equal in all, or the model is compiled again.
-        shapes.use_duck_shape = False
-        compiled: Any = torch.compile(self.model, dynamic=True) if enabled else None  # a module, typed as a function
-        self._local_objective.compiled = compiled
+    def compile(self) -> None:
+        """Use `torch.compile` from now on; the model is compiled in the next steps."""
+        self._local_objective.compile_model()
+
+    def stop_compiling(self) -> None:
+        """Do not use `torch.compile` any longer."""
+        self._local_objective.discard_compiled_model()
 
     def run(self, batches: Sequence[Batch], step: int) -> StepResult:
         """Run optimizer step `step` (the first is 1) on the mean loss over the target tokens of all micro-batches.
@@ -95,48 +124,61 @@ class TrainingStep:
         rate = learning_rate(step, self.config, self.model.config.d_model)
         self._set_learning_rate(rate)
         self.objective.train()
-        self._local_objective.has_consistency = step > self.config.consistency_start
         if self.copies is not None:
             self.copies.refresh()
-        num_tokens = self.ranks.sum([sum(batch.num_tgt_tokens for batch in batches)])[0]
+
+        num_own_tokens = sum(batch.num_tgt_tokens for batch in batches)
+        [num_tokens] = self.ranks.sum([num_own_tokens])
         # PyTorch averages gradients over the processes; multiplying by their number gives the sum.
-        (loss, nll), num_splits = self._sums(batches, self.ranks.size / num_tokens)
-        self.scaler.unscale_(self.optimizer)
-        grad_norm = unshard(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm or float("inf")))
+        scale = self.ranks.size / num_tokens
+        passes = _Passes(scale, has_consistency=step > self.config.consistency_start)
+        (loss, nll), num_splits = self._sums(batches, passes)
+
+        grad_norm = self._clip_gradients()
         is_finite = grad_norm.isfinite()
         if self.scaler.is_enabled():  # skips the step itself and lowers the scale
             self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
-            self._update(~is_finite)
+            self._update(is_skipped=~is_finite)
         if self.ema is not None:
             self.ema.update(step)
         self.optimizer.zero_grad(set_to_none=True)
+
         may_recover = is_finite & (self.skipped_in_a_row < MAX_SKIPPED_IN_A_ROW)
         self.skipped_in_a_row = torch.where(may_recover, 0, self.skipped_in_a_row + 1)
         return StepResult(loss, nll, grad_norm, is_finite, rate, num_splits)
 
-    def loss(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def _clip_gradients(self) -> Tensor:
+        """Clip the gradients, after dividing them by the scale of fp16, and return their norm before."""
+        self.scaler.unscale_(self.optimizer)
+        max_norm = self.config.clip_norm or float("inf")
+        return unshard(nn.utils.clip_grad_norm_(self.model.parameters(), max_norm))
+
+    def loss(self, batch: Batch, has_consistency: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         """Return objective, label-smoothed loss and negative log-likelihood of a batch, summed over target tokens."""
         batch = batch.to(self.device)
-        return self.objective(batch.src_BS, batch.src_lengths_B, batch.tgt_in_BT, batch.tgt_out_BT)
+        inputs = batch.src_BS, batch.src_lengths_B, batch.tgt_in_BT
+        return self.objective(*inputs, batch.tgt_out_BT, has_consistency=has_consistency)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, float]:
         """Return `loss` as numbers, without dropout and without gradients; halve the batch if memory runs out."""
         self.objective.eval()
-        (loss, nll), _ = self._sums([batch], None, is_alone=True)
-        if isinstance(self.objective, FSDPModule):  # otherwise its own weights stay gathered, whatever `ema` changes
+        (loss, nll), _ = self._sums([batch], _Passes(is_alone=True))
+        if isinstance(self.objective, FSDPModule):
+            # Otherwise the weights outside of the layers stay gathered, and changes by `ema_weights` have no effect.
             self.objective.reshard()
         return loss.item(), nll.item()
 
     def try_batch(self, batch: Batch) -> float:
         """Run a micro-batch with the memory usage of a real step, without changing weights; return the seconds taken.
 
-        If memory runs out, it and later ones of its size are halved. Raise DeviceError if a single pair does not fit.
+        If it does not fit in memory, it is halved until it does; later micro-batches of that size are halved too. Raise
+        DeviceError if a single pair does not fit in memory.
         """
         start = time.perf_counter()
-        self._try(batch, is_alone=True)
+        self._try(batch, _Passes(scale=1.0, is_alone=True))
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - start
@@ -148,15 +190,15 @@ class TrainingStep:
         run would differ from an uninterrupted one. All processes must call this together.
         """
         if self.ranks.size > 1:
-            self._try(batch, is_alone=False)
+            self._try(batch, _Passes(scale=1.0))
 
-    def _try(self, batch: Batch, is_alone: bool) -> None:
+    def _try(self, batch: Batch, passes: _Passes) -> None:
         """Run a micro-batch without changing weights or the state of the random number generators."""
         self.objective.train()
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            self._sums([batch], 1.0, is_alone)
+        with torch.random.fork_rng(self._cuda_devices()):
+            self._sums([batch], passes)
             # Even a skipped step allocates the optimizer moments.
-            self._update(torch.ones((), dtype=torch.bool, device=self.device))
+            self._update(is_skipped=torch.ones((), dtype=torch.bool, device=self.device))
         self.optimizer.zero_grad(set_to_none=True)
 
     def max_batch_tokens(self, batch: Batch) -> int:
@@ -166,17 +208,19 @@ class TrainingStep:
         """
         if self.device.type == "cpu":
             return CPU_BATCH_TOKENS
-        pieces = [batch.split(batch.num_padded_tokens // 2)[0], batch]
-        self.try_batch(pieces[0])  # allocates the optimizer's moments, which belong to both peaks
+        half = batch.split(batch.num_padded_tokens // 2)[0]
+        self.try_batch(half)  # allocates the optimizer's moments, which belong to both peaks
         peaks = []
-        for piece in pieces:
+        for piece in (half, batch):
             torch.cuda.reset_peak_memory_stats(self.device)
             self.try_batch(piece)
             peaks.append(peak_bytes(self.device))
         if self.max_padded_tokens is not None:  # `batch` does not fit
             return self.max_padded_tokens
-        free = torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device)
-        return fitting_tokens([piece.num_padded_tokens for piece in pieces], peaks, free)
+
+        free_on_device, _ = torch.cuda.mem_get_info(self.device)
+        free_bytes = free_on_device + torch.cuda.memory_reserved(self.device)
+        return fitting_tokens([half.num_padded_tokens, batch.num_padded_tokens], peaks, free_bytes)
 
     def share_memory_limit(self) -> None:
         """Use the lowest `max_padded_tokens` of all processes; all of them must call this together."""
@@ -185,25 +229,31 @@ class TrainingStep:
 
     def ema_weights(self) -> AbstractContextManager[None]:
         """Return a context in which the model has the weights for validation (with `ema_decay`, the averages)."""
-        return nullcontext() if self.ema is None else self.ema.applied()
+        if self.ema is None:
+            return nullcontext()
+        return self.ema.applied()
 
     def full_model(self) -> Transformer:
         """Return the model, or an unsharded copy if its weights are sharded."""
         if not self.config.sharded:
             return self.model
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.device(self.device), torch.random.fork_rng(devices):  # resuming must not change later dropout masks
-            copy = Transformer(self.model.config, len(self.model.src_embedding), len(self.model.output))
-        copy.compute_dtype = self.model.compute_dtype
+        src_vocab = len(self.model.src_embedding)
+        tgt_vocab = len(self.model.output)
+        # Resuming must not change later dropout masks, so the new model draws no numbers from the generators.
+        with torch.device(self.device), torch.random.fork_rng(self._cuda_devices()):
+            copy = Transformer(self.model.config, src_vocab, tgt_vocab, compute_dtype=self.model.compute_dtype)
         with torch.no_grad():
-            for (_, own), (_, sharded) in zip(copy.named_parameters(), self.model.named_parameters(), strict=True):
-                own.copy_(unshard(sharded))
+            for full, sharded in zip(copy.parameters(), self.model.parameters(), strict=True):
+                full.copy_(unshard(sharded))
         return copy
 
     def weights(self) -> dict[str, Tensor]:
         """Return unsharded copies of all parameters by name, on the CPU; tied parameters once."""
-        named = self.model.named_parameters()
-        return {name: unshard(parameter.detach()).to("cpu", copy=True).contiguous() for name, parameter in named}
+        weights = {}
+        for name, parameter in self.model.named_parameters():
+            weight = unshard(parameter.detach())
+            weights[name] = weight.to("cpu", copy=True).contiguous()
+        return weights
 
     def load_weights(self, path: Path) -> None:
         """Load weights from a file and reset the EMA weights; raise CheckpointError if they do not fit the model."""
@@ -240,20 +290,29 @@ class TrainingStep:
     def optimizer_state(self) -> dict[str, Any]:
         """Return `optimizer.state_dict()` with unsharded moments."""
         state = self.optimizer.state_dict()
-        moments = {number: {name: unshard(x) for name, x in own.items()} for number, own in state["state"].items()}
+        moments = {}
+        for index, parameter_state in state["state"].items():
+            moments[index] = {name: unshard(tensor) for name, tensor in parameter_state.items()}
         return {**state, "state": moments}
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
         """Load moments and learning rate from the result of `optimizer_state`; the number of processes may differ."""
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        parameters: list[Tensor] = []
+        for group in self.optimizer.param_groups:
+            parameters += group["params"]
+
         moments: dict[int, dict[str, Tensor]] = {}
-        for number, own in state["state"].items():
-            moments[number] = {name: shard_like(x, parameters[number]) for name, x in own.items()}
-            sizes = {x.shape for name, x in own.items() if name != "step"}
-            if own["step"].ndim or sizes != {parameters[number].shape}:
+        for index, parameter_state in state["state"].items():
+            parameter = parameters[index]
+            shapes = {tensor.shape for name, tensor in parameter_state.items() if name != "step"}
+            if parameter_state["step"].ndim or shapes != {parameter.shape}:
                 raise ValueError("the shapes of moments and parameter differ")
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
-        self._set_learning_rate(float(state["param_groups"][0]["lr"]))
+            moments[index] = {name: shard_like(tensor, parameter) for name, tensor in parameter_state.items()}
+
+        own_state = self.optimizer.state_dict()
+        self.optimizer.load_state_dict({**own_state, "state": moments})
+        rate = state["param_groups"][0]["lr"]
+        self._set_learning_rate(float(rate))
 
     def _set_learning_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
@@ -264,19 +323,26 @@ class TrainingStep:
         self.optimizer.found_inf = is_skipped.float()  # type: ignore[attr-defined]  # as GradScaler does
         self.optimizer.step()
 
-    def _sums(self, batches: Sequence[Batch], scale: float | None, is_alone: bool = False) -> tuple[Tensor, int]:
-        """Accumulate gradients of `scale` x objective; return the sums (loss, nll) and the number of halvings.
+    def _cuda_devices(self) -> list[torch.device]:
+        """Return the device as a list, if it has a random number generator other than that of the CPU."""
+        return [self.device] if self.device.type == "cuda" else []
 
-        If `scale` is None, no gradients are computed. `is_alone`: gradients are not synchronized, outside of steps.
+    def _sums(self, batches: Sequence[Batch], passes: _Passes) -> tuple[Tensor, int]:
+        """Accumulate the gradients of micro-batches; return the sums (loss, nll) and the number of halvings.
+
+        If memory runs out, all micro-batches run again, in smaller pieces.
         """
+        # zero_grad does not clear sharded gradients that were not synchronized.
+        is_synced = self.config.sharded or not passes.is_alone
+        # A process that runs its micro-batches again while the others wait for its gradients would cause a deadlock.
+        may_retry = self.ranks.size == 1 or not is_synced
         while True:
             pieces, num_splits = self._pieces(batches)
-            # zero_grad does not clear sharded gradients that were not synchronized.
-            synced = len(pieces) - 1 if self.config.sharded or not is_alone else None
-            outcome = self._accumulate(pieces, scale, synced)
+            synced = len(pieces) - 1 if is_synced else None
+            outcome = self._accumulate(pieces, passes, synced)
             if isinstance(outcome, Tensor):
                 return outcome, num_splits
-            self._reduce_batch_size(outcome, may_retry=self.ranks.size == 1 or (is_alone and not self.config.sharded))
+            self._reduce_batch_size(outcome, may_retry)
 
     def _pieces(self, batches: Sequence[Batch]) -> tuple[list[Batch], int]:
         """Split the micro-batches that do not fit in memory; return all pieces, and the number of splits.
@@ -297,18 +363,18 @@ class TrainingStep:
             pieces += [smallest.without_targets()] * (num_passes - len(pieces))
         return pieces, num_splits
 
-    def _accumulate(self, pieces: Sequence[Batch], scale: float | None, synced: int | None) -> Tensor | Batch:
+    def _accumulate(self, pieces: Sequence[Batch], passes: _Passes, synced: int | None) -> Tensor | Batch:
         """Return the sums (loss, nll), or the piece of a batch that did not fit in memory.
 
         Gradients are synchronized at the piece with index `synced`.
         """
         sums = torch.zeros(2, device=self.device)
-        for number, piece in enumerate(pieces):
+        for index, piece in enumerate(pieces):
             try:
-                with gradient_sync(self.objective, number == synced):
-                    objective, loss, nll = self.loss(piece)
-                    if scale is not None:
-                        self.scaler.scale(objective * scale).backward()
+                with gradient_sync(self.objective, is_last=index == synced):
+                    objective, loss, nll = self.loss(piece, passes.has_consistency)
+                    if passes.scale is not None:
+                        self.scaler.scale(objective * passes.scale).backward()
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -325,9 +391,11 @@ class TrainingStep:
                 "checkpoint"
             )
         if batch.num_pairs <= 1:
+            src_length = batch.src_BS.size(1)
+            tgt_length = batch.tgt_in_BT.size(1)
             raise DeviceError(
-                f"a pair of {batch.src_BS.size(1)} and {batch.tgt_in_BT.size(1)} tokens does not fit in the memory of "
-                f"{self.device}; remove such lines (data.filters.max_tokens for training), or use a smaller model"
+                f"a pair of {src_length} and {tgt_length} tokens does not fit in the memory of {self.device}; remove "
+                "such lines (data.filters.max_tokens for training), or use a smaller model"
             )
         self.max_padded_tokens = batch.num_padded_tokens // 2
         self.optimizer.zero_grad(set_to_none=True)
@@ -338,9 +406,14 @@ class TrainingStep:
 def fitting_tokens(tokens: Sequence[int], peaks: Sequence[int], free_bytes: int) -> int:
     """Return the number of tokens of a micro-batch that fits in memory with a margin, up to `CUDA_BATCH_TOKENS`.
 
-    `peaks` is the peak memory in bytes, including weights and optimizer, with a small and a large batch, which have
-    `tokens` padded tokens; `free_bytes` of memory are available to this process.
+    Args:
+        tokens: numbers of padded tokens of a small and a large batch.
+        peaks: peak memory with these batches in bytes, including weights and optimizer.
+        free_bytes: memory available to this process in bytes.
     """
-    bytes_per_token = max(1.0, (peaks[1] - peaks[0]) / max(1, tokens[1] - tokens[0]))
-    fitting = tokens[1] + (free_bytes * MEMORY_SHARE - peaks[1]) / bytes_per_token
-    return int(min(max(fitting, tokens[0]), CUDA_BATCH_TOKENS))
+    small_tokens, large_tokens = tokens
+    small_peak, large_peak = peaks
+    bytes_per_token = max(1.0, (large_peak - small_peak) / max(1, large_tokens - small_tokens))
+    rest_bytes = free_bytes * MEMORY_SHARE - large_peak
+    num_tokens = large_tokens + rest_bytes / bytes_per_token
+    return int(min(max(num_tokens, small_tokens), CUDA_BATCH_TOKENS))

@@ -24,6 +24,7 @@ from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, EvaluationConfig, TrainingConfig
 from mtformer.data.demo import write_demo
 from mtformer.decoding.translator import Translator
+from mtformer.device import DTYPES
 from mtformer.errors import InterruptedRunError
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.verify import StopAt, compare_runs, train_part
@@ -61,7 +62,9 @@ def compute(bench: Bench, device: str, precision: str) -> tuple[float, Tensor, l
     # With tied embeddings, random weights would repeat the first token.
     config = peers.model_config(size, dropout=0.0).model_copy(update={"tie_embeddings": "none"})
     model = Transformer(config, size.vocab_size, size.vocab_size)
-    step = TrainingStep(copy.deepcopy(model).to(device), TrainingConfig(compile="never"), precision)
+    trained = Transformer(config, size.vocab_size, size.vocab_size, compute_dtype=DTYPES[precision])
+    trained.load_state_dict(model.state_dict())
+    step = TrainingStep(trained.to(device), TrainingConfig(compile="never"))
     step.model.train()
     scale = 1024.0 if precision == "fp16" else 1.0  # as in training
     loss = step.loss(batch)[0] / batch.num_tgt_tokens

@@ -63,9 +63,9 @@ def model_config(size: Size, dropout: float) -> ModelConfig:
     )
 
 
-def transformer(size: Size, dropout: float) -> Transformer:
+def transformer(size: Size, dropout: float, compute_dtype: torch.dtype | None = None) -> Transformer:
     """Return mtformer's model of this size."""
-    return Transformer(model_config(size, dropout), size.vocab_size, size.vocab_size)
+    return Transformer(model_config(size, dropout), size.vocab_size, size.vocab_size, compute_dtype=compute_dtype)
 
 
 class TorchTransformer(nn.Module):

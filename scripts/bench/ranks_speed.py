@@ -22,7 +22,7 @@ from peers import SIZES
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.data.batching.batches import make_batch
-from mtformer.device import set_up_memory
+from mtformer.device import DTYPES, set_up_memory
 from mtformer.training.ranks import join_ranks
 from mtformer.training.step import TrainingStep
 
@@ -38,7 +38,7 @@ def train(size_name: str, precision: str, sharded: bool, steps: int, length: int
         torch.manual_seed(1)
         config = TrainingConfig(sharded=sharded, schedule="constant", warmup_steps=0)
         size = SIZES[size_name]
-        step = TrainingStep(peers.transformer(size, 0.1), config, precision, ranks)
+        step = TrainingStep(peers.transformer(size, 0.1, DTYPES[precision]), config, ranks)
         generator = torch.Generator().manual_seed(ranks.rank)
         ids = torch.randint(4, size.vocab_size, (4096 // length, length - 1), generator=generator).tolist()
         batch = make_batch([(one, one) for one in ids])

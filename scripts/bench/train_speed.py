@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.data.batching.batches import Batch, make_batch, plan_window
-from mtformer.device import set_up_memory
+from mtformer.device import DTYPES, set_up_memory
 from mtformer.training.step import TrainingStep
 
 PEERS = ("torch-fp32", "torch-bf16", "marian-fp32", "marian-bf16", "joeynmt-fp32")
@@ -72,8 +72,8 @@ def mtformer_step(setup: Setup) -> Step:
     set_up_memory()
     compiled = "always" if setup.compile else "never"
     config = TrainingConfig(device=setup.device, compile=compiled, schedule="constant", warmup_steps=0, **TRAINING)
-    model = peers.transformer(setup.size, setup.dropout).to(setup.device)
-    training = TrainingStep(model, config, setup.precision)
+    model = peers.transformer(setup.size, setup.dropout, DTYPES[setup.precision]).to(setup.device)
+    training = TrainingStep(model, config)
     return lambda batch: training.run([batch], step=1).loss
 
 

@@ -19,8 +19,9 @@ from tiny import (
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mtformer.model.attention import CPU_FUSED_FROM, MultiHeadAttention, attend, attention_weights, record_weights
-from mtformer.model.ops import additive_mask, causal_mask, padding_mask
+from mtformer.model.attention import MultiHeadAttention, attend, attention_weights, record_weights
+from mtformer.model.kernels import CPU_FUSED_FROM, additive_mask
+from mtformer.model.ops import causal_mask, padding_mask
 from mtformer.model.positions import RotaryPositions
 
 B, T, S = 3, 5, 7

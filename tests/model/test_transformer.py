@@ -26,14 +26,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mtformer.config.schema import ModelConfig, TrainingConfig
-from mtformer.model import attention as attention_module
 from mtformer.model import cache as cache_module
+from mtformer.model import kernels
 from mtformer.model import transformer as transformer_module
 from mtformer.model.cache import EncoderOutput
-from mtformer.model.ops import additive_mask, causal_mask
+from mtformer.model.kernels import additive_mask
+from mtformer.model.ops import causal_mask
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer, count_parameters
-from mtformer.training.loss import Objective
+from mtformer.training.objective import Objective
 
 LENGTHS = [7, 2, 4]
 ALL_POSITIONS = pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
@@ -251,13 +252,12 @@ def test_parameters_are_restored_exactly_from_safetensors(tie: str, tmp_path: Pa
 @ALL_POSITIONS
 @pytest.mark.usefixtures("kernel")
 def test_bf16_activations_are_close_to_float32_and_gradients_are_float32(norm_position: str, positions: str) -> None:
-    torch.manual_seed(0)
-    model = Transformer(tiny_config(d_model=64, d_ff=128, norm_position=norm_position, positions=positions), V, V)
+    config = tiny_config(d_model=64, d_ff=128, norm_position=norm_position, positions=positions)
     (src_BS, lengths_B), tgt_BT = sources(LENGTHS), tokens(3, 5)
     results = {}
     for dtype in (None, torch.bfloat16):
-        model.compute_dtype = dtype
-        model.zero_grad()
+        torch.manual_seed(0)
+        model = Transformer(config, V, V, compute_dtype=dtype)
         out = logits(model, src_BS, lengths_B, tgt_BT)
         assert out.dtype == (dtype or torch.float32)
         functional.cross_entropy(out.float().flatten(0, 1), tgt_BT.flatten()).backward()
@@ -270,8 +270,7 @@ def test_bf16_activations_are_close_to_float32_and_gradients_are_float32(norm_po
 @torch.no_grad()
 def test_cached_decoding_in_bf16_is_close_to_uncached_in_bf16() -> None:
     torch.manual_seed(0)
-    model = Transformer(tiny_config(d_model=64, d_ff=128), V, V).eval()
-    model.compute_dtype = torch.bfloat16
+    model = Transformer(tiny_config(d_model=64, d_ff=128), V, V, compute_dtype=torch.bfloat16).eval()
     encoder_output, tgt_BT = model.encode(*sources(LENGTHS)), tokens(3, 5)
     whole_BTD = model.decode(tgt_BT, encoder_output).float()
     cache = model.new_cache(encoder_output, 1, 5)
@@ -392,7 +391,7 @@ def test_additive_masks_give_the_same_model(positions: str, beams: int, monkeypa
             steps.append(model.decode(tokens(3, beams), cache.encoder_output, cache))
             cache.reorder(torch.arange(beams).flip(0).expand(3, beams))
         loss = model(src_BS, lengths_B, tgt_BT).square().sum()
-        masks.extend([cache.encoder_output.mask_B11S, cache.own_B1RX])
+        masks.extend([cache.encoder_output.mask_B11S, cache.history_B1RX])
         return [*steps, *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)]
 
     masks: list[Tensor] = []
@@ -400,7 +399,7 @@ def test_additive_masks_give_the_same_model(positions: str, beams: int, monkeypa
     calls = []
     for module in (transformer_module, cache_module):
         monkeypatch.setattr(module, "kernel_mask", lambda *both: calls.append(1) or additive_mask(*both))
-    monkeypatch.setattr(attention_module, "CPU_FUSED_FROM", {torch.float64: 0})
+    monkeypatch.setattr(kernels, "CPU_FUSED_FROM", {torch.float64: 0})
     for found, other in zip(run(), expected, strict=True):
         assert_same(found, other)
     assert len(calls) == 3, "one for each encoded batch and one for the beams"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mtformer.config.schema import ModelConfig
-from mtformer.model import attention
+from mtformer.model import kernels
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.cache import DecoderCache
 from mtformer.model.transformer import Transformer
@@ -65,7 +65,7 @@ def sources(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
 def use_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `attend` without dropout always use the fused kernel (`fused`), or never (`unfused`)."""
     threshold = 0 if name == "fused" else math.inf
-    monkeypatch.setattr(attention, "CPU_FUSED_FROM", dict.fromkeys(attention.CPU_FUSED_FROM, threshold))
+    monkeypatch.setattr(kernels, "CPU_FUSED_FROM", dict.fromkeys(kernels.CPU_FUSED_FROM, threshold))
 
 
 def step(model: Transformer, token_N: Tensor, cache: DecoderCache) -> Tensor:

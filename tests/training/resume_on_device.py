@@ -14,7 +14,7 @@ import toy_run
 from toy_training import VOCAB, toy_config
 
 from mtformer.config.schema import Config
-from mtformer.device import be_deterministic
+from mtformer.device import DTYPES, be_deterministic
 from mtformer.errors import InterruptedRunError
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
@@ -24,7 +24,8 @@ from mtformer.training.step import TrainingStep
 def main(folder: Path, device: str, precision: str) -> None:
     def step_on_device(config: Config) -> TrainingStep:
         torch.manual_seed(config.training.seed)
-        return TrainingStep(Transformer(config.model, VOCAB, VOCAB).to(device), config.training, precision)
+        model = Transformer(config.model, VOCAB, VOCAB, compute_dtype=DTYPES[precision])
+        return TrainingStep(model.to(device), config.training)
 
     toy_run.toy_step = step_on_device
     be_deterministic()

@@ -19,9 +19,11 @@ from torch.nn import functional
 
 from mtformer.config.schema import ModelConfig, TrainingConfig
 from mtformer.data.batching.batches import Batch
-from mtformer.model import attention, ops, transformer
+from mtformer.device import DTYPES
+from mtformer.model import kernels, ops, transformer
 from mtformer.model.transformer import Transformer
 from mtformer.training.step import TrainingStep
+from mtformer.training.weight_copies import WeightCopies
 
 V = 500
 TOY = {"d_model": 64, "d_ff": 128, "num_heads": 4, "num_encoder_layers": 1, "num_decoder_layers": 1}
@@ -41,9 +43,9 @@ def _empty_cache() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def toy_model(device: str, **options: Any) -> Transformer:
+def toy_model(device: str, precision: str, **options: Any) -> Transformer:
     with torch.device(device):
-        return Transformer(ModelConfig(**{**TOY, **options}), V, V)
+        return Transformer(ModelConfig(**{**TOY, **options}), V, V, compute_dtype=DTYPES[precision])
 
 
 def run(step: TrainingStep, B: int, S: int, T: int) -> None:
@@ -77,7 +79,7 @@ def test_one_compilation_is_enough_for_all_shapes(
     backend = aot_autograd(fw_compiler=collect, bw_compiler=collect)
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend, fullgraph=True))
     monkeypatch.setattr(functional, "scaled_dot_product_attention", attention_as_on_cuda)
-    step = TrainingStep(toy_model("meta", **options), TrainingConfig(compile="always"), precision)
+    step = TrainingStep(toy_model("meta", precision, **options), TrainingConfig(compile="always"))
     for B, S, T in [(8, 8, 8), (4, 5, 6), (8, 7, 9), (8, 8, 16), (9, 33, 12)]:
         run(step, B, S, T)
     assert len(graphs) == 2, "the model was compiled again for other shapes"
@@ -99,12 +101,12 @@ def test_launches_of_a_compiled_step(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
     """Count the kernels of Inductor's code for a CPU, without compiling or running those that it writes itself."""
-    monkeypatch.setattr(transformer, "kernel_mask", ops.additive_mask)
-    monkeypatch.setattr(attention, "CPU_FUSED_FROM", {torch.bfloat16: 0})
+    monkeypatch.setattr(transformer, "kernel_mask", kernels.additive_mask)
+    monkeypatch.setattr(kernels, "CPU_FUSED_FROM", {torch.bfloat16: 0})
     monkeypatch.setattr(ops, "dropout", functional.dropout)
     monkeypatch.setattr(async_compile.AsyncCompile, "cpp_pybinding", lambda *_: lambda *_: None)
-    step = TrainingStep(toy_model("cpu"), TrainingConfig(), "bf16")
-    step.copies = ops.LinearCopies(step.model, torch.bfloat16)
+    step = TrainingStep(toy_model("cpu", "bf16"), TrainingConfig())
+    step.copies = WeightCopies(step.model, torch.bfloat16)
     # Static shapes and scalar code take less time to compile and have the same kernels.
     compile = functools.partial(torch.compile, fullgraph=True)
     monkeypatch.setattr(torch, "compile", lambda model, dynamic: compile(model, dynamic=False))

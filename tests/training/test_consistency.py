@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.model import ops
+from mtformer.text.tokenizer import EOS
 from mtformer.training import loss as loss_module
 from mtformer.training.loss import PAD, linear_cross_entropy
 from mtformer.training.step import StepResult, TrainingStep
@@ -269,12 +270,12 @@ def masks_of(**training: Any) -> tuple[Tensor, Tensor, Tensor]:
 )
 def test_share_of_tokens_without_embedding(training: dict[str, Any], shares: list[float]) -> None:
     src_BS, src_mask_BS, tgt_mask_BT = masks_of(**training)
-    is_word_BS = src_BS > loss_module.EOS
+    is_word_BS = src_BS > EOS
     halves = zip(*(x.chunk(len(shares)) for x in (src_mask_BS, is_word_BS, tgt_mask_BT)), strict=True)
     for (src_mask, is_word, tgt_mask), share in zip(halves, shares, strict=True):
         assert (~src_mask[is_word]).double().mean().item() == pytest.approx(share, abs=0.02)
         assert (~tgt_mask[:, 1:]).double().mean().item() == pytest.approx(share, abs=0.02)
-    assert src_mask_BS[src_BS == loss_module.EOS].all()
+    assert src_mask_BS[src_BS == EOS].all()
     assert tgt_mask_BT[:, 0].all()
 
 
@@ -290,13 +291,13 @@ def test_fp16_chunks_are_smaller_with_large_weights(monkeypatch: pytest.MonkeyPa
     hidden, weight, target, _ = example(True, torch.float32)
     monkeypatch.setattr(loss_module, "FP16_ROWS", 16)
     sizes: list[int] = []
-    real = loss_module._divergence
+    real = loss_module._divergences
 
     def record(logits_CV: Tensor, *rest: Any) -> Tensor:
         sizes.append(len(logits_CV))
         return real(logits_CV, *rest)
 
-    monkeypatch.setattr(loss_module, "_divergence", record)
+    monkeypatch.setattr(loss_module, "_divergences", record)
     found = linear_cross_entropy(hidden.half(), weight, target, 0.1, None, (1.5, 1.5))[0]
     assert sizes == [4] * 6 + [2]
     assert F.l1_loss(found, naive(hidden, weight, target, (1.5, 1.5), None)) < 0.01 * found

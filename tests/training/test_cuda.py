@@ -38,16 +38,15 @@ precisions = pytest.mark.parametrize("precision", TOLERANCE)
 
 def on_device(config: ModelConfig, precision: str, **training: Any) -> TrainingStep:
     torch.manual_seed(1)
-    return TrainingStep(Transformer(config, VOCAB, VOCAB).to(DEVICE), toy_config(**training).training, precision)
+    model = Transformer(config, VOCAB, VOCAB, compute_dtype=DTYPES[precision]).to(DEVICE)
+    return TrainingStep(model, toy_config(**training).training)
 
 
 def in_float64(like: TrainingStep) -> TrainingStep:
     """Return a step with the same weights on the CPU."""
-    exact = Transformer(like.model.config, VOCAB, VOCAB).double()
+    exact = Transformer(like.model.config, VOCAB, VOCAB, compute_dtype=torch.float64).double()
     exact.load_state_dict({name: weight.cpu().double() for name, weight in like.model.state_dict().items()})
-    step = TrainingStep(exact, toy_config().training, "fp32")
-    exact.compute_dtype = torch.float64
-    return step
+    return TrainingStep(exact, toy_config().training)
 
 
 def weights(step: TrainingStep) -> Tensor:

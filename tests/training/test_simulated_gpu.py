@@ -14,6 +14,7 @@ from mtformer.data.batching.batches import Batch
 from mtformer.decoding.search.inference import InferenceModel
 from mtformer.decoding.search.segments import Segment
 from mtformer.decoding.search.transformer_engine import TransformerEngine
+from mtformer.device import DTYPES
 from mtformer.model import ops, transformer
 from mtformer.model.transformer import Transformer
 from mtformer.training.step import TrainingStep
@@ -39,9 +40,9 @@ TRAINING_LAUNCHES = 1200
 DECODING_LAUNCHES = {"greedy": 148, "beam": 175}
 
 
-def model_on(gpu: SimulatedGpu, vocab: int = V, **options: Any) -> Transformer:
+def model_on(gpu: SimulatedGpu, precision: str = "fp32", vocab: int = V, **options: Any) -> Transformer:
     with torch.device(gpu.device):  # `Module.to` cannot swap fake tensors
-        return Transformer(ModelConfig(**{**TOY, **options}), vocab, vocab)
+        return Transformer(ModelConfig(**{**TOY, **options}), vocab, vocab, compute_dtype=DTYPES[precision])
 
 
 def batch(B: int = 8, S: int = 7, T: int = 9) -> Batch:
@@ -59,7 +60,7 @@ def test_a_training_step_does_not_wait_for_the_device(
     options: dict[str, Any], training: dict[str, Any], precision: str
 ) -> None:
     with SimulatedGpu() as gpu:
-        step = TrainingStep(model_on(gpu, **options), TrainingConfig(ema_decay=0.9, **training), precision)
+        step = TrainingStep(model_on(gpu, precision, **options), TrainingConfig(ema_decay=0.9, **training))
         window = TrainWindow()
         for number in (1, 2):
             window.add([batch()], step.run([batch()], number))
@@ -71,7 +72,7 @@ def test_a_training_step_does_not_wait_for_the_device(
 
 def test_launches_of_a_training_step(record_property: Callable[[str, object], None]) -> None:
     with SimulatedGpu() as gpu:
-        step = TrainingStep(model_on(gpu, vocab=32_000, **BASE), TrainingConfig(), "bf16")
+        step = TrainingStep(model_on(gpu, "bf16", vocab=32_000, **BASE), TrainingConfig())
         one = batch(1024, 32, 32)
         for number in (1, 2):
             step.run([one], number)
@@ -140,13 +141,13 @@ def test_launches_of_a_decoding_step(
 def test_mixed_devices_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformer, "padding_mask", lambda lengths_B, S: torch.arange(S) < lengths_B.unsqueeze(-1))
     with SimulatedGpu() as gpu, pytest.raises(Exception, match=r"same device|different devices"):
-        TrainingStep(model_on(gpu), TrainingConfig(), "bf16").run([batch()], 1)
+        TrainingStep(model_on(gpu, "bf16"), TrainingConfig()).run([batch()], 1)
 
 
 def test_waiting_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     real = ops.padding_mask
     monkeypatch.setattr(transformer, "padding_mask", lambda lengths_B, S: real(lengths_B, int(lengths_B.max())))
     with SimulatedGpu(lambda what, tensor: 7) as gpu:
-        TrainingStep(model_on(gpu), TrainingConfig(), "bf16").run([batch()], 1)
+        TrainingStep(model_on(gpu, "bf16"), TrainingConfig()).run([batch()], 1)
     assert len(gpu.syncs) == 1
     assert gpu.syncs[0].startswith("_local_scalar_dense in model/transformer.py") or "item" in gpu.syncs[0]

@@ -9,10 +9,10 @@ from toy_training import REGULARIZED, regularize_without_chance, toy_batch, toy_
 
 from mtformer.data.batching.batches import make_batch
 from mtformer.errors import DeviceError
-from mtformer.model.ops import LinearCopies
-from mtformer.training.loss import Objective
+from mtformer.training.objective import Objective
 from mtformer.training.ranks import Ranks
 from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
+from mtformer.training.weight_copies import WeightCopies
 
 A, B = ([4, 5, 6], [6, 5, 4]), ([7, 8], [8, 7])
 
@@ -236,7 +236,7 @@ def test_copies_of_weights_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager", fullgraph=True))
     steps[1].compile()
     for step in steps:
-        step.copies = LinearCopies(step.model, torch.bfloat16)
+        step.copies = WeightCopies(step.model, torch.bfloat16)
         for number in (1, 2):
             step.run([toy_batch(number)], number)
     torch.testing.assert_close(weights(steps[0]), weights(steps[1]), rtol=1e-4, atol=1e-5)

@@ -11,9 +11,10 @@ from mtformer.config.data import DataConfig
 from mtformer.config.schema import Config, ModelConfig, TrainingConfig
 from mtformer.data.batching.batches import Batch, make_batch
 from mtformer.data.batching.mixture import SamplerState
+from mtformer.device import DTYPES
 from mtformer.model import transformer
 from mtformer.model.transformer import Transformer
-from mtformer.training import loss
+from mtformer.training import objective
 from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import TrainingStep
 
@@ -35,7 +36,7 @@ def regularize_without_chance(replace_in: Callable[[Any, str, Any], object]) -> 
     def drop(x_BTD: Tensor, p: float) -> Tensor:
         return x_BTD * (x_BTD[:, :1, :1] > 0)
 
-    replace_in(loss, "_draw_mask", mask)
+    replace_in(objective, "_draw_mask", mask)
     replace_in(transformer, "drop_sentences", drop)
 
 
@@ -77,4 +78,4 @@ def toy_step(
 ) -> TrainingStep:
     torch.manual_seed(config.training.seed)
     model = config.model if dropout is None else config.model.model_copy(update={"dropout": dropout})
-    return TrainingStep(Transformer(model, VOCAB, VOCAB), config.training, precision, ranks)
+    return TrainingStep(Transformer(model, VOCAB, VOCAB, compute_dtype=DTYPES[precision]), config.training, ranks)
