@@ -26,7 +26,7 @@ from mtformer.data.corpus.readers import INVALID, Faults, RawRecords
 from mtformer.data.corpus.sources import bytes_on_disk, describe, files_of, open_reader, require_files
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, hash_keys
-from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code, count_reasons, in_order
+from mtformer.data.filters.filters import KEPT, Codes, Reason, count_reasons, in_order, reason_of
 from mtformer.data.filters.scripts import Alphabet
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, TokenCounts
 from mtformer.errors import log
@@ -314,11 +314,11 @@ class _Pass:
         if self.is_training and filters.drop_duplicates:
             keys = hashes["near" if filters.normalize_duplicates else "pair"]
             kept = np.flatnonzero((codes == KEPT) & (keys != BLANK))
-            codes[kept[self._kept.add(keys[kept])]] = code(DUPLICATE)
+            codes[kept[self._kept.add(keys[kept])]] = Reason.DUPLICATE.code
         self._num_removed.update(count_reasons(codes))
         ranks = self._random.random(len(codes))
         for number in np.unique(codes).tolist():
-            sample = self.result.sample.setdefault(REASONS[number - 1] if number != KEPT else "", [])
+            sample = self.result.sample.setdefault(reason_of(number).value if number != KEPT else "", [])
             limit = sample[-1].rank if len(sample) == NUM_SAMPLED else 1.0
             rows = np.flatnonzero((codes == number) & (ranks < limit))
             rows = rows[np.argsort(ranks[rows])[:NUM_SAMPLED]]

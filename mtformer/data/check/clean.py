@@ -18,7 +18,7 @@ from mtformer.cluster.workers import Workers
 from mtformer.data.corpus.readers import Faults, RawRecords, create_bytes
 from mtformer.data.data_report import Columns, DataReport
 from mtformer.data.filters.duplicates import Keys, SeenKeys
-from mtformer.data.filters.filters import DUPLICATE, INVALID, KEPT, REASONS, Codes, code, count_reasons, in_order
+from mtformer.data.filters.filters import KEPT, Codes, Reason, count_reasons, in_order, reason_of
 from mtformer.data.store.pipeline import Pipeline, TokenCounts, take
 from mtformer.errors import DataError, explain_write_errors
 from mtformer.files import atomic_folder, write_json
@@ -53,7 +53,7 @@ def clean(
             for records, (texts, codes, counts, keys, unusual) in workers.map(corpus):
                 if keys is not None:
                     kept = np.flatnonzero(codes == KEPT)
-                    codes[kept[seen.add(keys)]] = code(DUPLICATE)
+                    codes[kept[seen.add(keys)]] = Reason.DUPLICATE.code
                 _write(files, texts, codes, report.read + 1)
                 report += unusual
                 report.leave_out(count_reasons(codes))
@@ -74,7 +74,7 @@ def _filter(
     texts = records.parse(faults)
     report.count_unusual(*texts)
     codes, counts, _ = pipeline.run(texts, num_threads)
-    codes[list(faults.errors)] = code(INVALID)
+    codes[list(faults.errors)] = Reason.INVALID.code
     return texts, codes, counts, pipeline.keys(take(texts, np.flatnonzero(codes == KEPT))), report
 
 
@@ -85,7 +85,7 @@ def _write(files: Sequence[IO[bytes]], texts: Columns, codes: Codes, first: int)
     is_kept = codes == KEPT
     removed = []
     for row in np.flatnonzero(~is_kept).tolist():
-        fields = (REASONS[codes[row] - 1], str(first + row), src[row], tgt[row])
+        fields = (reason_of(codes[row]), str(first + row), src[row], tgt[row])
         removed.append("\t".join(field.replace("\t", " ") for field in fields))
     for file, lines in zip(files, (compress(src, is_kept), compress(tgt, is_kept), removed), strict=True):
         file.write("".join(f"{line}\n" for line in lines).encode())

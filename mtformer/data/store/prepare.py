@@ -31,7 +31,7 @@ from mtformer.data.corpus import sources as corpus
 from mtformer.data.corpus.readers import RawRecords
 from mtformer.data.data_report import DataReport
 from mtformer.data.filters.duplicates import Mask, repeated
-from mtformer.data.filters.filters import DUPLICATE, KEPT, count_reasons, in_order
+from mtformer.data.filters.filters import KEPT, Reason, count_reasons, in_order
 from mtformer.data.store.cache import BUILDING, STORE, delete_unused, make_lock
 from mtformer.data.store.pairs import Pairs, join, make_pairs
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, take
@@ -344,7 +344,7 @@ def _finish(job: _Job, num_shards: int) -> None:
             rows = job.read_rows(number)
             duplicates = np.flatnonzero(is_duplicate)
             report += job.read_report(number)
-            report.leave_out({DUPLICATE: len(duplicates)})
+            report.leave_out({Reason.DUPLICATE.value: len(duplicates)})
             counts = rows["counts"][~is_duplicate]
             report.count_kept(counts)
             longest = np.maximum(longest, counts[:, :2].max(axis=0, initial=0))
