@@ -22,7 +22,7 @@ from mtformer.config.languages import WITHOUT_SPACES, base_code
 from mtformer.config.schema import TokenizerConfig
 from mtformer.data.check import result as found
 from mtformer.data.check.result import NUM_EXAMPLES, SIDES, CorpusCheck, Example, Overlap, SetCheck, Side, SourceCount
-from mtformer.data.corpus.readers import INVALID, Faults, RawRecords
+from mtformer.data.corpus.readers import FaultKind, Faults, RawRecords
 from mtformer.data.corpus.sources import bytes_on_disk, describe, files_of, open_reader, require_files
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, hash_keys
@@ -171,7 +171,7 @@ class _ChunkCheck:
         """Find faulty characters; U+FFFD in place of invalid bytes is not counted again."""
         if not ANY_FAULT.search(" ".join(lines)):
             return
-        invalid = {row for key in (side, "pair") for row in self.faults.notes.get((INVALID, key), ())}
+        invalid = {row for key in (side, "pair") for row in self.faults.notes.get((FaultKind.INVALID, key), ())}
         suspicious = {row: line for row, line in enumerate(lines) if ANY_FAULT.search(line)}
         suspicious |= {row: lines[row].replace("\ufffd", " ") for row in suspicious.keys() & invalid}
         faulty: set[int] = set()

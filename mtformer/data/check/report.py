@@ -17,7 +17,7 @@ from mtformer.data.check.result import (
     SetCheck,
     percentile,
 )
-from mtformer.data.corpus.readers import BROKEN, INVALID, SHORT
+from mtformer.data.corpus.readers import FaultKind
 from mtformer.templating import render
 
 SIDE_NAMES = {"src": "source", "tgt": "target", "pair": ""}
@@ -47,7 +47,11 @@ def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
     for one in check.sets:
         if not one.pairs:
             exceeded.append(Excess("no pairs", one.name, f"{one.name}: no pairs found; give sources that contain text"))
-        if invalid := [finding for finding in one.findings.values() if finding.kind in (INVALID, SHORT, BROKEN)]:
+        if invalid := [
+            finding
+            for finding in one.findings.values()
+            if finding.kind in (FaultKind.INVALID, FaultKind.SHORT, FaultKind.BROKEN)
+        ]:
             count, first = sum(finding.count for finding in invalid), invalid[0].examples[0]
             kinds = ", ".join(f"{title(finding)} {finding.count:,}" for finding in invalid)
             remedy = f"fix them (the first: {first.file}:{first.line}" + (f": {first.note})" if first.note else ")")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from mtformer.data.corpus.readers import BROKEN, CRLF, INVALID, SHORT
+from mtformer.data.corpus.readers import FaultKind
 from mtformer.data.data_report import UNUSUAL
 from mtformer.text.normalization import CHANGED_SHARE
 
@@ -37,7 +37,7 @@ FAULTS = {
 }
 """Characters that break lines in other tools or indicate damage."""
 ORDER = (
-    INVALID, SHORT, BROKEN, CRLF, *FAULTS, MIXED, NORMALIZED, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS,
+    *FaultKind, *FAULTS, MIXED, NORMALIZED, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS,
     LONG, LOW_RATIO, HIGH_RATIO, FOREIGN, OTHER_SCRIPT, UNKNOWN,
 )  # fmt: skip
 """Order of findings in the report."""

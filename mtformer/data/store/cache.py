@@ -17,9 +17,16 @@ from filelock import FileLock, Timeout
 from mtformer.files import delete_folder
 
 STORE = "store.json"
+"""File that completes a prepared corpus."""
+
 BUILDING = ".building"
+"""Suffix of the folder of an unfinished preparation."""
+
 CTRANSLATE2 = "ctranslate2"
+"""Folder of converted models."""
+
 NAME = re.compile(rf"(tokenizer-)?[0-9a-f]{{32}}({re.escape(BUILDING)})?")
+"""Name of an entry."""
 
 
 def make_lock(folder: Path) -> FileLock:
@@ -32,7 +39,8 @@ def make_lock(folder: Path) -> FileLock:
 
 def entries(cache: Path) -> Iterator[Path]:
     """Yield the folder of each entry."""
-    for path in sorted([*cache.glob("*"), *(cache / CTRANSLATE2).glob("*")]):
+    paths = [*cache.glob("*"), *(cache / CTRANSLATE2).glob("*")]
+    for path in sorted(paths):
         if NAME.fullmatch(path.name) and path.is_dir():
             yield path
 

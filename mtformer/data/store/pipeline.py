@@ -43,17 +43,24 @@ class Pipeline:
         """Filter and tokenize pairs."""
         filter_ = self.load()
         codes = filter_.by_text(texts)
-        counts, tokens = np.zeros((len(codes), 4), dtype=np.int32), list[Column]()
+        counts = np.zeros((len(codes), 4), dtype=np.int32)
+        if self.tokenizers is None:
+            return Filtered(codes, counts, [])
+
         rows = np.arange(len(codes)) if self.tokenizes_all else np.flatnonzero(codes == KEPT)
-        if self.tokenizers is not None:
-            sides = zip(self.tokenizers, take(texts, rows), strict=True)
-            tokens = [encode(tokenizer, lines, num_threads) for tokenizer, lines in sides]
-            counts[rows] = np.stack([*map(lengths, tokens), *(count_id(side, UNK) for side in tokens)], axis=1)
-            by_length = filter_.by_length(counts[rows, 0], counts[rows, 1])
-            codes[rows] = np.where(codes[rows] == KEPT, by_length, codes[rows])
-            kept = np.flatnonzero(codes[rows] == KEPT)
-            tokens = tokens if len(kept) == len(rows) else [side.take(kept) for side in tokens]
-        return Filtered(codes, counts, tokens)
+        src_lines, tgt_lines = take(texts, rows)
+        src = encode(self.tokenizers.src, src_lines, num_threads)
+        tgt = encode(self.tokenizers.tgt, tgt_lines, num_threads)
+        token_counts = (lengths(src), lengths(tgt), count_id(src, UNK), count_id(tgt, UNK))
+        counts[rows] = np.stack(token_counts, axis=1)
+
+        codes_by_length = filter_.by_length(counts[rows, 0], counts[rows, 1])
+        codes[rows] = np.where(codes[rows] == KEPT, codes_by_length, codes[rows])
+        kept = np.flatnonzero(codes[rows] == KEPT)
+        if len(kept) < len(rows):
+            src = src.take(kept)
+            tgt = tgt.take(kept)
+        return Filtered(codes, counts, [src, tgt])
 
     def keys(self, texts: Columns) -> Keys | None:
         """Return the duplicate keys of pairs; None if duplicates are not removed."""
@@ -62,7 +69,9 @@ class Pipeline:
         return duplicate_keys(texts, is_normalized=self.filters.normalize_duplicates)
 
 
-_filter = cache(lambda config, languages: Filter(config, *languages))
+@cache
+def _filter(config: FilterConfig | None, languages: tuple[str, str]) -> Filter:
+    return Filter(config, *languages)
 
 
 class Filtered(NamedTuple):
@@ -84,6 +93,6 @@ def take(texts: Columns, rows: Ints) -> Columns:
     """Return the pairs at these rows, given in ascending order."""
     if len(rows) == len(texts[0]):
         return texts
-    numbers = rows.tolist()
+    indices = rows.tolist()
     src, tgt = texts
-    return [src[number] for number in numbers], [tgt[number] for number in numbers]
+    return [src[index] for index in indices], [tgt[index] for index in indices]
