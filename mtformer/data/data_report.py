@@ -43,8 +43,12 @@ class NormalizedLines:
     """Up to `MAX_EXAMPLES` changed lines, before and after normalization."""
 
     def __add__(self, other: "NormalizedLines") -> "NormalizedLines":
-        examples = [*self.examples, *other.examples][:MAX_EXAMPLES]
-        return NormalizedLines(self.examined + other.examined, self.changed + other.changed, examples)
+        examples = self.examples + other.examples
+        return NormalizedLines(
+            examined=self.examined + other.examined,
+            changed=self.changed + other.changed,
+            examples=examples[:MAX_EXAMPLES],
+        )
 
 
 @dataclass
@@ -79,7 +83,8 @@ class DataReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all counts and rates."""
-        return {**asdict(self), "unknown_rate": {side: self.unknown_rate(side) for side in ("src", "tgt")}}
+        unknown_rate = {"src": self.unknown_rate("src"), "tgt": self.unknown_rate("tgt")}
+        return {**asdict(self), "unknown_rate": unknown_rate}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "DataReport":
@@ -87,8 +92,8 @@ class DataReport:
         names = {field.name for field in fields(cls)}
         known = {name: value for name, value in values.items() if name in names}
         if "normalized" in known:
-            normalized = known["normalized"].items()
-            known["normalized"] = {side: NormalizedLines(**counts) for side, counts in normalized}
+            normalized = known["normalized"]
+            known["normalized"] = {side: NormalizedLines(**counts) for side, counts in normalized.items()}
         return cls(**known)
 
     def leave_out(self, counts: Mapping[str, int]) -> None:
@@ -123,7 +128,7 @@ class DataReport:
         self.normalized[side] += NormalizedLines(len(examined), len(changes), examples)
 
     def __add__(self, other: "DataReport") -> "DataReport":
-        return DataReport(**{name: _sum(value, getattr(other, name)) for name, value in vars(self).items()})
+        return DataReport(**_sum(vars(self), vars(other)))
 
     def lines(self) -> list[str]:
         """Format the report as lines of text."""
@@ -136,8 +141,9 @@ class DataReport:
         mean = num_tokens / max(1, self.kept)
         unknown = f"{100 * self.unknown_rate(side):.3g} % unknown"
         lines = [f"{title} tokens  {num_tokens:>13,}  {mean:.1f} per line, {unknown}"]
-        if self.blank[side]:
-            lines.append(f"  blank        {self.blank[side]:>13,}  {title} lines without tokens")
+        num_blank = self.blank[side]
+        if num_blank:
+            lines.append(f"  blank        {num_blank:>13,}  {title} lines without tokens")
         for name, count in self.unusual[side].items():
             lines.append(f"  check        {count:>13,}  {title} lines with {name}")
         return lines
@@ -147,7 +153,8 @@ class DataReport:
         if self.kept and self.left_out_share <= filters.max_filtered_share:
             return
 
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.left_out.items())
+        removed = [f"{reason} {count:,}" for reason, count in self.left_out.items()]
+        reasons = ", ".join(removed)
         num_removed = self.read - self.kept
         counts = f"{where}: {num_removed:,} of {self.read:,} pairs were removed ({reasons})"
         if not self.kept:
@@ -171,5 +178,7 @@ def _sum(left: Any, right: Any) -> Any:
         return left + right
     total = dict(left)
     for key, value in right.items():
-        total[key] = _sum(total[key], value) if key in total else value
+        if key in total:
+            value = _sum(total[key], value)
+        total[key] = value
     return total

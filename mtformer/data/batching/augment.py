@@ -63,11 +63,14 @@ class Augmentation:
         noisy_src = encode(self.tokenizers.src, noisy_src_lines)
         is_bad_src = self._is_unusable(noisy_src, stored_src)
         if noisy_tgt_lines == stored_tgt_lines:
-            return make_pairs(_replace(is_bad_src, noisy_src, stored_src), stored_tgt)
+            src = _replace(is_bad_src, noisy_src, stored_src)
+            return make_pairs(src, stored_tgt)
 
         noisy_tgt = encode(self.tokenizers.tgt, noisy_tgt_lines)
         is_bad_pair = is_bad_src | self._is_unusable(noisy_tgt, stored_tgt)
-        return make_pairs(_replace(is_bad_pair, noisy_src, stored_src), _replace(is_bad_pair, noisy_tgt, stored_tgt))
+        src = _replace(is_bad_pair, noisy_src, stored_src)
+        tgt = _replace(is_bad_pair, noisy_tgt, stored_tgt)
+        return make_pairs(src, tgt)
 
     def _is_unusable(self, noisy: Column, stored: Column) -> NDArray[np.bool_]:
         """Return True for each line that is too long, or has new unknown tokens, such as rare capitals."""
@@ -88,7 +91,7 @@ def add_noise(src: str, tgt: str, config: NoiseConfig, random: np.random.Generat
         src = " ".join(compress(words, is_kept.tolist())) or src  # keep at least one word
     if config.typos:
         src = add_typos(src, config.typos, random)
-    if config.case and random.random() < config.case and not TAGS_OR_ADDRESSES.search(src + tgt):
+    if config.case and random.random() < config.case:
         src, tgt = _random_case(src, tgt, random)
     if config.final_stop and random.random() < config.final_stop:
         src, tgt = drop_final_stop(src, tgt)
@@ -98,7 +101,9 @@ def add_noise(src: str, tgt: str, config: NoiseConfig, random: np.random.Generat
 
 
 def _random_case(src: str, tgt: str, random: np.random.Generator) -> tuple[str, str]:
-    """Change both sides to upper case or title case, or only the source to lower case."""
+    """Change both sides to upper case or title case, or only the source to lower case; keep tags and addresses."""
+    if TAGS_OR_ADDRESSES.search(src + tgt):
+        return src, tgt
     choice = random.integers(3)
     if choice == 0:
         return change_case(src, tgt, str.upper)
@@ -109,7 +114,8 @@ def _random_case(src: str, tgt: str, random: np.random.Generator) -> tuple[str, 
 
 def _add_copied_text(src: str, tgt: str, random: np.random.Generator) -> tuple[str, str]:
     """Add the same random text at the end or the start of both sides."""
-    text = str(random.choice([*texts_to_copy(random).values()]))
+    texts = list(texts_to_copy(random).values())
+    text = str(random.choice(texts))
     if random.random() < 0.5:
         return f"{src} {text}", f"{tgt} {text}"
     return f"{text} {src}", f"{text} {tgt}"
@@ -117,10 +123,10 @@ def _add_copied_text(src: str, tgt: str, random: np.random.Generator) -> tuple[s
 
 def change_case(src: str, tgt: str, change: Callable[[str], str]) -> tuple[str, str]:
     """Change the case of both sides, unless the source stays the same or most of its letters have no case."""
-    letters = [letter for letter in src if letter.isalpha()]
-    num_cased = sum(letter.upper() != letter.lower() for letter in letters)
     changed_src = change(src)
-    if changed_src == src or 2 * num_cased < len(letters):
+    letters = [letter for letter in src if letter.isalpha()]
+    cased = [letter for letter in letters if letter.upper() != letter.lower()]
+    if changed_src == src or 2 * len(cased) < len(letters):
         return src, tgt
     return changed_src, change(tgt)
 
@@ -193,7 +199,7 @@ def _typo(word: str, random: np.random.Generator) -> str:
 
     kind = random.integers(5)
     if kind == 0:  # two letters exchanged
-        return before + after[0] + letter + after[1:]
+        return f"{before}{after[0]}{letter}{after[1:]}"
     if kind == 1:  # a letter dropped
         return before + after
     if kind == 2:  # a letter doubled

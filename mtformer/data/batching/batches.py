@@ -49,7 +49,8 @@ class Batch:
     @property
     def num_padded_tokens(self) -> int:
         """Number of pairs x length of the longer side, including padding; limited by `batch_tokens`."""
-        return self.src_BS.size(0) * max(self.src_BS.size(1), self.tgt_in_BT.size(1))
+        num_rows, src_length = self.src_BS.shape
+        return num_rows * max(src_length, self.tgt_in_BT.size(1))
 
     def to(self, device: torch.device | str) -> "Batch":
         """Copy the batch to a device; a copy from pinned memory is asynchronous."""
@@ -94,8 +95,10 @@ class Batch:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         """Return the batch with each tensor changed."""
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        changed: dict[str, Any] = {name: change(tensor) for name, tensor in tensors.items()}
+        changed: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                changed[name] = change(value)
         return replace(self, **changed)
 
 
@@ -127,11 +130,14 @@ def plan_window(
     src = src_lengths[order]
     tgt = tgt_lengths[order]
     longest = np.maximum(src, tgt)
-    difference = np.where(longest % 2 == parity, src - tgt, tgt - src)
+    is_ascending = longest % 2 == parity
+    difference = np.where(is_ascending, src - tgt, tgt - src)
     by_length = np.lexsort((difference, longest))
+    order = order[by_length]
+    longest = longest[by_length]
 
     first_tokens = 1 + int(random.integers(batch_tokens))
-    batches = _cut(order[by_length], longest[by_length], batch_tokens, first_tokens)
+    batches = _cut(order, longest, batch_tokens, first_tokens)
     return [batches[number] for number in random.permutation(len(batches))]
 
 
@@ -152,8 +158,10 @@ def _cut(order: Ints, longest: Lengths, batch_tokens: int, first_tokens: int) ->
         # At most this many pairs fit if none is longer than the first one.
         max_pairs = max(1, budget // int(sizes[start]))
         candidates = sizes[start : start + max_pairs]
-        padded_tokens = np.maximum.accumulate(candidates) * np.arange(1, len(candidates) + 1)
-        num_pairs = max(1, int(np.searchsorted(padded_tokens, budget, side="right")))
+        longest_so_far = np.maximum.accumulate(candidates)
+        padded_tokens = longest_so_far * np.arange(1, len(candidates) + 1)
+        num_fitting = int(np.searchsorted(padded_tokens, budget, side="right"))
+        num_pairs = max(1, num_fitting)
         batches.append(order[start : start + num_pairs])
         start += num_pairs
         budget = batch_tokens
@@ -168,24 +176,32 @@ def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = 
         batch_tokens: see `plan_window`.
         max_tokens: maximum number of tokens per side, excluding eos; longer lines are cut, with a warning.
     """
-    pairs = corpus.read()
-    pairs = make_pairs(prefix(pairs["src"], corpus.tags), pairs["tgt"])
+    pairs = _with_tags(corpus.read(), corpus)
     longest = _longer_sides(pairs)
     if max_tokens is not None and longest.max(initial=0) > max_tokens:
         num_long = int((longest > max_tokens).sum())
         log.warning("%d of %d pairs were cut to %d tokens per side", num_long, len(pairs), max_tokens)
-        pairs = make_pairs(*(pc.list_slice(side, 0, max_tokens) for side in pairs.columns))
+        src, tgt = pairs.columns
+        pairs = make_pairs(pc.list_slice(src, 0, max_tokens), pc.list_slice(tgt, 0, max_tokens))
         longest = np.minimum(longest, max_tokens)
 
     rows = np.arange(len(pairs))
-    order = np.lexsort((rows, lengths(pairs["src"]), longest))[::-1]
+    ascending = np.lexsort((rows, lengths(pairs["src"]), longest))
+    order = ascending[::-1]
     for indices in _cut(order, longest[order], batch_tokens, batch_tokens):
         yield _batch(pairs.take(indices), corpus.start)
 
 
+def _with_tags(pairs: Pairs, corpus: Corpus) -> Pairs:
+    """Return the ids of pairs, with the tags of the corpus before each source."""
+    src = prefix(pairs["src"], corpus.tags)
+    return make_pairs(src, pairs["tgt"])
+
+
 def _longer_sides(pairs: Pairs) -> Lengths:
     """Return the number of tokens of the longer side of each pair, excluding eos."""
-    return np.maximum(lengths(pairs["src"]), lengths(pairs["tgt"]))
+    src, tgt = pairs.columns
+    return np.maximum(lengths(src), lengths(tgt))
 
 
 @dataclass(frozen=True)
@@ -238,19 +254,21 @@ class TrainingBatches:
     def sizes(self) -> Sizes:
         """Return the batch sizes of the first epoch."""
         window = self._read(self._first_window(), 0)
-        longest = 1 + _longer_sides(window.pairs)
-        padded_tokens = np.array([len(indices) * longest[indices].max() for indices in window.plan])
+        sizes = 1 + _longer_sides(window.pairs)
+        padded_tokens = np.array([len(indices) * sizes[indices].max() for indices in window.plan])
         largest = window.plan[int(padded_tokens.argmax())]
 
         longest_sides = [corpus.longest() for corpus in self.mixture.corpora]
         src_length, tgt_length = np.max(longest_sides, axis=0).tolist()
         longest_pair = ([UNK] * src_length, [UNK] * tgt_length)
-        num_rows = max(1, self.batch_tokens // (1 + max(src_length, tgt_length)))
+        longest_size = 1 + max(src_length, tgt_length)
+        num_rows = max(1, self.batch_tokens // longest_size)
+        num_batches = len(padded_tokens) * self.mixture.pairs_per_epoch / len(window.pairs)
         return Sizes(
             largest=window.batch(largest),
             longest=make_batch([longest_pair] * num_rows),
             mean_padded_tokens=float(padded_tokens.mean()),
-            num_batches=len(padded_tokens) * self.mixture.pairs_per_epoch / len(window.pairs),
+            num_batches=num_batches,
         )
 
     def _first_window(self) -> BlockWindow:
@@ -293,20 +311,23 @@ class TrainingBatches:
     def _read(self, blocks: BlockWindow, epoch: int) -> "_LoadedWindow":
         """Load the pairs of a window and plan its batches."""
         corpora = self.mixture.corpora
+        seed = (self.mixture.seed, epoch, blocks.number)
         parts: list[Pairs] = []
         corpus_numbers: list[Ints] = []
-        for number, (corpus, corpus_blocks) in enumerate(zip(corpora, blocks.blocks, strict=True)):
+        for number, corpus in enumerate(corpora):
+            corpus_blocks = blocks.blocks[number]
             if not len(corpus_blocks):
                 continue
             pairs = corpus.read(corpus_blocks)
             if self.augmentation is not None:
-                pairs = self.augmentation(pairs, (self.mixture.seed, epoch, blocks.number, number))
-            parts.append(make_pairs(prefix(pairs["src"], corpus.tags), pairs["tgt"]))
+                pairs = self.augmentation(pairs, (*seed, number))
+            parts.append(_with_tags(pairs, corpus))
             corpus_numbers.append(np.full(len(pairs), number))
 
         joined = join(parts)
-        random = np.random.Generator(np.random.PCG64([self.mixture.seed, epoch, blocks.number]))
-        plan = plan_window(lengths(joined["src"]), lengths(joined["tgt"]), self.batch_tokens, random)
+        src, tgt = joined.columns
+        random = np.random.Generator(np.random.PCG64(seed))
+        plan = plan_window(lengths(src), lengths(tgt), self.batch_tokens, random)
         return _LoadedWindow(joined, corpora, np.concatenate(corpus_numbers), plan)
 
 
@@ -371,14 +392,15 @@ def _batch(pairs: Pairs, start: int | Ints) -> Batch:
 def _fill(side: Column, start: int | Ints | None = None) -> Tensor:
     """Return padded rows of ids that begin with `start` or, if it is None, end with eos."""
     ids_N, lengths_B = flat(side)
-    columns = np.arange(lengths_B.max(initial=0))
-    ids_BS = np.full((len(lengths_B), len(columns) + 1), PAD, dtype=np.int64)
-    inner_BS = ids_BS[:, :-1] if start is None else ids_BS[:, 1:]
-    is_token_BS = columns < lengths_B[:, None]
-    inner_BS[is_token_BS] = ids_N
+    num_rows = len(lengths_B)
+    longest = int(lengths_B.max(initial=0))
+    is_token_BS = np.arange(longest) < lengths_B[:, None]
+    ids_BS = np.full((num_rows, longest + 1), PAD, dtype=np.int64)
     if start is None:
-        ids_BS[np.arange(len(lengths_B)), lengths_B] = EOS
+        ids_BS[:, :-1][is_token_BS] = ids_N
+        ids_BS[np.arange(num_rows), lengths_B] = EOS
     else:
+        ids_BS[:, 1:][is_token_BS] = ids_N
         ids_BS[:, 0] = start
     return torch.from_numpy(ids_BS)
 

@@ -39,8 +39,8 @@ class Corpus:
 
     def read(self, numbers: Ints | None = None) -> Pairs:
         """Return the pairs of these blocks (default: all), sorted by block number, without tags."""
-        blocks = range(self.store.num_blocks) if numbers is None else sorted(numbers.tolist())
-        pairs = self.store.read(blocks)
+        all_blocks = range(self.store.num_blocks)
+        pairs = self.store.read(all_blocks if numbers is None else sorted(numbers.tolist()))
         return swap(pairs) if self.is_swapped else pairs
 
     def longest(self) -> tuple[int, int]:
@@ -111,27 +111,29 @@ class Mixture:
         if temperature != 1.0:
             powers = [size ** (1 / temperature) for size in sizes]
             scale = sum(sizes) / sum(powers)
-            num_pairs = [len(corpus.store) for corpus in self.corpora]
-            self.shares = [scale * power / size for power, size in zip(powers, num_pairs, strict=True)]
+            for index, corpus in enumerate(self.corpora):
+                self.shares[index] = scale * powers[index] / len(corpus.store)
 
     def windows(self, epoch: int, taken: dict[str, int] | None) -> Iterator[BlockWindow]:
         """Yield the windows of an epoch; see `SamplerState` for `taken`."""
         taken_before = Counter(taken)
         num_windows = max(1, round(self.pairs_per_epoch / self.window_pairs))
-        starts = [taken_before[corpus.name] for corpus in self.corpora]
+        names = [corpus.name for corpus in self.corpora]
+        starts = [taken_before[name] for name in names]
         for number in range(num_windows):
             progress = (number + 1) / num_windows
             ends: list[int] = []
             blocks: list[Ints] = []
             num_pairs = 0
             for index, corpus in enumerate(self.corpora):
-                end = taken_before[corpus.name] + self._num_taken(index, epoch, progress)
+                num_taken = self._num_taken(index, epoch, progress)
+                end = taken_before[corpus.name] + num_taken
                 corpus_blocks = self._stream(corpus, starts[index], end)
                 num_pairs += int(corpus.store.block_sizes[corpus_blocks].sum())
                 ends.append(end)
                 blocks.append(corpus_blocks)
 
-            taken_after = {corpus.name: end for corpus, end in zip(self.corpora, ends, strict=True)}
+            taken_after = dict(zip(names, ends, strict=True))
             yield BlockWindow(number, blocks, num_pairs, taken_after)
             starts = ends
 
@@ -139,16 +141,19 @@ class Mixture:
         """Return the number of blocks that an epoch has taken from a corpus at `progress`, rounded at random."""
         corpus = self.corpora[index]
         offset = _generator(self.seed, corpus.name, "offset", epoch).random()
-        return math.floor(self.shares[index] * corpus.store.num_blocks * progress + offset)
+        num_blocks = self.shares[index] * corpus.store.num_blocks * progress
+        return math.floor(num_blocks + offset)
 
     def _stream(self, corpus: Corpus, start: int, end: int) -> Ints:
         """Return the blocks at positions `start` to `end` of the stream of a corpus."""
         num_blocks = corpus.store.num_blocks
         first_pass = start // num_blocks
         end_pass = -(-end // num_blocks)
-        generators = [_generator(self.seed, corpus.name, number) for number in range(first_pass, end_pass)]
-        passes = [generator.permutation(num_blocks) for generator in generators]
-        blocks = np.concatenate([np.empty(0, np.int64), *passes])
+        passes = [np.empty(0, np.int64)]
+        for number in range(first_pass, end_pass):
+            generator = _generator(self.seed, corpus.name, number)
+            passes.append(generator.permutation(num_blocks))
+        blocks = np.concatenate(passes)
         num_before = first_pass * num_blocks
         return blocks[start - num_before : end - num_before]
 

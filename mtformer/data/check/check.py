@@ -90,9 +90,12 @@ def check_corpora(
     for _, sources in sets_of(data):
         require_files(sources)
     check = CorpusCheck(data.src_lang, data.tgt_lang, tokenizers is not None)
-    normalizers = _target_normalizers(data, tokenizers, normalizer or Normalizer.of_config(TokenizerConfig()))
+    if normalizer is None:
+        normalizer = Normalizer.of_config(TokenizerConfig())
+    normalizers = _target_normalizers(data, tokenizers, normalizer)
+    check_chunk = partial(_check, data.filters, tokenizers, normalizers)
     earlier: list[_SetPass] = []
-    with Workers(partial(_check, data.filters, tokenizers, normalizers), data.num_workers) as workers:
+    with Workers(check_chunk, data.num_workers) as workers:
         for name, sources in sets_of(data):
             set_pass = _SetPass(name, sources, data, earlier)
             for chunk, checked in workers.map(set_pass.chunks()):
@@ -119,7 +122,8 @@ def _target_normalizers(
 def sets_of(data: DataConfig) -> list[tuple[str, list[Source]]]:
     """Return the name (train, dev, dev.NAME or test.NAME) and sources of each set in a config."""
     sets = [("train", data.sources), *data.dev_sets.items()]
-    sets += [(f"test.{name}", [source]) for name, source in data.test.items()]
+    for name, source in data.test.items():
+        sets.append((f"test.{name}", [source]))
     return [(name, sources) for name, sources in sets if sources]
 
 
@@ -193,11 +197,13 @@ def _check(
         check.check_length(side, lines, language)
     check.check_ratio()
 
-    pipeline = Pipeline(filters if chunk.is_training else None, chunk.languages, tokenizers, tokenizes_all=True)
+    chunk_filters = filters if chunk.is_training else None
+    pipeline = Pipeline(chunk_filters, chunk.languages, tokenizers, tokenizes_all=True)
     filtered = pipeline.run(check.texts, num_threads)
     if tokenizers is not None:
-        check.check_tokens("src", filtered.counts[:, 0], filtered.counts[:, 2])
-        check.check_tokens("tgt", filtered.counts[:, 1], filtered.counts[:, 3])
+        src_tokens, tgt_tokens, src_unknown, tgt_unknown = filtered.counts.T
+        check.check_tokens("src", src_tokens, src_unknown)
+        check.check_tokens("tgt", tgt_tokens, tgt_unknown)
     hashes = check.check_equality()
     return _CheckedChunk(check.counts, hashes, filtered.codes)
 
@@ -208,8 +214,8 @@ class _ChunkCheck:
     def __init__(self, chunk: _Chunk) -> None:
         self.chunk = chunk
         self.texts, self.faults = chunk.parsed
-        src_lang, tgt_lang = chunk.languages
-        self.counts = SetCheck("", SideCounts(src_lang), SideCounts(tgt_lang), chunk.records.size)
+        src, tgt = map(SideCounts, chunk.languages)
+        self.counts = SetCheck("", src, tgt, chunk.records.size)
 
     def find(self, kind: str, side: str, notes: Mapping[int, str]) -> None:
         """Add rows, given with their notes, to a finding, with the first rows as examples."""
@@ -225,7 +231,10 @@ class _ChunkCheck:
         """Add the number of rows to a finding, with the highest-ranked rows as examples; `note` describes the rank."""
         order = np.argsort(-ranks[rows], kind="stable")
         worst = rows[order[:NUM_EXAMPLES]].tolist()
-        examples = [self.chunk.example(row, side, note.format(ranks[row]), float(ranks[row])) for row in worst]
+        examples: list[Example] = []
+        for row in worst:
+            row_rank = ranks[row]
+            examples.append(self.chunk.example(row, side, note.format(row_rank), float(row_rank)))
         self.counts.find(kind, side, len(rows), examples)
 
     def add_faults(self) -> None:
@@ -239,9 +248,9 @@ class _ChunkCheck:
             return
         suspicious = {row: line for row, line in enumerate(lines) if ANY_FAULT.search(line)}
         for key in (side, "pair"):
-            for row in self.faults.notes.get((FaultKind.INVALID, key), ()):
-                if row in suspicious:
-                    suspicious[row] = lines[row].replace("\ufffd", " ")
+            invalid_rows = self.faults.notes.get((FaultKind.INVALID, key), {})
+            for row in suspicious.keys() & invalid_rows.keys():
+                suspicious[row] = lines[row].replace("\ufffd", " ")
 
         faulty_rows: set[int] = set()
         for kind, pattern in FAULT_PATTERNS.items():
@@ -256,15 +265,23 @@ class _ChunkCheck:
 
     def check_normalization(self, side: str, lines: list[str], normalizer: Normalizer) -> None:
         """Find target lines that the model cannot write, because the normalization of the tokenizer changes them."""
-        changes = normalizer.changes(lines)
-        notes = {row: f"becomes {shown(excerpt(changed, lines[row]))}" for row, changed in changes.items()}
+        notes: dict[int, str] = {}
+        for row, changed_line in normalizer.changes(lines).items():
+            changed_part = excerpt(changed_line, lines[row])
+            notes[row] = f"becomes {shown(changed_part)}"
         self.find(FindingKind.NORMALIZED, side, notes)
 
     def check_normalization_forms(self, side: str, lines: list[str]) -> None:
         """Find lines with characters that differ in the Unicode normalization forms NFC and NFD."""
-        not_ascii = [(row, line) for row, line in enumerate(lines) if not line.isascii()]
-        composed = [row for row, line in not_ascii if len(normalize("NFD", line)) > len(line)]
-        decomposed = [row for row, line in not_ascii if len(normalize("NFC", line)) < len(line)]
+        composed: list[int] = []
+        decomposed: list[int] = []
+        for row, line in enumerate(lines):
+            if line.isascii():
+                continue
+            if len(normalize("NFD", line)) > len(line):
+                composed.append(row)
+            if len(normalize("NFC", line)) < len(line):
+                decomposed.append(row)
         self.find_rows(FindingKind.COMPOSED, side, composed)
         self.find_rows(FindingKind.DECOMPOSED, side, decomposed)
 
@@ -278,22 +295,25 @@ class _ChunkCheck:
 
     def check_length(self, side: str, lines: list[str], language: str) -> None:
         """Count characters and words; `SetCheck.finish` selects outliers among the longest lines."""
-        lengths = np.fromiter(map(len, lines), np.int32, len(lines))
-        self._count("characters", side, lengths.tolist())
-        self.rank(FindingKind.LONG, side, np.arange(len(lines)), lengths, "{:,} characters")
+        lengths = list(map(len, lines))
+        self._count("characters", side, lengths)
+        all_rows = np.arange(len(lines))
+        self.rank(FindingKind.LONG, side, all_rows, np.array(lengths), "{:,} characters")
         if base_code(language) not in WITHOUT_SPACES:
             self._count("words", side, (len(line.split()) for line in lines))
 
     def check_ratio(self) -> None:
         """Count length ratios; `SetCheck.finish` selects outliers among the highest and lowest ones."""
         src_lines, tgt_lines = self.texts
-        src = np.fromiter(map(len, src_lines), np.float64, len(src_lines))
-        tgt = np.fromiter(map(len, tgt_lines), np.float64, len(tgt_lines))
+        src = np.array(list(map(len, src_lines)), np.float64)
+        tgt = np.array(list(map(len, tgt_lines)), np.float64)
+        has_both_sides = np.minimum(src, tgt) > 0
         is_long = np.maximum(src, tgt) > MIN_RATIO_LENGTH
-        rows = np.flatnonzero((np.minimum(src, tgt) > 0) & is_long)
+        rows = np.flatnonzero(has_both_sides & is_long)
         ratios = np.maximum(tgt, 1) / np.maximum(src, 1)
 
-        steps = np.rint(np.log(ratios[rows]) / RATIO_STEP).astype(int)
+        log_ratios = np.log(ratios[rows])
+        steps = np.rint(log_ratios / RATIO_STEP).astype(int)
         self.counts.log_ratios.update(steps.tolist())
         self.rank(FindingKind.HIGH_RATIO, "pair", rows, ratios, "{:.3g} target characters per source character")
         self.rank(FindingKind.LOW_RATIO, "pair", rows, 1 / ratios, "{:.3g} source characters per target character")
@@ -315,7 +335,8 @@ class _ChunkCheck:
         self.find_rows(FindingKind.EMPTY, "src", np.flatnonzero(is_blank_src).tolist())
         self.find_rows(FindingKind.EMPTY, "tgt", np.flatnonzero(is_blank_tgt).tolist())
 
-        is_equal = [src.strip() == tgt.strip() for src, tgt in zip(src_lines, tgt_lines, strict=True)]
+        pairs = zip(src_lines, tgt_lines, strict=True)
+        is_equal = [src.strip() == tgt.strip() for src, tgt in pairs]
         is_copy = np.array(is_equal) & ~is_blank_src
         self.find_rows(FindingKind.COPY, "pair", np.flatnonzero(is_copy).tolist())
 
@@ -353,16 +374,21 @@ class _RepeatedTexts:
 
     def add(self, chunk: _Chunk, rows: Ints, keys: Keys) -> None:
         """Add the rows of a chunk that occurred before; `keys` are the hashes of all rows."""
-        for row, key in zip(rows.tolist(), keys[rows].tolist(), strict=True):
-            if key in self.examples:
-                example = self.examples[key]
+        row_keys = keys[rows].tolist()
+        for row, key in zip(rows.tolist(), row_keys, strict=True):
+            example = self.examples.get(key)
+            if example is not None:
                 self.examples[key] = replace(example, rank=example.rank + 1)
             elif len(self.examples) < MAX_TRACKED:
                 self.examples[key] = chunk.example(row, self.side, rank=2)
 
     def described_examples(self) -> list[Example]:
         """Return the examples with their numbers of occurrences."""
-        return [replace(example, note=self.note.format(int(example.rank))) for example in self.examples.values()]
+        examples: list[Example] = []
+        for example in self.examples.values():
+            note = self.note.format(int(example.rank))
+            examples.append(replace(example, note=note))
+        return examples
 
 
 class _SetPass:
@@ -380,8 +406,8 @@ class _SetPass:
         self.data = data
         self.sources = sources
         self.is_training = name == "train"
-        src_lang, tgt_lang = data.languages(sources[0])
-        self.result = SetCheck(name, SideCounts(src_lang), SideCounts(tgt_lang))
+        src, tgt = map(SideCounts, data.languages(sources[0]))
+        self.result = SetCheck(name, src, tgt)
         self.earlier = list(earlier)
         self.overlaps = [Overlap(name, set_pass.name) for set_pass in earlier]
         self.seen = {column: SeenKeys() for column in (*SIDES, "pair", "near")}
@@ -401,22 +427,17 @@ class _SetPass:
         for source in self.sources:
             count = SourceCount(describe(source))
             self.result.sources.append(count)
-            paths = files_of(source) or [count.name]
+            files = files_of(source) or [count.name]
+            languages = self.data.languages(source)
             position = 0
             with open_reader(source, self.data) as reader:
                 records = reader.take(PAIRS_AT_ONCE)
                 while records.size:
-                    yield _Chunk(
-                        records,
-                        first_line=count.pairs + 1,
-                        num_bytes=reader.position - position,
-                        src_file=paths[0],
-                        tgt_file=paths[-1],
-                        languages=self.data.languages(source),
-                        is_training=self.is_training,
-                    )
+                    num_bytes = reader.position - position
+                    first_line = count.pairs + 1
+                    yield _Chunk(records, first_line, num_bytes, files[0], files[-1], languages, self.is_training)
+                    position += num_bytes
                     count.pairs += records.size
-                    position = reader.position
                     records = reader.take(PAIRS_AT_ONCE)
 
     def add(self, chunk: _Chunk, checked: _CheckedChunk) -> None:
@@ -429,22 +450,26 @@ class _SetPass:
     def _add_duplicates(self, chunk: _Chunk, hashes: dict[str, Keys]) -> None:
         """Find pairs that occurred before, and sources that occurred with another target."""
         has_text = hashes["pair"] != BLANK
-        is_duplicate = self.seen["pair"].add(hashes["pair"]) & has_text
-        is_near_duplicate = self.seen["near"].add(hashes["near"]) & has_text & ~is_duplicate
-        duplicates = np.flatnonzero(is_duplicate)
-        near_duplicates = np.flatnonzero(is_near_duplicate)
+        is_duplicate = self.seen["pair"].add(hashes["pair"])
+        is_near_duplicate = self.seen["near"].add(hashes["near"])
+        duplicates = np.flatnonzero(is_duplicate & has_text)
+        near_duplicates = np.flatnonzero(is_near_duplicate & ~is_duplicate & has_text)
         self._duplicates.add(chunk, duplicates, hashes["pair"])
         self._near_duplicates.add(chunk, near_duplicates, hashes["near"])
         self.result.find(FindingKind.DUPLICATE, "pair", len(duplicates))
         self.result.find(FindingKind.NEAR_DUPLICATE, "pair", len(near_duplicates))
 
-        has_both_sides = (hashes["src"] != BLANK) & (hashes["tgt"] != BLANK)
-        distinct = np.flatnonzero(~is_duplicate & has_both_sides)
-        has_other_target = distinct[self.seen["src"].add(hashes["src"][distinct])]
-        self.seen["tgt"].add(hashes["tgt"])
-        self._several_targets.add(chunk, has_other_target, hashes["src"])
-        is_counted = self._sources_with_several_targets.add(hashes["src"][has_other_target])
-        self.result.find(FindingKind.SEVERAL_TARGETS, "src", int((~is_counted).sum()))
+        sources = hashes["src"]
+        targets = hashes["tgt"]
+        has_both_sides = (sources != BLANK) & (targets != BLANK)
+        distinct = np.flatnonzero(has_both_sides & ~is_duplicate)
+        is_known_source = self.seen["src"].add(sources[distinct])
+        self.seen["tgt"].add(targets)
+        rows = distinct[is_known_source]
+        self._several_targets.add(chunk, rows, sources)
+        is_counted = self._sources_with_several_targets.add(sources[rows])
+        num_sources = int((~is_counted).sum())
+        self.result.find(FindingKind.SEVERAL_TARGETS, "src", num_sources)
 
     def _add_overlaps(self, chunk: _Chunk, hashes: dict[str, Keys]) -> None:
         """Find lines and pairs that also occur in earlier sets."""
@@ -452,11 +477,13 @@ class _SetPass:
         for overlap, earlier in zip(self.overlaps, self.earlier, strict=True):
             overlap.size += chunk.records.size
             for column, finding in overlap.found.items():
-                is_known = earlier.seen[column].contains(hashes[column])
-                rows = np.flatnonzero(is_known & (hashes[column] != BLANK)).tolist()
+                keys = hashes[column]
+                is_known = earlier.seen[column].contains(keys)
+                rows = np.flatnonzero(is_known & (keys != BLANK)).tolist()
                 # Long lines rank higher, because they are less likely to be equal by chance.
                 lines = tgt_lines if column == "tgt" else src_lines
-                finding.add(len(rows), [chunk.example(row, column, rank=len(lines[row])) for row in rows])
+                examples = [chunk.example(row, column, rank=len(lines[row])) for row in rows]
+                finding.add(len(rows), examples)
 
     def _add_sample(self, chunk: _Chunk, checked: _CheckedChunk) -> None:
         """Count the reasons for removal and, for each reason, keep the pairs with the lowest random ranks."""
@@ -469,10 +496,12 @@ class _SetPass:
         for code in np.unique(codes).tolist():
             reason = "" if code == KEPT else reason_of(code).value
             sample = self.result.sample.setdefault(reason, [])
-            limit = sample[-1].rank if len(sample) == NUM_SAMPLED else 1.0
+            is_full = len(sample) == NUM_SAMPLED
+            limit = sample[-1].rank if is_full else 1.0
             rows = np.flatnonzero((codes == code) & (ranks < limit))
-            lowest = rows[np.argsort(ranks[rows])[:NUM_SAMPLED]]
-            sample += [chunk.example(row, rank=float(ranks[row])) for row in lowest.tolist()]
+            order = np.argsort(ranks[rows])
+            for row in rows[order[:NUM_SAMPLED]].tolist():
+                sample.append(chunk.example(row, rank=float(ranks[row])))
             sample.sort(key=lambda example: example.rank)
             del sample[NUM_SAMPLED:]
 

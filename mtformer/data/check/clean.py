@@ -105,7 +105,8 @@ def _filter(pipeline: Pipeline, records: RawRecords, num_threads: int) -> _Filte
     filtered = pipeline.run(texts, num_threads)
     codes = filtered.codes
     codes[list(faults.errors)] = Reason.INVALID.code
-    keys = pipeline.keys(take(texts, np.flatnonzero(codes == KEPT)))
+    kept_texts = take(texts, np.flatnonzero(codes == KEPT))
+    keys = pipeline.keys(kept_texts)
     return _FilteredChunk(texts, codes, filtered.counts, keys, report)
 
 
@@ -133,10 +134,12 @@ class _Outputs:
         _write_lines(self.src, compress(src, is_kept))
         _write_lines(self.tgt, compress(tgt, is_kept))
 
-        removed = []
+        removed: list[str] = []
         for row in np.flatnonzero(~is_kept).tolist():
-            cells = (reason_of(chunk.codes[row]), str(first + row), src[row], tgt[row])
-            removed.append("\t".join(cell.replace("\t", " ") for cell in cells))
+            reason = reason_of(chunk.codes[row])
+            src_cell = src[row].replace("\t", " ")
+            tgt_cell = tgt[row].replace("\t", " ")
+            removed.append(f"{reason}\t{first + row}\t{src_cell}\t{tgt_cell}")
         _write_lines(self.removed, removed)
 
 
@@ -148,13 +151,13 @@ def _open_outputs(folder: Path, languages: tuple[str, str], is_compressed: bool)
         src_lang = "src"
         tgt_lang = "tgt"
     suffix = ".gz" if is_compressed else ""
-    with (
-        create_bytes(folder / f"kept.{src_lang}{suffix}") as src,
-        create_bytes(folder / f"kept.{tgt_lang}{suffix}") as tgt,
-        create_bytes(folder / f"removed.tsv{suffix}") as removed,
-    ):
+    src_file = folder / f"kept.{src_lang}{suffix}"
+    tgt_file = folder / f"kept.{tgt_lang}{suffix}"
+    removed_file = folder / f"removed.tsv{suffix}"
+    with create_bytes(src_file) as src, create_bytes(tgt_file) as tgt, create_bytes(removed_file) as removed:
         yield _Outputs(src, tgt, removed)
 
 
 def _write_lines(file: IO[bytes], lines: Iterable[str]) -> None:
-    file.write("".join(f"{line}\n" for line in lines).encode())
+    text = "".join(f"{line}\n" for line in lines)
+    file.write(text.encode())

@@ -72,7 +72,8 @@ def _over_limit(measures: Iterator[_Measure], data: DataConfig) -> list[Excess]:
         limit: float = getattr(getattr(data, section), field)
         if measure.value > limit:
             key = f"data.{measure.key}"
-            message = f"{measure.set_name}: {measure.description}, more than {key} {limit:g}; {measure.remedy}"
+            excess = f"{measure.description}, more than {key} {limit:g}"
+            message = f"{measure.set_name}: {excess}; {measure.remedy}"
             exceeded.append(Excess(key, measure.set_name, message))
     return exceeded
 
@@ -81,7 +82,8 @@ def _set_measures(set_check: SetCheck) -> Iterator[_Measure]:
     """Yield the values of a set that have a limit."""
     name = set_check.name
     num_pairs = max(1, set_check.pairs)
-    unreadable = [finding for finding in set_check.findings.values() if finding.kind in UNREADABLE]
+    findings = set_check.findings.values()
+    unreadable = [finding for finding in findings if finding.kind in UNREADABLE]
     if unreadable:
         yield _unreadable_lines(name, unreadable)
 
@@ -150,26 +152,27 @@ def report_lines(check: CorpusCheck) -> list[str]:
 
 
 def _set_lines(set_check: SetCheck) -> list[str]:
-    lines = [f"{set_check.name}: {set_check.pairs:,} pairs"]
+    num_pairs = set_check.pairs
+    lines = [f"{set_check.name}: {num_pairs:,} pairs"]
     lines += [f"  {source.name}: {source.pairs:,} pairs" for source in set_check.sources]
 
     src_title = f"{SIDE_NAMES['src']} ({set_check.src.language})"
     tgt_title = f"{SIDE_NAMES['tgt']} ({set_check.tgt.language})"
-    for name, src, tgt in [("", src_title, tgt_title), *figures(set_check)]:
-        lines.append(f"  {name:<36}  {src:>24}  {tgt:>24}")
+    rows = [("", src_title, tgt_title), *figures(set_check)]
+    lines += [f"  {name:<36}  {src:>24}  {tgt:>24}" for name, src, tgt in rows]
 
     for finding in set_check.findings.values():
-        share = percent(finding.count / set_check.pairs)
+        share = percent(finding.count / num_pairs)
         rule = f"; {finding.rule}" if finding.rule else ""
         lines.append(f"  {finding.count:>9,}  {title(finding)} ({share}){rule}")
         lines += _example_lines(finding)
 
     if set_check.removed is not None:
         num_removed = set_check.num_removed()
-        share = percent(num_removed / max(1, set_check.pairs))
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in set_check.removed.items())
-        end = f": {reasons}" if reasons else ""
-        lines += ["", f"  the filters remove {num_removed:,} pairs ({share}){end}"]
+        share = percent(num_removed / max(1, num_pairs))
+        counts = [f"{reason} {count:,}" for reason, count in set_check.removed.items()]
+        reasons = f": {', '.join(counts)}" if counts else ""
+        lines += ["", f"  the filters remove {num_removed:,} pairs ({share}){reasons}"]
     return [*lines, ""]
 
 
@@ -177,10 +180,8 @@ def _overlap_lines(overlap: Overlap) -> list[str]:
     pairs = overlap.found["pair"].count
     sources = overlap.found["src"].count
     targets = overlap.found["tgt"].count
-    lines = [
-        f"{pairs:,} of {overlap.size:,} {overlap.of} pairs also occur in {overlap.within} "
-        f"({sources:,} sources, {targets:,} targets)"
-    ]
+    summary = f"{pairs:,} of {overlap.size:,} {overlap.of} pairs also occur in {overlap.within}"
+    lines = [f"{summary} ({sources:,} sources, {targets:,} targets)"]
     for finding in overlap.found.values():
         lines += _example_lines(finding)
     return lines
@@ -191,7 +192,8 @@ def _example_lines(finding: Finding) -> list[str]:
     num_examples = 2 if finding.kind == FindingKind.NORMALIZED else 1
     lines = []
     for example in finding.examples[:num_examples]:
-        parts = [f"             {os.path.basename(example.file)}:{example.line}"]
+        file = os.path.basename(example.file)
+        parts = [f"             {file}:{example.line}"]
         if example.note:
             parts.append(f"[{example.note}]")
         excerpt = _excerpt(example, finding.side)
@@ -229,8 +231,12 @@ def figures(set_check: SetCheck) -> list[tuple[str, str, str]]:
     src_rates = src.rates()
     tgt_rates = tgt.rates()
     for key, name in RATES.items():
-        rows.append((name, _rate(src_rates[key]), _rate(tgt_rates[key])))
-    rows.append(("unknown tokens", percent(src_rates["unknown_rate"]), percent(tgt_rates["unknown_rate"])))
+        src_rate = _rate(src_rates[key])
+        tgt_rate = _rate(tgt_rates[key])
+        rows.append((name, src_rate, tgt_rate))
+    src_unknown = percent(src_rates["unknown_rate"])
+    tgt_unknown = percent(tgt_rates["unknown_rate"])
+    rows.append(("unknown tokens", src_unknown, tgt_unknown))
     return [row for row in rows if row[1:] != ("-", "-")]
 
 

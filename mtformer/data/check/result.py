@@ -144,23 +144,26 @@ class Lengths(Counter[int]):
         """Return the counts of `NUM_BINS` bins; the first and last bin also count all values below and above."""
         counts = [0] * NUM_BINS
         for value, count in self.items():
-            number = (value - first) // width
-            counts[min(NUM_BINS - 1, max(0, number))] += count
+            number = max(0, (value - first) // width)
+            counts[min(NUM_BINS - 1, number)] += count
         return counts
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON object."""
+        percentiles = {percent: percentile(self, percent) for percent in PERCENTILES}
+        counts = {length: self[length] for length in sorted(self)}
         return {
             "total": self.sum(),
             "mean": self.mean(),
             "longest": max(self, default=0),
-            "percentiles": {percent: percentile(self, percent) for percent in PERCENTILES},
-            "counts": {length: self[length] for length in sorted(self)},
+            "percentiles": percentiles,
+            "counts": counts,
         }
 
     def histogram(self) -> tuple[list[float], list[int]]:
         """Return the starts and counts of bins up to the 99th percentile; the last bin counts all longer lines."""
-        width = max(1, math.ceil((percentile(self, 99) + 1) / NUM_BINS))
+        end = percentile(self, 99) + 1
+        width = max(1, math.ceil(end / NUM_BINS))
         starts = [float(width * number) for number in range(NUM_BINS)]
         return starts, self.bins(0, width)
 
@@ -243,7 +246,8 @@ class SetCheck:
     def find(self, kind: str, side: str, count: int, examples: Iterable[Example] = ()) -> None:
         """Add lines or pairs to a finding."""
         if count:
-            self.findings.setdefault((kind, side), Finding(kind, side)).add(count, examples)
+            finding = self.findings.setdefault((kind, side), Finding(kind, side))
+            finding.add(count, examples)
 
     def merge(self, other: "SetCheck") -> None:
         """Add the counts of the next chunk."""
@@ -259,9 +263,7 @@ class SetCheck:
         for side in SIDES:
             self._keep_long_lines(side)
             self._keep_rarer_form(side)
-            normalized = self.findings.get((FindingKind.NORMALIZED, side))
-            if normalized is not None and normalized.count <= CHANGED_SHARE * self.pairs:
-                del self.findings[FindingKind.NORMALIZED, side]
+            self._drop_rare_changes(side)
         self._keep_ratio_outliers()
 
         order = sorted(self.findings, key=lambda key: (ORDER.index(key[0]), key[1]))
@@ -272,7 +274,8 @@ class SetCheck:
         lengths = self.side(side).lengths.get("characters", Lengths())
         logs = {math.log(length): count for length, count in lengths.items() if length}
         _, limit = outlier_limits(logs)
-        self._keep_outliers(FindingKind.LONG, side, logs, limit, f"over {limit:,.0f} characters")
+        rule = f"over {limit:,.0f} characters"
+        self._keep_outliers(FindingKind.LONG, side, logs, limit, rule)
 
     def _keep_rarer_form(self, side: str) -> None:
         """If there are lines in both normalization forms, keep those in the less frequent one."""
@@ -283,6 +286,12 @@ class SetCheck:
             rule = f"the less frequent form: {rarer.kind}"
             mixed = Finding(FindingKind.MIXED, side, rarer.count, rule, rarer.examples)
             self.findings[FindingKind.MIXED, side] = mixed
+
+    def _drop_rare_changes(self, side: str) -> None:
+        """Ignore changes by the normalization if only a few lines are changed."""
+        key = (FindingKind.NORMALIZED, side)
+        if key in self.findings and self.findings[key].count <= CHANGED_SHARE * self.pairs:
+            del self.findings[key]
 
     def _keep_ratio_outliers(self) -> None:
         """Keep the pairs whose length ratio is an outlier."""

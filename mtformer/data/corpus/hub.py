@@ -43,7 +43,8 @@ class HubReader:
         """Return the next rows, at most `count`."""
         with _loading(describe(self._source)):
             if self._rows is None or not self._rows.num_rows:
-                self._rows = next((table for table in self._tables if table.num_rows), None)
+                tables = (table for table in self._tables if table.num_rows)
+                self._rows = next(tables, None)
         if self._rows is None:
             return RawRecords(0, lambda faults: ([], []))
 
@@ -54,7 +55,8 @@ class HubReader:
 
         rows = self._select_fields(rows)
         rows = rows.take(np.arange(rows.num_rows))  # a copy, because pickling a slice would include the whole dataset
-        return RawRecords(rows.num_rows, partial(_parse, self._source, self._languages, rows, first))
+        parse = partial(_parse, self._source, self._languages, rows, first)
+        return RawRecords(rows.num_rows, parse)
 
     def _select_fields(self, rows: Any) -> Any:
         """Return the rows without the columns that contain no text, according to the first row."""
@@ -69,12 +71,14 @@ class HubReader:
 
 
 def _parse(source: HubDataset, languages: tuple[str, str], rows: Any, first: int, faults: Faults) -> Columns:
-    return parse_rows(source, languages, rows.to_pylist(), f"{describe(source)}, row ", first, faults)
+    place = f"{describe(source)}, row "
+    return parse_rows(source, languages, rows.to_pylist(), place, first, faults)
 
 
 def describe(source: HubDataset) -> str:
     """Return the name of the dataset for messages."""
-    return " ".join(filter(None, (source.dataset, source.name, source.split)))
+    parts = (source.dataset, source.name, source.split)
+    return " ".join(filter(None, parts))
 
 
 def _load(source: HubDataset) -> Any:
@@ -115,5 +119,6 @@ def _loading(where: str) -> Iterator[Any]:
         message = "no such dataset on the Hub, and no such folder; check the name"
         raise DataError(f"{where}: {message}, or {OFFLINE}") from error
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        reason = " ".join(f"{error} {error.__cause__ or ''}".split())
+        words = f"{error} {error.__cause__ or ''}".split()
+        reason = " ".join(words)
         raise DataError(f"{where}: cannot be loaded: {reason:.300}") from error

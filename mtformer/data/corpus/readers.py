@@ -219,9 +219,11 @@ class Lines(AbstractContextManager["Lines"]):
         self._num_bytes = 0
         with reading(self.path):
             self._file = open_bytes(self.path)
-        is_plain = os.path.isfile(self.path) and not suffixes(self.path)[1]
+        _, compression = suffixes(self.path)
+        is_plain = os.path.isfile(self.path) and not compression
         self._version = _version(self._file) if is_plain else None
-        self._lines: Iterator[bytes] = iter(partial(read_line, self._file, self.path), b"")
+        next_line = partial(read_line, self._file, self.path)
+        self._lines: Iterator[bytes] = iter(next_line, b"")
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
@@ -249,7 +251,8 @@ class Lines(AbstractContextManager["Lines"]):
         if self._version is None:
             return len(lines), b"".join(lines)
         num_bytes = self._num_bytes - start
-        return len(lines), FileRange(self.path, start, num_bytes, self._version)
+        file_range = FileRange(self.path, start, num_bytes, self._version)
+        return len(lines), file_range
 
 
 Block = bytes | FileRange
@@ -284,7 +287,8 @@ class FileReader:
         blocks = [block for _, block in taken]
         if min(sizes) < max(sizes):
             raise self._unequal_error()
-        return RawRecords(sizes[0], partial(self._parse, first, *blocks))
+        parse = partial(self._parse, first, *blocks)
+        return RawRecords(sizes[0], parse)
 
     def _unequal_error(self) -> DataError:
         """Return the error for files of unequal length, which are read to the end to count their lines."""
@@ -292,28 +296,36 @@ class FileReader:
             while file.take(LINES_AT_ONCE):
                 pass
         src, tgt = self._files
-        counts = f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}"
+        src_count = f"{src.path} has {src.number:,} lines"
+        tgt_count = f"{tgt.path} has {tgt.number:,}"
+        counts = f"{src_count} but {tgt_count}"
         return DataError(f"{counts}; parallel files must have the same number of lines (only \\n ends a line)")
 
 
 def parse_text(source: TextFiles, first: int, src: Block, tgt: Block, faults: Faults) -> Columns:
     """Parse lines of two parallel files."""
-    return decode(source.src, first, src, "src", faults), decode(source.tgt, first, tgt, "tgt", faults)
+    src_lines = decode(source.src, first, src, "src", faults)
+    tgt_lines = decode(source.tgt, first, tgt, "tgt", faults)
+    return src_lines, tgt_lines
 
 
 def parse_tsv(source: TsvFile, first: int, lines: Block, faults: Faults) -> Columns:
     """Parse two columns of tab-separated lines."""
     num_columns = max(source.src_column, source.tgt_column)
-    rows = [line.split("\t") for line in decode(source.tsv, first, lines, "pair", faults)]
+    decoded = decode(source.tsv, first, lines, "pair", faults)
+    rows = [line.split("\t") for line in decoded]
     for number, row in enumerate(rows):
         if len(row) < num_columns:
             place = f"{source.tsv}:{first + number + 1}"
-            faults.add(FaultKind.SHORT, "pair", number, _missing_column(source, place, len(row)))
+            error = _missing_column(source, place, len(row))
+            faults.add(FaultKind.SHORT, "pair", number, error)
             row += [""] * (num_columns - len(row))
 
     src_index = source.src_column - 1
     tgt_index = source.tgt_column - 1
-    return [row[src_index] for row in rows], [row[tgt_index] for row in rows]
+    src_lines = [row[src_index] for row in rows]
+    tgt_lines = [row[tgt_index] for row in rows]
+    return src_lines, tgt_lines
 
 
 def _missing_column(source: TsvFile, place: str, num_columns: int) -> str:

@@ -42,8 +42,9 @@ def duplicate_keys(texts: Columns, *, is_normalized: bool) -> Keys:
     if is_normalized:
         src = [normalize(line) for line in src]
         tgt = [normalize(line) for line in tgt]
+    pairs = zip(src, tgt, strict=True)
     # The length separates the sides: ("a", "bc") is not a duplicate of ("ab", "c").
-    return hash_keys(f"{len(src_line)} {src_line}{tgt_line}" for src_line, tgt_line in zip(src, tgt, strict=True))
+    return hash_keys(f"{len(src_line)} {src_line}{tgt_line}" for src_line, tgt_line in pairs)
 
 
 def hash_keys(texts: Iterable[str]) -> Keys:
@@ -95,7 +96,8 @@ class SeenKeys:
             for start in range(0, len(keys), KEYS_AT_ONCE):
                 rows = order[start : start + KEYS_AT_ONCE]
                 wanted = keys[rows]
-                positions = np.minimum(np.searchsorted(array, wanted), len(array) - 1)
+                positions = np.searchsorted(array, wanted)
+                positions = np.minimum(positions, len(array) - 1)
                 is_known[rows] |= array[positions] == wanted
                 _unload(array)
         return is_known
@@ -111,13 +113,14 @@ def _merge(first: Keys, second: Keys) -> Keys:
     with tempfile.TemporaryFile(buffering=0) as file:
         for first_start in range(0, len(first), MERGED_AT_ONCE):
             first_end = first_start + MERGED_AT_ONCE
-            piece = first[first_start:first_end]
-            second_end = len(second)
+            first_piece = first[first_start:first_end]
+            second_piece = second[second_start:]
             if first_end < len(first):
-                second_end = second_start + int(np.searchsorted(second[second_start:], piece[-1]))
-            merged = np.sort(np.concatenate([piece, second[second_start:second_end]]), kind="stable")
-            merged.tofile(file)
-            second_start = second_end
+                size = int(np.searchsorted(second_piece, first_piece[-1]))
+                second_piece = second_piece[:size]
+            both = np.concatenate([first_piece, second_piece])
+            np.sort(both, kind="stable").tofile(file)
+            second_start += len(second_piece)
             _unload(first)
             _unload(second)
         return np.memmap(file, dtype=np.uint64, mode="r")
@@ -155,7 +158,8 @@ def repeated(shards: Iterable[Keys], num_keys: int, folder: Path | None = None) 
         for file in files:
             file.seek(0)
             entries = np.fromfile(file, dtype=np.uint64).reshape(-1, 2)
-            is_repeated[entries[:, 1]] = _repeats(entries[:, 0])
+            keys, rows = entries.T
+            is_repeated[rows] = _repeats(keys)
 
         start = 0
         for size in sizes:
@@ -166,7 +170,8 @@ def repeated(shards: Iterable[Keys], num_keys: int, folder: Path | None = None) 
 def _distribute(keys: Keys, first_row: int, files: Sequence[IO[bytes]]) -> None:
     """Append each key with its row number to the file of its bucket; `first_row` is the row number of the first key."""
     rows = np.arange(len(keys), dtype=np.uint64) + np.uint64(first_row)
-    buckets = (keys >> np.uint64(32)) % np.uint64(len(files))
+    first_bits = keys >> np.uint64(32)
+    buckets = first_bits % np.uint64(len(files))
     for number in np.unique(buckets).tolist():
         is_in_bucket = buckets == number
         entries = np.stack([keys[is_in_bucket], rows[is_in_bucket]], axis=1)

@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import compress, groupby
 from operator import eq
 
 import numpy as np
@@ -22,6 +23,9 @@ KEPT = 0
 
 Codes = NDArray[np.uint8]
 """For each pair, `KEPT` or the code of the reason for its removal."""
+
+Identifier = Callable[[Sequence[str]], NDArray[np.float64]]
+"""Function that returns the probability that each line is in the expected language."""
 
 RATIO_FROM_TOKENS = 10
 """The length ratio is checked if the longer side has more tokens than this."""
@@ -113,7 +117,8 @@ def reason_of(code: int) -> Reason:
 
 def count_reasons(codes: Codes) -> dict[str, int]:
     """Return the number of pairs by reason, without zeros, in the order of the reasons."""
-    counts = np.bincount(codes, minlength=1 + len(Reason)).tolist()
+    num_codes = 1 + len(Reason)
+    counts = np.bincount(codes, minlength=num_codes).tolist()
     return in_order({reason: counts[reason.code] for reason in Reason})
 
 
@@ -139,7 +144,7 @@ class Filter:
         is_dense = any(_may_be_dense(language) for language in languages)
         self._ratio_deviation = RATIO_DEVIATION_IF_DENSE if is_dense else RATIO_DEVIATION
         self._word_checks = (WordCheck(src_lang, tgt_lang), WordCheck(tgt_lang, src_lang))
-        self._identifiers: list[Callable[[Sequence[str]], NDArray[np.float64]]] = []
+        self._identifiers: list[Identifier] = []
         if config is not None and config.min_language_confidence > 0:
             self._identifiers = [confidences(language) for language in languages]
 
@@ -150,7 +155,7 @@ class Filter:
             return np.full(len(texts[0]), KEPT, dtype=np.uint8)
 
         pairs = _Pairs(texts, self._alphabets)
-        pairs.mark(Reason.EMPTY, (pairs.src.visible == 0) | (pairs.tgt.visible == 0))
+        _check_empty(pairs)
         if config.drop_identical:
             _check_identical(pairs)
         if config.max_repeats is not None:
@@ -192,24 +197,22 @@ class Filter:
 
     def _check_numbers(self, pairs: "_Pairs") -> None:
         has_digits = pairs.src.digits + pairs.tgt.digits > 0
-        pairs.test(Reason.NUMBERS, has_digits, lambda src, tgt: numbers_differ(src, tgt, in_digits=self._in_digits))
+        pairs.test(Reason.NUMBERS, has_digits, partial(numbers_differ, in_digits=self._in_digits))
 
     def _check_words(self, pairs: "_Pairs") -> None:
         """Remove pairs with a line that has function words of another language."""
-        for check, lines, other_lines in zip(self._word_checks, pairs.texts, pairs.texts[::-1], strict=True):
-            # In most lines, the first words include a common word of the language.
-            rows = [row for row in pairs.kept() if check.own_words.isdisjoint(lines[row].split(None, FIRST_WORDS))]
-            foreign = [row for row in rows if check.is_foreign(lines[row], other_lines[row])]
-            pairs.codes[foreign] = Reason.LANGUAGE.code
+        src_check, tgt_check = self._word_checks
+        src_lines, tgt_lines = pairs.texts
+        pairs.remove(Reason.LANGUAGE, _foreign_rows(pairs, src_check, src_lines, tgt_lines))
+        pairs.remove(Reason.LANGUAGE, _foreign_rows(pairs, tgt_check, tgt_lines, src_lines))
 
     def _check_confidence(self, pairs: "_Pairs", min_confidence: float) -> None:
         """Remove pairs with a line that the identifier assigns to another language."""
         sides = (pairs.src, pairs.tgt)
         for identify, lines, counts in zip(self._identifiers, pairs.texts, sides, strict=True):
             rows = pairs.kept(counts.weight >= FROM_LETTERS)
-            shares = identify([lines[row] for row in rows])
-            unsure = np.array(rows, dtype=np.int64)[shares < min_confidence]
-            pairs.codes[unsure] = Reason.LANGUAGE.code
+            confidence = identify([lines[row] for row in rows])
+            pairs.remove(Reason.LANGUAGE, compress(rows, confidence < min_confidence))
 
 
 class _Pairs:
@@ -223,27 +226,41 @@ class _Pairs:
 
     def mark(self, reason: Reason, fails: Mask) -> None:
         """Remove the pairs in the mask `fails` for this reason."""
-        self.codes[fails & (self.codes == KEPT)] = reason.code
+        is_kept = self.codes == KEPT
+        self.codes[fails & is_kept] = reason.code
 
     def test(self, reason: Reason, may_fail: Mask | bool, fails: Callable[[str, str], bool]) -> None:
         """Remove the pairs for whose text `fails` returns True; only pairs in `may_fail` (True: all) are tested."""
         src, tgt = self.texts
-        rows = [row for row in self.kept(may_fail) if fails(src[row], tgt[row])]
-        self.codes[rows] = reason.code
+        rows = self.kept(may_fail)
+        self.remove(reason, [row for row in rows if fails(src[row], tgt[row])])
+
+    def remove(self, reason: Reason, rows: Iterable[int]) -> None:
+        """Remove the pairs in these rows, which are kept so far, for this reason."""
+        self.codes[list(rows)] = reason.code
 
     def kept(self, mask: Mask | bool = True) -> list[int]:
         """Return the rows of the remaining pairs that are in the mask (True: all)."""
-        rows: list[int] = np.flatnonzero((self.codes == KEPT) & mask).tolist()
+        is_kept = self.codes == KEPT
+        rows: list[int] = np.flatnonzero(is_kept & mask).tolist()
         return rows
 
 
 # ---- checks of all pairs --------------------------------------------------------------------------------------------
 
 
+def _check_empty(pairs: _Pairs) -> None:
+    """Remove pairs with a side that is empty or consists of whitespace."""
+    is_src_empty = pairs.src.visible == 0
+    is_tgt_empty = pairs.tgt.visible == 0
+    pairs.mark(Reason.EMPTY, is_src_empty | is_tgt_empty)
+
+
 def _check_identical(pairs: _Pairs) -> None:
     """Remove pairs whose sides are equal apart from case, punctuation and spaces."""
-    may_be_equal = (pairs.src.weight == pairs.tgt.weight) & (pairs.src.digits == pairs.tgt.digits)
-    pairs.test(Reason.IDENTICAL, may_be_equal, lambda src, tgt: src == tgt or normalize(src) == normalize(tgt))
+    has_equal_letters = pairs.src.weight == pairs.tgt.weight
+    has_equal_digits = pairs.src.digits == pairs.tgt.digits
+    pairs.test(Reason.IDENTICAL, has_equal_letters & has_equal_digits, _are_identical)
 
 
 def _check_repetition(pairs: _Pairs, max_repeats: int) -> None:
@@ -263,7 +280,8 @@ def _check_repetition(pairs: _Pairs, max_repeats: int) -> None:
 def _check_markup(pairs: _Pairs, max_share: float) -> None:
     """Remove pairs with a side that consists mostly of URLs and markup."""
     has_signs = pairs.src.markup + pairs.tgt.markup > 0
-    may_have_www = np.maximum(pairs.src.runs, pairs.tgt.runs) >= len("www")
+    longest_run = np.maximum(pairs.src.runs, pairs.tgt.runs)
+    may_have_www = longest_run >= len("www")
     pairs.test(
         Reason.MARKUP,
         has_signs | may_have_www,
@@ -276,15 +294,20 @@ def _check_letters(pairs: _Pairs, side: Counts, config: FilterConfig) -> None:
     min_letters = config.min_letter_share * (side.weight + side.other)
     pairs.mark(Reason.LETTERS, side.weight < min_letters)
 
+    has_letters = side.weight >= FROM_LETTERS
     min_own_letters = config.min_script_share * side.weight
-    pairs.mark(Reason.SCRIPT, (side.weight >= FROM_LETTERS) & (side.own < min_own_letters))
+    pairs.mark(Reason.SCRIPT, has_letters & (side.own < min_own_letters))
 
 
 def _length_difference(pairs: _Pairs, ratio_deviation: float) -> NDArray[np.float64]:
     """Return the length difference of each pair in standard deviations (Gale and Church 1993)."""
-    mean = (pairs.src.length + pairs.tgt.length) / 2
-    deviation = np.sqrt(VARIANCE * np.maximum(mean, 1) + (ratio_deviation * mean) ** 2)
-    return np.abs(pairs.src.length - pairs.tgt.length) / deviation
+    src_length = pairs.src.length
+    tgt_length = pairs.tgt.length
+    mean = (src_length + tgt_length) / 2
+    length_variance = VARIANCE * np.maximum(mean, 1)
+    ratio_variance = (ratio_deviation * mean) ** 2
+    deviation = np.sqrt(length_variance + ratio_variance)
+    return np.abs(src_length - tgt_length) / deviation
 
 
 def _check_punctuation(pairs: _Pairs, max_different: int) -> None:
@@ -300,13 +323,30 @@ def _may_be_dense(language: str) -> bool:
 # ---- checks of one line or pair -------------------------------------------------------------------------------------
 
 
+def _foreign_rows(pairs: _Pairs, check: WordCheck, lines: list[str], other_lines: list[str]) -> list[int]:
+    """Return the rows of kept pairs whose line is in another language; `other_lines` are those of the other side."""
+    foreign_rows: list[int] = []
+    for row in pairs.kept():
+        # In most lines, the first words include a common word of the language.
+        first_words = lines[row].split(None, FIRST_WORDS)
+        if check.own_words.isdisjoint(first_words) and check.is_foreign(lines[row], other_lines[row]):
+            foreign_rows.append(row)
+    return foreign_rows
+
+
+def _are_identical(src: str, tgt: str) -> bool:
+    return src == tgt or normalize(src) == normalize(tgt)
+
+
 def _repeats_words(line: str, most: int) -> bool:
     """Return True if a word occurs more than `most` times in a row."""
     words = line.split()
     # In such a run, a word at an index that is a multiple of `most` equals the next word.
-    if not any(map(eq, words[::most], words[1::most])):
+    is_next_equal = map(eq, words[::most], words[1::most])
+    if not any(is_next_equal):
         return False
-    return any(len(list(run)) > most for _, run in groupby(words))
+    runs = (list(run) for _, run in groupby(words))
+    return any(len(run) > most for run in runs)
 
 
 def _is_markup(line: str, share: float) -> bool:
@@ -321,4 +361,6 @@ def _different_marks(src: str, tgt: str) -> int:
     """Return the number of punctuation marks without a match on the other side."""
     src_marks = Counter(MARKS.findall(src.translate(SAME_MARK)))
     tgt_marks = Counter(MARKS.findall(tgt.translate(SAME_MARK)))
-    return (src_marks - tgt_marks).total() + (tgt_marks - src_marks).total()
+    only_in_src = src_marks - tgt_marks
+    only_in_tgt = tgt_marks - src_marks
+    return only_in_src.total() + only_in_tgt.total()

@@ -69,11 +69,13 @@ class WordCheck:
 
     def __init__(self, language: str, partner: str) -> None:
         words = words_of(language)
-        self.own_words = words | _words("relatives").get(base_code(language), frozenset())
+        relatives = _words("relatives").get(base_code(language), frozenset())
+        self.own_words = words | relatives
         """Function words of the language and its relatives."""
         self._partner_words = words_of(partner)
         self._partner_code = _code(partner)
-        self._related = {code for code, code_words in _words("words").items() if _share_words(code_words, words)}
+        all_words = _words("words").items()
+        self._related = {code for code, other_words in all_words if _share_words(other_words, words)}
         """Languages that have many function words in common with the language."""
 
     def is_foreign(self, line: str, other_line: str) -> bool:
@@ -99,7 +101,8 @@ class WordCheck:
         counts: Counter[str] = Counter()
         for word in words:
             counts.update(languages.get(word, ()))
-        return any(count >= NEEDED for code, count in counts.items() if code not in self._related)
+        third_languages = counts.keys() - self._related
+        return any(counts[code] >= NEEDED for code in third_languages)
 
 
 def words_of(language: str) -> frozenset[str]:
@@ -115,7 +118,9 @@ def _share_words(words: frozenset[str], other_words: frozenset[str]) -> bool:
 @cache
 def table() -> dict[str, dict[str, str]]:
     """Return the contents of languages.yaml."""
-    return yaml.safe_load(resources.files(__package__).joinpath("languages.yaml").read_text(encoding="utf-8"))
+    text = resources.files(__package__).joinpath("languages.yaml").read_text(encoding="utf-8")
+    contents: dict[str, dict[str, str]] = yaml.safe_load(text)
+    return contents
 
 
 def confidences(language: str) -> Callable[[Sequence[str]], NDArray[np.float64]]:
@@ -139,8 +144,8 @@ def confidences(language: str) -> Callable[[Sequence[str]], NDArray[np.float64]]
     def identify(lines: Sequence[str]) -> NDArray[np.float64]:
         confidence = np.empty(len(lines))
         for row, line in enumerate(lines):
-            shares = identifier.rank(line)
-            confidence[row] = sum(share for label, share in shares if label in accepted_codes)
+            shares = [share for label, share in identifier.rank(line) if label in accepted_codes]
+            confidence[row] = sum(shares)
         return confidence
 
     return identify
@@ -153,7 +158,7 @@ def probabilities(text: str, languages: Sequence[str]) -> list[float] | None:
     """
     identifier = _identifier()
     codes = [_code(language, IDENTIFIER_CODES) for language in languages]
-    if identifier is None or not set(codes) <= set(identifier.labels):
+    if identifier is None or not set(codes).issubset(identifier.labels):
         return None
     shares = dict(identifier.rank(text))
     total = sum(shares[code] for code in codes)
@@ -179,8 +184,8 @@ def _code(language: str, replacements: Mapping[str, str] = SAME_WORDS) -> str:
 @cache
 def _words(key: str) -> dict[str, frozenset[str]]:
     """Return the function words of each language (`words`), or those of its close relatives (`relatives`)."""
-    entries = table().items()
-    return {code: frozenset(entry[key].split()) for code, entry in entries if key in entry}
+    lists = {code: entry[key] for code, entry in table().items() if key in entry}
+    return {code: frozenset(words.split()) for code, words in lists.items()}
 
 
 @cache

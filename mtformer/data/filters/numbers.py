@@ -65,8 +65,9 @@ def numbers_differ(src: str, tgt: str, *, in_digits: bool, is_strict: bool = Fal
             so is a value that is 10 or 100 times too large or small. Lines with units such as 億 are compared as in
             Japanese.
     """
-    if DIGITS.findall(src) == DIGITS.findall(tgt) and not _has_date_unit(src + tgt):
-        return False  # the same digits, possibly grouped differently (see below)
+    has_equal_digits = DIGITS.findall(src) == DIGITS.findall(tgt)
+    if has_equal_digits and not _has_date_unit(src + tgt):
+        return False  # possibly grouped differently (see below)
 
     if is_strict and LARGE_UNIT.search(src + tgt):
         is_strict = False
@@ -125,7 +126,12 @@ def _has_date_unit(text: str) -> bool:
 
 def _in_ascii(line: str) -> str:
     """Return a line with ASCII digits and separators."""
-    characters = (str(int(char)) if char.isdecimal() else SEPARATORS.get(char, char) for char in line)
+    characters = list(line)
+    for index, character in enumerate(characters):
+        if character.isdecimal():
+            characters[index] = str(int(character))
+        elif character in SEPARATORS:
+            characters[index] = SEPARATORS[character]
     return "".join(characters)
 
 
@@ -188,11 +194,12 @@ class _Numbers:
             numbers = [number for number in numbers if not 100 <= number <= 2700]
         equivalents = other.equivalents()
         short_years = {number for number in other.numbers if number < 100}
-        return [
-            number
-            for number in numbers
-            if number not in equivalents and not (_is_year(number) and number % 100 in short_years)
-        ]
+        unmatched: list[int] = []
+        for number in numbers:
+            is_short_year = _is_year(number) and number % 100 in short_years
+            if number not in equivalents and not is_short_year:
+                unmatched.append(number)
+        return unmatched
 
     def equivalents(self) -> set[int]:
         """Return the numbers that another language may write for those of this line."""
@@ -232,7 +239,10 @@ def _is_year(number: int) -> bool:
 
 def _roman(numeral: str) -> int:
     """Return the value of a Roman numeral: a letter before a letter of a higher value is subtracted."""
-    letters = [ROMAN_VALUES[letter] for letter in numeral]
-    next_letters = [*letters[1:], 0]
-    pairs = zip(letters, next_letters, strict=True)
-    return sum(-value if value < next_value else value for value, next_value in pairs)
+    total = 0
+    previous = 0
+    for letter in reversed(numeral):
+        value = ROMAN_VALUES[letter]
+        total += -value if value < previous else value
+        previous = value
+    return total

@@ -143,18 +143,21 @@ class Alphabet:
 
     def __init__(self, language: str) -> None:
         own_scripts = scripts_of(language)
-        foreign_scripts = set(SCRIPTS) - own_scripts - {"Latin"} if own_scripts else set()
+        is_known = bool(own_scripts)
 
         # Weights of the letters of each script in the sums.
         weights = [WEIGHTS.get(script, 1.0) for script in SCRIPTS]
-        own = [WEIGHTS.get(script, 1.0) if script in own_scripts else 0.0 for script in SCRIPTS]
-        foreign = [1.0 if script in foreign_scripts else 0.0 for script in SCRIPTS]
         ones = [1.0] * len(SCRIPTS)
         zeros = [0.0] * len(SCRIPTS)
-        own_other = 0.0
-        if not own_scripts:
-            own = weights
-            own_other = 1.0
+        own = list(weights)
+        foreign = list(zeros)
+        own_other = 1.0  # weight of letters of unlisted scripts
+        if is_known:
+            own_other = 0.0
+            for index, script in enumerate(SCRIPTS):
+                if script not in own_scripts:
+                    own[index] = 0.0
+                    foreign[index] = 0.0 if script == "Latin" else 1.0
 
         # The columns are the kinds SPACE, DIGIT, MARK, SYMBOL, MARKUP and OTHER, then the scripts.
         rows = {
@@ -167,8 +170,9 @@ class Alphabet:
             "foreign": [0, 0, 0, 0, 0, 0, *foreign],
             "markup": [0, 0, 0, 0, 1, 0, *zeros],
         }
+        table = np.array(list(rows.values()), dtype=np.float64)
         self._names = tuple(rows)
-        self._table = np.array(list(rows.values()), dtype=np.float64).T
+        self._table = table.T
 
     def count(self, lines: Sequence[str]) -> Counts:
         """Return the counts of all lines."""
@@ -176,26 +180,30 @@ class Alphabet:
         text = "\n".join([*lines, ""])
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
         char_kinds = np.take(kinds(), points)
-        sizes = np.fromiter(map(len, lines), dtype=np.int64, count=len(lines)) + 1
+        num_lines = len(lines)
+        lengths = np.fromiter(map(len, lines), dtype=np.int64, count=num_lines)
+        sizes = lengths + 1
         ends = np.cumsum(sizes)
 
         # Count the kinds of each line, without the line breaks.
         num_kinds = len(self._table)
-        bins = np.repeat(np.arange(len(lines)) * num_kinds, sizes) + char_kinds
-        histogram = np.bincount(bins, minlength=len(lines) * num_kinds).reshape(len(lines), num_kinds)
+        first_bins = np.arange(num_lines) * num_kinds
+        bins = np.repeat(first_bins, sizes) + char_kinds
+        counts = np.bincount(bins, minlength=num_lines * num_kinds)
+        histogram = counts.reshape(num_lines, num_kinds)
         histogram[:, SPACE] -= 1
 
         # `@` is not used, because BLAS threads spin between calls and occupy the cores.
         present = np.flatnonzero(histogram.any(axis=0))
         sums = np.einsum("lk,kf->fl", histogram[:, present], self._table[present])
 
-        can_repeat = (char_kinds[1:] != SPACE) & (char_kinds[1:] != DIGIT)
-        run_starts, run_sizes = _runs((points[1:] == points[:-1]) & can_repeat)
-        return Counts(
-            **dict(zip(self._names, sums, strict=True)),
-            runs=_longest(run_starts, run_sizes, ends),
-            word_runs=_longest_word_runs(char_kinds == SPACE, ends),
-        )
+        is_repeated = points[1:] == points[:-1]
+        is_repeated &= char_kinds[1:] != SPACE
+        is_repeated &= char_kinds[1:] != DIGIT
+        run_starts, run_sizes = _runs(is_repeated)
+        runs = _longest(run_starts, run_sizes, ends)
+        word_runs = _longest_word_runs(char_kinds == SPACE, ends)
+        return Counts(**dict(zip(self._names, sums, strict=True)), runs=runs, word_runs=word_runs)
 
 
 def _longest_word_runs(is_space: Mask, ends: Integers) -> Numbers:
@@ -217,7 +225,8 @@ def _longest_word_runs(is_space: Mask, ends: Integers) -> Numbers:
 def _runs(is_equal: Mask) -> tuple[Integers, Integers]:
     """Return the start and size of each run of equal items; `is_equal` marks items that equal the next one."""
     equal = np.flatnonzero(is_equal)
-    first = np.flatnonzero(np.diff(equal, prepend=-2) != 1)
+    distances = np.diff(equal, prepend=-2)
+    first = np.flatnonzero(distances != 1)
     sizes = np.diff(first, append=len(equal)) + 1
     return equal[first], sizes
 

@@ -31,7 +31,9 @@ NAME = re.compile(rf"(tokenizer-)?[0-9a-f]{{32}}({re.escape(BUILDING)})?")
 
 def make_lock(folder: Path) -> FileLock:
     """Return the lock held by the process that creates an entry."""
-    cache = folder.parent.parent if folder.parent.name == CTRANSLATE2 else folder.parent
+    cache = folder.parent
+    if cache.name == CTRANSLATE2:
+        cache = cache.parent
     path = cache / ".locks" / folder.name.removesuffix(BUILDING)
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path)
@@ -39,7 +41,8 @@ def make_lock(folder: Path) -> FileLock:
 
 def entries(cache: Path) -> Iterator[Path]:
     """Yield the folder of each entry."""
-    paths = [*cache.glob("*"), *(cache / CTRANSLATE2).glob("*")]
+    converted_models = (cache / CTRANSLATE2).glob("*")
+    paths = [*cache.glob("*"), *converted_models]
     for path in sorted(paths):
         if NAME.fullmatch(path.name) and path.is_dir():
             yield path

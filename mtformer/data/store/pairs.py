@@ -26,7 +26,8 @@ SMALL_VOCABULARY = 1 << 16
 
 def make_pairs(*columns: Column) -> Pairs:
     """Return pairs with these columns: ids of sources and targets (without bos and eos), and optionally their text."""
-    return pa.record_batch(list(columns), names=NAMES[: len(columns)])
+    names = NAMES[: len(columns)]
+    return pa.record_batch(list(columns), names=names)
 
 
 def join(parts: Iterable[Pairs]) -> Pairs:
@@ -52,7 +53,8 @@ def id_column(rows: Sequence[list[int]], vocab_size: int | None = None) -> Colum
     for row in rows:
         ids.fromlist(row)
     is_small = vocab_size is not None and vocab_size <= SMALL_VOCABULARY
-    ids_N = np.array(ids, dtype=np.uint16 if is_small else np.int32)
+    dtype = np.uint16 if is_small else np.int32
+    ids_N = np.array(ids, dtype=dtype)
     lengths_B = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
     return _column(ids_N, lengths_B)
 
@@ -66,13 +68,16 @@ def _column(ids_N: NDArray[Any], lengths_B: Lengths) -> Column:
 def flat(column: Column) -> tuple[NDArray[Any], Lengths]:
     """Return the ids, or the UTF-8 bytes of text, of all rows, and the length of each row, without copying."""
     offset_buffer = column.buffers()[1] or bytes(4)
-    offsets = np.frombuffer(offset_buffer, np.int32, len(column) + 1, 4 * column.offset)
+    first_byte = 4 * column.offset
+    offsets = np.frombuffer(offset_buffer, np.int32, len(column) + 1, first_byte)
     if pa.types.is_string(column.type):
         text_buffer = column.buffers()[2] or b""
         values = np.frombuffer(text_buffer, np.uint8)
     else:
         values = column.values.to_numpy()
-    return values[offsets[0] : offsets[-1]], np.diff(offsets)
+    start = offsets[0]
+    end = offsets[-1]
+    return values[start:end], np.diff(offsets)
 
 
 def lengths(column: Column) -> Lengths:
@@ -86,7 +91,8 @@ def prefix(column: Column, ids: Sequence[int]) -> Column:
     starts_B = np.cumsum(lengths_B) - lengths_B
     positions = np.repeat(starts_B, len(ids))
     values = np.tile(ids, len(column))
-    return _column(np.insert(ids_N, positions, values), lengths_B + np.int32(len(ids)))
+    all_ids_N = np.insert(ids_N, positions, values)
+    return _column(all_ids_N, lengths_B + np.int32(len(ids)))
 
 
 def count_id(column: Column, number: int) -> Ints:

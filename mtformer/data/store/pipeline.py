@@ -47,16 +47,22 @@ class Pipeline:
         if self.tokenizers is None:
             return Filtered(codes, counts, [])
 
-        rows = np.arange(len(codes)) if self.tokenizes_all else np.flatnonzero(codes == KEPT)
+        rows = np.flatnonzero(codes == KEPT)
+        if self.tokenizes_all:
+            rows = np.arange(len(codes))
         src_lines, tgt_lines = take(texts, rows)
         src = encode(self.tokenizers.src, src_lines, num_threads)
         tgt = encode(self.tokenizers.tgt, tgt_lines, num_threads)
-        token_counts = (lengths(src), lengths(tgt), count_id(src, UNK), count_id(tgt, UNK))
-        counts[rows] = np.stack(token_counts, axis=1)
+        counts[rows, 0] = lengths(src)
+        counts[rows, 1] = lengths(tgt)
+        counts[rows, 2] = count_id(src, UNK)
+        counts[rows, 3] = count_id(tgt, UNK)
 
-        codes_by_length = filter_.by_length(counts[rows, 0], counts[rows, 1])
-        codes[rows] = np.where(codes[rows] == KEPT, codes_by_length, codes[rows])
-        kept = np.flatnonzero(codes[rows] == KEPT)
+        codes_by_text = codes[rows]
+        codes_by_length = filter_.by_length(lengths(src), lengths(tgt))
+        new_codes = np.where(codes_by_text == KEPT, codes_by_length, codes_by_text)
+        codes[rows] = new_codes
+        kept = np.flatnonzero(new_codes == KEPT)
         if len(kept) < len(rows):
             src = src.take(kept)
             tgt = tgt.take(kept)
@@ -95,4 +101,6 @@ def take(texts: Columns, rows: Ints) -> Columns:
         return texts
     indices = rows.tolist()
     src, tgt = texts
-    return [src[index] for index in indices], [tgt[index] for index in indices]
+    src_taken = [src[index] for index in indices]
+    tgt_taken = [tgt[index] for index in indices]
+    return src_taken, tgt_taken

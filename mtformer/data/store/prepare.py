@@ -115,10 +115,11 @@ def prepare(
         log.info("%s: already tokenized, found in %s", where, folder)
     else:
         remedy = "set another folder with data.cache_dir; finished shards are kept"
-        with explain_write_errors(f"{folder.parent}: the tokenized corpus", remedy), _locked(folder, where):
+        cache = folder.parent
+        with explain_write_errors(f"{cache}: the tokenized corpus", remedy), _locked(folder, where):
             if not folder.is_dir():  # otherwise, another process has created it in the meantime
-                _clear_stale(folder.parent)
-                job = _Job(pipeline, folder.with_name(f"{folder.name}{BUILDING}"), keep_text)
+                _clear_stale(cache)
+                job = _Job(pipeline, cache / f"{folder.name}{BUILDING}", keep_text)
                 _make(folder, where, contents, job, advance)
 
     store = Store(folder)
@@ -187,7 +188,8 @@ def _clear_stale(cache: Path) -> None:
     """Delete interrupted preparations that have not been resumed for a week."""
     for building in cache.glob(f"*{BUILDING}"):
         with suppress(FileNotFoundError):  # deleted by another process
-            if time.time() - building.stat().st_mtime > STALE_SECONDS and delete_unused(building):
+            age = time.time() - building.stat().st_mtime
+            if age > STALE_SECONDS and delete_unused(building):
                 log.info("%s: deleted; its preparation was interrupted more than a week ago", building)
 
 
@@ -221,8 +223,9 @@ class _Job:
     def _write_record(self, number: int, report: DataReport) -> None:
         """Write the report on a shard, with the SHA-256 of its files, which are complete."""
         files = [self.path(number, ".npy"), self.path(number, ".arrow")]
-        values = {"report": report.to_dict(), "sha256": file_hashes(self.folder, files)}
-        write_text(self.path(number, ".json"), json.dumps(sealed(values)))
+        record = {"report": report.to_dict(), "sha256": file_hashes(self.folder, files)}
+        text = json.dumps(sealed(record))
+        write_text(self.path(number, ".json"), text)
 
     def read_report(self, number: int) -> DataReport:
         """Return the report on a finished shard; raise DataError if it is damaged."""
@@ -236,7 +239,8 @@ class _Job:
         except OSError as error:
             raise _damaged(path) from error
         hashes = self._read_record(number)["sha256"]
-        if hashlib.sha256(data).hexdigest() != hashes.get(path.name):
+        sha256 = hashlib.sha256(data).hexdigest()
+        if sha256 != hashes.get(path.name):
             raise _damaged(path)
         return np.asarray(np.load(io.BytesIO(data)))
 
@@ -288,12 +292,14 @@ class _Job:
 
     def _filter(self, records: RawRecords, report: DataReport, num_threads: int) -> tuple[Pairs, np.ndarray]:
         """Return the kept pairs with a `ROW` each, and add counts to the report."""
-        assert self.pipeline.tokenizers is not None
+        tokenizers = self.pipeline.tokenizers
+        assert tokenizers is not None
         texts = records.texts()
+        src_lines, tgt_lines = texts
         report.read += records.size
-        report.count_unusual(*texts)
-        report.count_normalized("src", texts[0], self.pipeline.tokenizers.src.normalizer)
-        report.count_normalized("tgt", texts[1], self.pipeline.tokenizers.tgt.normalizer)
+        report.count_unusual(src_lines, tgt_lines)
+        report.count_normalized("src", src_lines, tokenizers.src.normalizer)
+        report.count_normalized("tgt", tgt_lines, tokenizers.tgt.normalizer)
 
         filtered = self.pipeline.run(texts, num_threads)
         report.leave_out(count_reasons(filtered.codes))
@@ -301,16 +307,19 @@ class _Job:
         texts = take(texts, kept)
         counts = filtered.counts[kept]
         if self.pipeline.filters is None:
-            report.blank["src"] += int((counts[:, 0] == 0).sum())
-            report.blank["tgt"] += int((counts[:, 1] == 0).sum())
+            src_lengths, tgt_lengths, _, _ = counts.T
+            report.blank["src"] += int((src_lengths == 0).sum())
+            report.blank["tgt"] += int((tgt_lengths == 0).sum())
 
         rows = np.zeros(len(counts), dtype=ROW)
         rows["counts"] = counts
         keys = self.pipeline.keys(texts)
         if keys is not None:
             rows["key"] = keys
-        columns = [pa.array(lines, pa.string()) for lines in texts] if self.keep_text else []
-        return make_pairs(*filtered.tokens, *columns), rows
+        columns = list(filtered.tokens)
+        if self.keep_text:
+            columns += [pa.array(lines, pa.string()) for lines in texts]
+        return make_pairs(*columns), rows
 
 
 def _damaged(path: Path) -> DataError:
@@ -334,7 +343,8 @@ def _make(folder: Path, where: str, contents: _Contents, job: _Job, advance: Adv
             raise
 
     for path in job.folder.iterdir():
-        if path.name not in (STORE, DUPLICATES) and path.suffix != ".arrow":
+        is_kept = path.name in (STORE, DUPLICATES) or path.suffix == ".arrow"
+        if not is_kept:
             path.unlink()
     sync(job.folder)
     os.rename(job.folder, folder)
@@ -426,7 +436,8 @@ def _finish(job: _Job, num_shards: int) -> None:
             report += job.read_report(number)
             report.leave_out({Reason.DUPLICATE.value: len(duplicates)})
             report.count_kept(counts)
-            longest = np.maximum(longest, counts[:, :2].max(axis=0, initial=0))
+            longest_of_shard = counts[:, :2].max(axis=0, initial=0)
+            longest = np.maximum(longest, longest_of_shard)
 
             row_numbers = (first_row + duplicates).astype("<i8").tobytes()
             opened.write(row_numbers)
@@ -434,7 +445,8 @@ def _finish(job: _Job, num_shards: int) -> None:
             first_row += len(rows)
             if len(rows):
                 path = job.path(number, ".arrow")
-                shards.append(Shard(path.name, len(rows), len(counts), path.stat().st_size))
+                size = path.stat().st_size
+                shards.append(Shard(path.name, len(rows), len(counts), size))
 
     if first_row == report.kept:
         (job.folder / DUPLICATES).unlink()
