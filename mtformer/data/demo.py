@@ -146,7 +146,8 @@ def write_demo(folder: Path, seed: int = 1) -> dict[str, Path]:
         start += size
 
     for path, text in files.items():
-        if path.exists() and (not path.is_file() or path.read_bytes() != text.encode()):
+        is_same = path.is_file() and path.read_bytes() == text.encode()
+        if path.exists() and not is_same:
             raise DataError(f"{path}: exists and is not part of this demo corpus; remove it or choose another folder")
     for path, text in files.items():
         write_text(path, text)
@@ -160,7 +161,8 @@ def make_pairs(count: int, seed: int) -> list[Pair]:
     seen: set[str] = set()
     while len(pairs) < count:
         english, german = grammar.sentence()
-        if len(english.split()) <= MAX_WORDS and english not in pairs and german not in seen:
+        is_new = english not in pairs and german not in seen
+        if is_new and len(english.split()) <= MAX_WORDS:
             pairs[english] = german
             seen.add(german)
     return list(pairs.items())
@@ -210,7 +212,9 @@ class Grammar:
         times = self._words["times"]
         translations = times.get(tense, times["modal"])
         time, german_time = self._random.choice(list(translations.items()))
-        return f"{time} {clause.english}.", f"{german_time} {clause.german('first')}."
+        english = f"{time} {clause.english}."
+        german = f"{german_time} {clause.german('first')}."
+        return english, german
 
     def _joined(self) -> Pair:
         """Return a sentence with a that-clause or because-clause (Ich hoffe, dass der Mann die Tür aufmacht.)."""
@@ -236,7 +240,9 @@ class Grammar:
         state = self._state(subject, "mood")
         tense = self._random.choice(["present", "can", "will"])
         main = self._clause(tense, verb, self._pronouns[subject.pronoun])
-        return f"if {state.english}, {main.english}.", f"wenn {state.german('last')}, {main.german('first')}."
+        english = f"if {state.english}, {main.english}."
+        german = f"wenn {state.german('last')}, {main.german('first')}."
+        return english, german
 
     def _contrast(self) -> Pair:
         """Return two clauses joined by "but" (Der Schlüssel ist neu, aber ich kann ihn nicht finden.)."""
@@ -246,7 +252,9 @@ class Grammar:
         verb = self._random.choice(possible_verbs)
         state = self._state(thing, thing.kinds)
         main = self._clause(verb=verb, thing=self._pronouns[thing.pronoun])
-        return f"{state.english}, but {main.english}.", f"{state.german()}, aber {main.german()}."
+        english = f"{state.english}, but {main.english}."
+        german = f"{state.german()}, aber {main.german()}."
+        return english, german
 
     def _clause(
         self, tense: str = "", verb: Verb | None = None, subject: Nominal | None = None, thing: Nominal | None = None
@@ -315,14 +323,17 @@ class Grammar:
             return VerbForms("do", verb.base, finite, prefix)
         if tense == "past":
             auxiliary, participle = verb.perfect.split()
-            return VerbForms("did", verb.past, auxiliaries[auxiliary][person], f"{participle} ")
-        return VerbForms(tense, f"{tense} {verb.base}", auxiliaries[tense][person], f"{prefix}{infinitive} ")
+            finite = auxiliaries[auxiliary][person]
+            return VerbForms("did", verb.past, finite, f"{participle} ")
+        finite = auxiliaries[tense][person]
+        return VerbForms(tense, f"{tense} {verb.base}", finite, f"{prefix}{infinitive} ")
 
     def _state(self, subject: Nominal, adjectives: str) -> Clause:
         """Return a clause that describes the subject with one of the adjectives."""
+        used_words = subject.english.split()
         rows = [row.split() for _, row in self._rows("adjectives", adjectives)]
-        words = subject.english.split()
-        english, german = self._random.choice([row for row in rows if row[0] not in words])
+        unused_rows = [row for row in rows if row[0] not in used_words]
+        english, german = self._random.choice(unused_rows)
         english_be, german_be = self._words["be"]
         is_english = english_be[subject.person]
         is_german = german_be[subject.person]
@@ -356,17 +367,19 @@ class Grammar:
 
         determiners = self._words["determiners"][person - THIRD_PERSON]
         determiner, stem, declension = self._random.choice(determiners).split()
-        endings = [pair.split("+") for pair in self._words["declensions"][declension][gender].split()]
+        declined = self._words["declensions"][declension][gender]
+        endings = [pair.split("+") for pair in declined.split()]
         if self._random.random() < 0.3:
             _, adjectives = self._random.choice(self._rows("adjectives", kinds))
             english_adjective, german_adjective = adjectives.split()
             adjective_stem = german_adjective.removesuffix("e")
             english_noun = f"{english_adjective} {english_noun}"
-            german_nouns = [
-                f"{adjective_stem}{ending} {noun}" for (_, ending), noun in zip(endings, german_nouns, strict=True)
-            ]
+            for case, (_, ending) in enumerate(endings):
+                german_nouns[case] = f"{adjective_stem}{ending} {german_nouns[case]}"
 
-        german = [f"{stem}{ending} {noun}" for (ending, _), noun in zip(endings, german_nouns, strict=True)]
+        german: list[str] = []
+        for (ending, _), german_noun in zip(endings, german_nouns, strict=True):
+            german.append(f"{stem}{ending} {german_noun}")
         if determiner == "a" and english_noun[0] in "aeiou":
             determiner = "an"
         english = f"{determiner} {english_noun}"

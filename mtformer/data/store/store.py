@@ -85,8 +85,13 @@ class Store:
         num_blocks = -(-rows // BLOCK_PAIRS)
         self._end_blocks = np.cumsum(num_blocks)
         """For each shard, the number of blocks up to its end."""
-        first_rows = [np.arange(end - size, end, BLOCK_PAIRS) for size, end in zip(rows, np.cumsum(rows), strict=True)]
-        self._first_rows = np.concatenate([*first_rows, [rows.sum()]])
+        first_rows: list[Ints] = []
+        num_rows = 0
+        for shard in self._shards:
+            end = num_rows + shard.rows
+            first_rows.append(np.arange(num_rows, end, BLOCK_PAIRS, dtype=np.int64))
+            num_rows = end
+        self._first_rows = np.concatenate([*first_rows, [num_rows]])
         """First row of each block, and number of rows."""
         duplicates_before = np.searchsorted(self._duplicates, self._first_rows)
         self.block_sizes = np.diff(self._first_rows) - np.diff(duplicates_before)
@@ -101,7 +106,9 @@ class Store:
         return join(self._read(block) for block in numbers)
 
     def _read_duplicates(self, contents: dict[str, Any]) -> Ints:
-        num_duplicates = sum(shard.rows - shard.pairs for shard in self._shards)
+        num_rows = sum(shard.rows for shard in self._shards)
+        num_pairs = sum(shard.pairs for shard in self._shards)
+        num_duplicates = num_rows - num_pairs
         if not num_duplicates:
             return np.zeros(0, dtype=np.int64)
         path = self.folder / DUPLICATES
@@ -118,7 +125,8 @@ class Store:
         number = block - first_block
         path = self.folder / self._shards[shard].name
         with self._reading(path):
-            pairs, metadata = _open(path, path.stat().st_ino).get_batch_with_custom_metadata(number)
+            reader = _open(path, path.stat().st_ino)
+            pairs, metadata = reader.get_batch_with_custom_metadata(number)
             if metadata is None or int(metadata[CHECKSUM]) != checksum(pairs):
                 raise ValueError(f"the checksum of block {number} does not match")
         if self.block_sizes[block] == len(pairs):
@@ -128,7 +136,8 @@ class Store:
         end_row = self._first_rows[block + 1]
         first, end = np.searchsorted(self._duplicates, [first_row, end_row])
         duplicates = self._duplicates[first:end] - first_row
-        return pairs.take(np.delete(np.arange(len(pairs)), duplicates))
+        rows = np.delete(np.arange(len(pairs)), duplicates)
+        return pairs.take(rows)
 
     @contextmanager
     def _reading(self, path: Path) -> Iterator[None]:
