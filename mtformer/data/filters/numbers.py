@@ -49,7 +49,7 @@ def writes_digits(languages: Iterable[str]) -> bool:
     return not MANY_CHARACTERS.intersection(map(base_code, languages))
 
 
-def numbers_differ(src: str, tgt: str, *, in_digits: bool, is_strict: bool = False) -> bool:
+def numbers_differ(src: str, tgt: str, in_digits: bool, *, is_strict: bool = False) -> bool:
     """Return True if a number is replaced with another one, or most numbers have no counterpart.
 
     Numbers match if they differ only in leading or trailing zeros (2.5 million and 2,500,000), the use of a 12-hour
@@ -67,8 +67,9 @@ def numbers_differ(src: str, tgt: str, *, in_digits: bool, is_strict: bool = Fal
     """
     has_equal_digits = DIGITS.findall(src) == DIGITS.findall(tgt)
     if has_equal_digits and not _has_date_unit(src + tgt):
-        return False  # possibly grouped differently (see below)
+        return False  # possibly with different separators
 
+    # Find values that are wrong by a factor of 10 or 100.
     if is_strict and LARGE_UNIT.search(src + tgt):
         is_strict = False
         in_digits = False
@@ -78,6 +79,7 @@ def numbers_differ(src: str, tgt: str, *, in_digits: bool, is_strict: bool = Fal
         if _has_misplaced_point(src, tgt):
             return True
 
+    # Compare the numbers of both lines without zeros, then all their digits.
     src_numbers = _nonzero_numbers(src)
     tgt_numbers = _nonzero_numbers(tgt)
     if src_numbers == tgt_numbers:
@@ -87,6 +89,7 @@ def numbers_differ(src: str, tgt: str, *, in_digits: bool, is_strict: bool = Fal
     if src_side.cores == tgt_side.cores or src_side.digits() == tgt_side.digits():
         return False
 
+    # Look at the numbers that the other line does not contain in any form.
     src_unmatched = src_side.without_counterpart(tgt_side)
     tgt_unmatched = tgt_side.without_counterpart(src_side)
     num_src_small = _num_small(src_unmatched)

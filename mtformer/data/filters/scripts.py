@@ -149,15 +149,15 @@ class Alphabet:
         weights = [WEIGHTS.get(script, 1.0) for script in SCRIPTS]
         ones = [1.0] * len(SCRIPTS)
         zeros = [0.0] * len(SCRIPTS)
-        own = list(weights)
-        foreign = list(zeros)
+        own_weights = list(weights)
+        foreign_weights = list(zeros)
         own_other = 1.0  # weight of letters of unlisted scripts
         if is_known:
             own_other = 0.0
             for index, script in enumerate(SCRIPTS):
                 if script not in own_scripts:
-                    own[index] = 0.0
-                    foreign[index] = 0.0 if script == "Latin" else 1.0
+                    own_weights[index] = 0.0
+                    foreign_weights[index] = 0.0 if script == "Latin" else 1.0
 
         # The columns are the kinds SPACE, DIGIT, MARK, SYMBOL, MARKUP and OTHER, then the scripts.
         rows = {
@@ -166,8 +166,8 @@ class Alphabet:
             "other": [0, 1, 0, 1, 1, 0, *zeros],
             "digits": [0, 1, 0, 0, 0, 0, *zeros],
             "weight": [0, 0, 0, 0, 0, 1, *weights],
-            "own": [0, 0, 0, 0, 0, own_other, *own],
-            "foreign": [0, 0, 0, 0, 0, 0, *foreign],
+            "own": [0, 0, 0, 0, 0, own_other, *own_weights],
+            "foreign": [0, 0, 0, 0, 0, 0, *foreign_weights],
             "markup": [0, 0, 0, 0, 1, 0, *zeros],
         }
         table = np.array(list(rows.values()), dtype=np.float64)
