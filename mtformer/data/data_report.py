@@ -26,8 +26,9 @@ UNUSUAL = {
 }
 """Characters that break lines in other tools or indicate damage; lines that contain one are counted."""
 
-
 MAX_EXAMPLES = 2
+"""Maximum number of examples of lines that normalization changes."""
+
 MAX_NORMALIZED = 2500
 """Number of lines from which only some are normalized a second time, because that takes as long as tokenizing them."""
 
@@ -42,8 +43,12 @@ class NormalizedLines:
     """Up to `MAX_EXAMPLES` changed lines, before and after normalization."""
 
     def __add__(self, other: "NormalizedLines") -> "NormalizedLines":
-        examples = [*self.examples, *other.examples][:MAX_EXAMPLES]
-        return NormalizedLines(self.examined + other.examined, self.changed + other.changed, examples)
+        examples = self.examples + other.examples
+        return NormalizedLines(
+            examined=self.examined + other.examined,
+            changed=self.changed + other.changed,
+            examples=examples[:MAX_EXAMPLES],
+        )
 
 
 @dataclass
@@ -78,14 +83,17 @@ class DataReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all counts and rates."""
-        return {**asdict(self), "unknown_rate": {side: self.unknown_rate(side) for side in ("src", "tgt")}}
+        unknown_rate = {"src": self.unknown_rate("src"), "tgt": self.unknown_rate("tgt")}
+        return {**asdict(self), "unknown_rate": unknown_rate}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "DataReport":
         """Restore a report from the result of `to_dict`; unknown keys are ignored."""
-        known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
+        names = {field.name for field in fields(cls)}
+        known = {name: value for name, value in values.items() if name in names}
         if "normalized" in known:
-            known["normalized"] = {side: NormalizedLines(**counts) for side, counts in known["normalized"].items()}
+            normalized = known["normalized"]
+            known["normalized"] = {side: NormalizedLines(**counts) for side, counts in normalized.items()}
         return cls(**known)
 
     def leave_out(self, counts: Mapping[str, int]) -> None:
@@ -103,49 +111,74 @@ class DataReport:
         """Count the lines with unusual characters."""
         for side, lines in (("src", src), ("tgt", tgt)):
             # A single search over all lines is fast, and usually finds nothing.
-            together = " ".join(lines)
+            all_lines = " ".join(lines)
+            counts = self.unusual[side]
             for name, characters in UNUSUAL.items():
-                if present := [character for character in characters if character in together]:
-                    found = sum(any(character in line for character in present) for line in lines)
-                    self.unusual[side][name] = self.unusual[side].get(name, 0) + found
+                present = [character for character in characters if character in all_lines]
+                if present:
+                    counts[name] = counts.get(name, 0) + _num_containing(lines, present)
 
     def count_normalized(self, side: str, lines: Sequence[str], normalizer: Normalizer) -> None:
         """Count the lines that normalization changes; of many lines, an evenly spaced sample is examined."""
         step = max(1, len(lines) // MAX_NORMALIZED)
         examined = lines[::step]
         changes = normalizer.changes(examined)
-        examples = [(examined[row], changed) for row, changed in islice(changes.items(), MAX_EXAMPLES)]
+        first_changes = islice(changes.items(), MAX_EXAMPLES)
+        examples = [(examined[row], changed) for row, changed in first_changes]
         self.normalized[side] += NormalizedLines(len(examined), len(changes), examples)
 
     def __add__(self, other: "DataReport") -> "DataReport":
-        return DataReport(**{name: _sum(mine, getattr(other, name)) for name, mine in vars(self).items()})
+        return DataReport(**_sum(vars(self), vars(other)))
 
     def lines(self) -> list[str]:
         """Format the report as lines of text."""
         lines = [f"pairs read     {self.read:>13,}", f"pairs kept     {self.kept:>13,}"]
         lines += [f"  removed      {count:>13,}  {reason}" for reason, count in self.left_out.items()]
-        for side, title in (("src", "source"), ("tgt", "target")):
-            tokens, mean = self.tokens[side], self.tokens[side] / max(1, self.kept)
-            unknown = f"{100 * self.unknown_rate(side):.3g} % unknown"
-            lines.append(f"{title} tokens  {tokens:>13,}  {mean:.1f} per line, {unknown}")
-            if self.blank[side]:
-                lines.append(f"  blank        {self.blank[side]:>13,}  {title} lines without tokens")
-            lines += [f"  check        {n:>13,}  {title} lines with {name}" for name, n in self.unusual[side].items()]
+        return lines + self._side_lines("src", "source") + self._side_lines("tgt", "target")
+
+    def _side_lines(self, side: str, title: str) -> list[str]:
+        num_tokens = self.tokens[side]
+        mean = num_tokens / max(1, self.kept)
+        unknown = f"{100 * self.unknown_rate(side):.3g} % unknown"
+        lines = [f"{title} tokens  {num_tokens:>13,}  {mean:.1f} per line, {unknown}"]
+        num_blank = self.blank[side]
+        if num_blank:
+            lines.append(f"  blank        {num_blank:>13,}  {title} lines without tokens")
+        for name, count in self.unusual[side].items():
+            lines.append(f"  check        {count:>13,}  {title} lines with {name}")
         return lines
 
     def check(self, filters: FilterConfig, where: str) -> None:
         """Raise DataError if no pair was kept, or the share of removed pairs exceeds `max_filtered_share`."""
         if self.kept and self.left_out_share <= filters.max_filtered_share:
             return
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.left_out.items())
-        counts = f"{where}: {self.read - self.kept:,} of {self.read:,} pairs were removed ({reasons})"
+
+        removed = [f"{reason} {count:,}" for reason, count in self.left_out.items()]
+        reasons = ", ".join(removed)
+        num_removed = self.read - self.kept
+        counts = f"{where}: {num_removed:,} of {self.read:,} pairs were removed ({reasons})"
         if not self.kept:
             raise DataError(f"{counts}; no training data is left; check the files and data.filters")
         limit = f"data.filters.max_filtered_share {filters.max_filtered_share:g}"
         raise DataError(f"{counts}, more than {limit}; fix the files, or raise this limit")
 
 
+def _num_containing(lines: Sequence[str], characters: Sequence[str]) -> int:
+    """Return the number of lines with at least one of these characters."""
+    count = 0
+    for line in lines:
+        if any(character in line for character in characters):
+            count += 1
+    return count
+
+
 def _sum(left: Any, right: Any) -> Any:
+    """Return the sum of two counts or, of dictionaries, the sum of the counts under each key."""
     if not isinstance(left, dict):
         return left + right
-    return {**left, **{key: _sum(left[key], value) if key in left else value for key, value in right.items()}}
+    total = dict(left)
+    for key, value in right.items():
+        if key in total:
+            value = _sum(total[key], value)
+        total[key] = value
+    return total

@@ -18,24 +18,43 @@ from mtformer.errors import DataError
 from mtformer.files import write_text
 
 SIZES = {"train": 20_000, "dev": 500, "test": 500}
+"""Number of sentence pairs of each set."""
+
 MAX_WORDS = 12
+"""Maximum number of words of an English sentence."""
+
 TENSES = ("present", "present", "past", "past", "can", "should", "will")
+"""Tenses and modal verbs; frequent ones are listed twice."""
+
+CASES = ("nom", "acc", "dat")
+"""German cases, in the order of `Nominal.german`."""
+
+THIRD_PERSON = 1
+"""Index of the verb forms of he, she, it and singular nouns."""
+
+PLURAL = 2
+"""Index of the verb forms of we, they and plural nouns."""
 
 
 class Verb(NamedTuple):
     """A verb of the lexicon; several words in a field are separated by spaces."""
 
     subjects: str
+    """Kinds of subjects."""
     base: str
     third: str
     past: str
     infinitive: str
+    """German infinitive, with a bar after a separable prefix."""
     german_third: str
     perfect: str
+    """German auxiliary and participle."""
     government: str = ""
     """German preposition, if any, and case of the object; empty for intransitive verbs."""
     objects: str = ""
+    """Kinds of objects."""
     complements: str = ""
+    """Keys of `prepositions`."""
 
 
 class Nominal(NamedTuple):
@@ -46,26 +65,56 @@ class Nominal(NamedTuple):
     german: Sequence[str]
     """German nominative, accusative and dative."""
     person: int
-    """Index of the verb form: 0 for I, 1 for he, 2 for we."""
+    """Index of the verb form: 0 for I, `THIRD_PERSON`, or `PLURAL`."""
     pronoun: str
     """Key of the pronoun that refers to it."""
     word: str
+    """Dictionary form, which does not occur twice in a clause."""
     kinds: str = "person"
 
     def german_object(self, government: str) -> str:
         """Return the German form required by `government`, which is a case, or a preposition and a case."""
         *preposition, case = government.split()
-        return _join(*preposition, self.german[("nom", "acc", "dat").index(case)])
+        form = self.german[CASES.index(case)]
+        return _join(*preposition, form)
+
+
+class VerbForms(NamedTuple):
+    """Forms of a verb in a clause."""
+
+    auxiliary: str
+    """English auxiliary of questions and negated clauses."""
+    positive: str
+    """English verb of a clause without negation."""
+    finite: str
+    """German finite verb."""
+    end: str
+    """See `Clause.end`."""
+
+
+class Complements(NamedTuple):
+    """Object and prepositional phrase of a verb."""
+
+    english: str
+    before: str
+    """German words before "nicht"."""
+    after: str
+    """German words after "nicht"."""
 
 
 class Clause(NamedTuple):
     """A clause in English, and its German parts, whose order depends on the sentence."""
 
     english: str
+    """English clause with the subject in front."""
     question: str
+    """English question."""
     subject: str
+    """German subject."""
     finite: str
+    """German finite verb."""
     middle: str
+    """German words between the verb in second position and its end."""
     end: str
     """German verb prefix, or a participle or infinitive followed by a space."""
 
@@ -73,8 +122,10 @@ class Clause(NamedTuple):
         """Return the German clause with the finite verb in `first`, `second` or `last` position."""
         if verb == "last":
             return _join(self.subject, self.middle, self.end + self.finite)
-        start = (self.finite, self.subject) if verb == "first" else (self.subject, self.finite)
-        return _join(*start, self.middle, self.end.strip())
+        rest = _join(self.middle, self.end.strip())
+        if verb == "first":
+            return _join(self.finite, self.subject, rest)
+        return _join(self.subject, self.finite, rest)
 
 
 def write_demo(folder: Path, seed: int = 1) -> dict[str, Path]:
@@ -84,14 +135,19 @@ def write_demo(folder: Path, seed: int = 1) -> dict[str, Path]:
     """
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: is a file; give a folder for the demo corpus")
+
     pairs = make_pairs(sum(SIZES.values()), seed)
     files: dict[Path, str] = {}
-    for split, size in SIZES.items():
-        part, pairs = pairs[:size], pairs[size:]
-        for side, language in enumerate(("en", "de")):
-            files[folder / f"{split}.{language}"] = "".join(pair[side] + "\n" for pair in part)
+    start = 0
+    for name, size in SIZES.items():
+        set_pairs = pairs[start : start + size]
+        files[folder / f"{name}.en"] = "".join(f"{english}\n" for english, _ in set_pairs)
+        files[folder / f"{name}.de"] = "".join(f"{german}\n" for _, german in set_pairs)
+        start += size
+
     for path, text in files.items():
-        if path.exists() and (not path.is_file() or path.read_bytes() != text.encode()):
+        is_same = path.is_file() and path.read_bytes() == text.encode()
+        if path.exists() and not is_same:
             raise DataError(f"{path}: exists and is not part of this demo corpus; remove it or choose another folder")
     for path, text in files.items():
         write_text(path, text)
@@ -105,7 +161,8 @@ def make_pairs(count: int, seed: int) -> list[Pair]:
     seen: set[str] = set()
     while len(pairs) < count:
         english, german = grammar.sentence()
-        if len(english.split()) <= MAX_WORDS and english not in pairs and german not in seen:
+        is_new = english not in pairs and german not in seen
+        if is_new and len(english.split()) <= MAX_WORDS:
             pairs[english] = german
             seen.add(german)
     return list(pairs.items())
@@ -116,101 +173,171 @@ class Grammar:
 
     def __init__(self, seed: int) -> None:
         text = resources.files(__package__).joinpath("demo_lexicon.yaml").read_text(encoding="utf-8")
-        self._random, self._words = random.Random(seed), yaml.safe_load(text)
-        self._verbs = [Verb(kinds, *row) for kinds, rows in self._words["verbs"].items() for row in rows]
+        self._random = random.Random(seed)
+        self._words = yaml.safe_load(text)
+
+        self._verbs: list[Verb] = []
+        for kinds, rows in self._words["verbs"].items():
+            self._verbs += [Verb(kinds, *row) for row in rows]
         self._reporting_verbs = [Verb("person", *row) for row in self._words["reporting_verbs"]]
+
         self._pronouns: dict[str, Nominal] = {}
         for name, row in self._words["pronouns"].items():
             english, english_object, *german, person = row.split()
-            self._pronouns[name] = Nominal(english, english_object, german, int(person), name, name.replace("we", "I"))
+            word = name.replace("we", "I")
+            self._pronouns[name] = Nominal(english, english_object, german, int(person), name, word)
         self._people = [self._pronouns[name] for name in ("I", "we", "he", "she", "they")]
-        self._people += [Nominal(name, name, [name] * 3, 1, he, name) for name, he in self._words["names"].items()]
+        for name, pronoun in self._words["names"].items():
+            self._people.append(Nominal(name, name, [name] * 3, THIRD_PERSON, pronoun, name))
 
     def sentence(self) -> Pair:
         """Return a random sentence pair."""
         kinds = [self._simple, self._joined, self._condition, self._contrast]
-        english, german = self._random.choices(kinds, weights=[5, 3, 1, 1])[0]()
-        for apart, contracted in self._words["contractions"].items():
-            german = german.replace(f" {apart} ", f" {contracted} ")
-        return english[0].upper() + english[1:], german[0].upper() + german[1:]
+        make_sentence = self._random.choices(kinds, weights=[5, 3, 1, 1])[0]
+        english, german = make_sentence()
+        for words, contraction in self._words["contractions"].items():
+            german = german.replace(f" {words} ", f" {contraction} ")
+        return _capitalized(english), _capitalized(german)
 
     def _simple(self) -> Pair:
         """Return a simple sentence (Heute macht der Mann die Tür auf.)."""
-        tense, times = self._random.choice(TENSES), self._words["times"]
-        clause, kind = self._clause(tense), self._random.random()
+        tense = self._random.choice(TENSES)
+        clause = self._clause(tense)
+        kind = self._random.random()
         if kind < 0.2:
             return f"{clause.question}?", f"{clause.german('first')}?"
         if kind < 0.5:
             return f"{clause.english}.", f"{clause.german()}."
-        time, german_time = self._random.choice(list(times.get(tense, times["modal"]).items()))
-        return f"{time} {clause.english}.", f"{german_time} {clause.german('first')}."
+
+        times = self._words["times"]
+        translations = times.get(tense, times["modal"])
+        time, german_time = self._random.choice(list(translations.items()))
+        english = f"{time} {clause.english}."
+        german = f"{german_time} {clause.german('first')}."
+        return english, german
 
     def _joined(self) -> Pair:
         """Return a sentence with a that-clause or because-clause (Ich hoffe, dass der Mann die Tür aufmacht.)."""
-        main, that, dass = self._clause(), "because", "weil"
+        main = self._clause()
+        conjunction = "because"
+        german_conjunction = "weil"
         if self._random.random() < 0.5:
-            main, that, dass = self._clause("present", self._random.choice(self._reporting_verbs)), "that", "dass"
-        second = self._clause()
-        return f"{main.english} {that} {second.english}.", f"{main.german()}, {dass} {second.german('last')}."
+            verb = self._random.choice(self._reporting_verbs)
+            main = self._clause("present", verb)
+            conjunction = "that"
+            german_conjunction = "dass"
+
+        clause = self._clause()
+        english = f"{main.english} {conjunction} {clause.english}."
+        german = f"{main.german()}, {german_conjunction} {clause.german('last')}."
+        return english, german
 
     def _condition(self) -> Pair:
         """Return a conditional sentence (Wenn der Hund müde ist, bleibt er im Garten.)."""
-        verb = self._random.choice([verb for verb in self._verbs if not verb.objects])
+        intransitive = [verb for verb in self._verbs if not verb.objects]
+        verb = self._random.choice(intransitive)
         subject = self._nominal(verb.subjects)
         state = self._state(subject, "mood")
-        main = self._clause(self._random.choice(["present", "can", "will"]), verb, self._pronouns[subject.pronoun])
-        return f"if {state.english}, {main.english}.", f"wenn {state.german('last')}, {main.german('first')}."
+        tense = self._random.choice(["present", "can", "will"])
+        main = self._clause(tense, verb, self._pronouns[subject.pronoun])
+        english = f"if {state.english}, {main.english}."
+        german = f"wenn {state.german('last')}, {main.german('first')}."
+        return english, german
 
     def _contrast(self) -> Pair:
         """Return two clauses joined by "but" (Der Schlüssel ist neu, aber ich kann ihn nicht finden.)."""
         thing = self._noun_phrase("thing food")
         verbs = [verb for verb in self._verbs if verb.government == "acc" and not verb.complements]
-        verb = self._random.choice([verb for verb in verbs if set(verb.objects.split()) & set(thing.kinds.split())])
-        state, main = self._state(thing, thing.kinds), self._clause(verb=verb, thing=self._pronouns[thing.pronoun])
-        return f"{state.english}, but {main.english}.", f"{state.german()}, aber {main.german()}."
+        possible_verbs = [verb for verb in verbs if _has_common_kind(verb.objects, thing.kinds)]
+        verb = self._random.choice(possible_verbs)
+        state = self._state(thing, thing.kinds)
+        main = self._clause(verb=verb, thing=self._pronouns[thing.pronoun])
+        english = f"{state.english}, but {main.english}."
+        german = f"{state.german()}, aber {main.german()}."
+        return english, german
 
     def _clause(
         self, tense: str = "", verb: Verb | None = None, subject: Nominal | None = None, thing: Nominal | None = None
     ) -> Clause:
         """Return a clause with the object and complement that its verb requires; missing arguments are random."""
-        tense, verb = tense or self._random.choice(TENSES), verb or self._random.choice(self._verbs)
+        tense = tense or self._random.choice(TENSES)
+        verb = verb or self._random.choice(self._verbs)
         subject = subject or self._nominal(verb.subjects)
-        person, base, forms = subject.person, verb.base, self._words["auxiliaries"]
-        prefix, _, infinitive = verb.infinitive.rpartition("|")
-        rest, before, after = "", "", ""
+        complements = self._complements(verb, subject, thing)
+        forms = self._verb_forms(verb, tense, subject.person)
+
+        english_verb = forms.positive
+        question_start = _join(forms.auxiliary, subject.english)
+        before = complements.before
+        is_negated = self._random.random() < 0.2
+        # German negates indefinite articles with kein, which this grammar does not generate.
+        if is_negated and {"a", "an"}.isdisjoint(complements.english.split()):
+            english_verb = f"{forms.auxiliary} not {verb.base}".replace("can not", "cannot")
+            question_start = _join(question_start, "not")
+            before = _join(before, "nicht")
+        return Clause(
+            english=_join(subject.english, english_verb, complements.english),
+            question=_join(question_start, verb.base, complements.english),
+            subject=subject.german[0],
+            finite=forms.finite,
+            middle=_join(before, complements.after),
+            end=forms.end,
+        )
+
+    def _complements(self, verb: Verb, subject: Nominal, thing: Nominal | None) -> Complements:
+        """Return the object and prepositional phrase of a verb; `thing` is the object (None: random)."""
+        english = ""
+        before = ""
+        after = ""
         if verb.objects:
-            thing = thing or self._nominal(verb.objects, subject.word)
-            rest, german = thing.english_object, thing.german_object(verb.government)
-            before, after = ("", german) if " " in verb.government else (german, "")
+            direct_object = thing or self._nominal(verb.objects, subject.word)
+            english = direct_object.english_object
+            german = direct_object.german_object(verb.government)
+            has_preposition = " " in verb.government
+            if has_preposition:
+                after = german
+            else:
+                before = german
+
         if verb.complements:
             name = self._random.choice(verb.complements.split())
-            english, government, kinds = self._words["prepositions"][name]
+            preposition, government, kinds = self._words["prepositions"][name]
             nominal = self._nominal(kinds, subject.word)
-            rest, german = _join(rest, english, nominal.english_object), nominal.german_object(government)
-            # A dative without a preposition precedes the accusative.
-            before, after = (_join(german, before), after) if name == "recipient" else (before, german)
+            english = _join(english, preposition, nominal.english_object)
+            german = nominal.german_object(government)
+            if name == "recipient":
+                before = _join(german, before)  # a dative without a preposition precedes the accusative
+            else:
+                after = german
+        return Complements(english, before, after)
+
+    def _verb_forms(self, verb: Verb, tense: str, person: int) -> VerbForms:
+        """Return the forms of a verb in a tense, or with a modal verb."""
+        auxiliaries = self._words["auxiliaries"]
+        prefix, _, infinitive = verb.infinitive.rpartition("|")
         if tense == "present":
-            auxiliary, positive = ("does", verb.third) if person == 1 else ("do", base)
-            finite, end = (infinitive[:-1], verb.german_third, infinitive)[person], prefix
-        elif tense == "past":
-            have, participle = verb.perfect.split()
-            auxiliary, positive, finite, end = "did", verb.past, forms[have][person], f"{participle} "
-        else:
-            auxiliary, positive, finite, end = tense, f"{tense} {base}", forms[tense][person], prefix + infinitive + " "
-        question = _join(auxiliary, subject.english, base, rest)
-        # German negates indefinite articles with kein, which this grammar does not generate.
-        if self._random.random() < 0.2 and not {"a", "an"} & set(rest.split()):
-            positive = f"{auxiliary} not {base}".replace("can not", "cannot")
-            question, before = _join(auxiliary, subject.english, "not", base, rest), _join(before, "nicht")
-        english = _join(subject.english, positive, rest)
-        return Clause(english, question, subject.german[0], finite, _join(before, after), end)
+            first_person = infinitive[:-1]
+            finite = (first_person, verb.german_third, infinitive)[person]
+            if person == THIRD_PERSON:
+                return VerbForms("does", verb.third, finite, prefix)
+            return VerbForms("do", verb.base, finite, prefix)
+        if tense == "past":
+            auxiliary, participle = verb.perfect.split()
+            finite = auxiliaries[auxiliary][person]
+            return VerbForms("did", verb.past, finite, f"{participle} ")
+        finite = auxiliaries[tense][person]
+        return VerbForms(tense, f"{tense} {verb.base}", finite, f"{prefix}{infinitive} ")
 
     def _state(self, subject: Nominal, adjectives: str) -> Clause:
         """Return a clause that describes the subject with one of the adjectives."""
+        used_words = subject.english.split()
         rows = [row.split() for _, row in self._rows("adjectives", adjectives)]
-        english, german = self._random.choice([row for row in rows if row[0] not in subject.english.split()])
-        be, ist = (forms[subject.person] for forms in self._words["be"])
-        return Clause(f"{subject.english} {be} {english}", "", subject.german[0], ist, german, "")
+        unused_rows = [row for row in rows if row[0] not in used_words]
+        english, german = self._random.choice(unused_rows)
+        english_be, german_be = self._words["be"]
+        is_english = english_be[subject.person]
+        is_german = german_be[subject.person]
+        return Clause(f"{subject.english} {is_english} {english}", "", subject.german[0], is_german, german, "")
 
     def _nominal(self, kinds: str, other_than: str = "") -> Nominal:
         """Return a pronoun, name or noun phrase of one of the kinds, excluding the word `other_than`."""
@@ -220,29 +347,61 @@ class Grammar:
             if nominal.word != other_than:
                 return nominal
 
-    def _noun_phrase(self, among: str) -> Nominal:
-        kinds, row = self._random.choice(self._rows("nouns", among))
-        word, plural, german, german_plural, gender = row.split()
-        pronoun = {"m": "he", "f": "she"}[gender] if "person" in kinds else f"it {gender}"
-        noun, forms, person = word, [german] * 3, 1
+    def _noun_phrase(self, possible_kinds: str) -> Nominal:
+        """Return a noun of one of the kinds with a determiner and possibly an adjective."""
+        kinds, row = self._random.choice(self._rows("nouns", possible_kinds))
+        singular, plural, german_singular, german_plural, gender = row.split()
+        english_noun = singular
+        german_nouns = [german_singular] * len(CASES)
+        person = THIRD_PERSON
+        pronoun = f"it {gender}"
+        if "person" in kinds:
+            pronoun = {"m": "he", "f": "she"}[gender]
         if self._random.random() < 0.3:
-            noun, forms, person = plural, [german_plural, german_plural, german_plural.removesuffix("n") + "n"], 2
-            pronoun, gender = "they", "p"
-        determiner, stem, declension = self._random.choice(self._words["determiners"][person - 1]).split()
-        endings = [pair.split("+") for pair in self._words["declensions"][declension][gender].split()]
-        if self._random.random() < 0.3:
-            adjective, german = self._random.choice(self._rows("adjectives", kinds))[1].split()
-            noun = f"{adjective} {noun}"
-            forms = [f"{german.removesuffix('e')}{endings[case][1]} {form}" for case, form in enumerate(forms)]
-        forms = [f"{stem}{endings[case][0]} {form}" for case, form in enumerate(forms)]
-        english = f"an {noun}" if determiner == "a" and noun[0] in "aeiou" else f"{determiner} {noun}"
-        return Nominal(english, english, forms, person, pronoun, word, kinds)
+            english_noun = plural
+            german_dative = german_plural.removesuffix("n") + "n"
+            german_nouns = [german_plural, german_plural, german_dative]
+            person = PLURAL
+            pronoun = "they"
+            gender = "p"
 
-    def _rows(self, table: str, among: str) -> list[Pair]:
+        determiners = self._words["determiners"][person - THIRD_PERSON]
+        determiner, stem, declension = self._random.choice(determiners).split()
+        declined = self._words["declensions"][declension][gender]
+        endings = [pair.split("+") for pair in declined.split()]
+        if self._random.random() < 0.3:
+            _, adjectives = self._random.choice(self._rows("adjectives", kinds))
+            english_adjective, german_adjective = adjectives.split()
+            adjective_stem = german_adjective.removesuffix("e")
+            english_noun = f"{english_adjective} {english_noun}"
+            for case, (_, ending) in enumerate(endings):
+                german_nouns[case] = f"{adjective_stem}{ending} {german_nouns[case]}"
+
+        german: list[str] = []
+        for (ending, _), german_noun in zip(endings, german_nouns, strict=True):
+            german.append(f"{stem}{ending} {german_noun}")
+        if determiner == "a" and english_noun[0] in "aeiou":
+            determiner = "an"
+        english = f"{determiner} {english_noun}"
+        return Nominal(english, english, german, person, pronoun, singular, kinds)
+
+    def _rows(self, table: str, possible_kinds: str) -> list[Pair]:
         """Return (kinds, row) for each row of a table that has at least one of these kinds."""
-        groups = self._words[table].items()
-        return [(kinds, row) for kinds, rows in groups if set(kinds.split()) & set(among.split()) for row in rows]
+        pairs: list[Pair] = []
+        for kinds, rows in self._words[table].items():
+            if _has_common_kind(kinds, possible_kinds):
+                pairs += [(kinds, row) for row in rows]
+        return pairs
+
+
+def _has_common_kind(kinds: str, other_kinds: str) -> bool:
+    return not set(kinds.split()).isdisjoint(other_kinds.split())
+
+
+def _capitalized(sentence: str) -> str:
+    return sentence[0].upper() + sentence[1:]
 
 
 def _join(*parts: str) -> str:
+    """Join the parts that are not empty with spaces."""
     return " ".join(part for part in parts if part)

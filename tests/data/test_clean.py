@@ -18,7 +18,7 @@ from mtformer.config.data import FilterConfig
 from mtformer.data.check import clean as cleaning
 from mtformer.data.corpus.readers import Faults, RawRecords
 from mtformer.data.data_report import Columns, DataReport
-from mtformer.data.filters.filters import DUPLICATE, EMPTY, IDENTICAL, KEPT, REASONS, TOO_LONG, Filter
+from mtformer.data.filters.filters import KEPT, Filter, Reason, reason_of
 from mtformer.data.store.pipeline import Pipeline
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import TokenizerPair
@@ -93,11 +93,11 @@ def test_filtered_pairs_and_duplicates_are_removed(mixed: Pairs, tmp_path: Path)
     reasons = {number: reason for reason, number, _, _ in removed(tmp_path / "out")}
     seen: set[tuple[str, str]] = set()
     for number, (pair, code) in enumerate(zip(mixed, codes, strict=True), start=1):
-        expected = REASONS[code - 1] if code != KEPT else DUPLICATE if pair in seen else None
+        expected = reason_of(code) if code != KEPT else Reason.DUPLICATE if pair in seen else None
         assert reasons.get(number) == expected, pair
         if code == KEPT:
             seen.add(pair)
-    assert set(reasons.values()) == {EMPTY, IDENTICAL, "different numbers", DUPLICATE}
+    assert set(reasons.values()) == {Reason.EMPTY, Reason.IDENTICAL, Reason.NUMBERS, Reason.DUPLICATE}
 
 
 def test_limits_in_tokens_need_tokenizers(pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_limits_in_tokens_need_tokenizers(pairs: Pairs, tokenizers: TokenizerPai
         *(np.array(list(map(len, side)), dtype=np.int32) for side in (src, tgt))
     )
     assert [number for _, number, _, _ in removed(tmp_path / "with")] == (np.flatnonzero(expected) + 1).tolist()
-    assert report.left_out[TOO_LONG] > 0
+    assert report.left_out[Reason.TOO_LONG] > 0
     assert report.tokens == {
         name: sum(len(line) for line, code in zip(side, expected, strict=True) if code == KEPT)
         for name, side in (("src", src), ("tgt", tgt))
@@ -144,7 +144,7 @@ def test_several_processes_write_the_same_files(
     monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     report = clean(pairs, tmp_path / "two", filters=config, tokenizers=tokenizers, num_workers=2, chunk=100)
     assert report == expected
-    assert report.left_out.keys() == {DUPLICATE, TOO_LONG}
+    assert report.left_out.keys() == {Reason.DUPLICATE, Reason.TOO_LONG}
     assert report.unusual["src"] == {"line or paragraph separator (U+2028, U+2029)": 1}
     for path in (tmp_path / "one").iterdir():
         assert (tmp_path / "two" / path.name).read_bytes() == path.read_bytes()

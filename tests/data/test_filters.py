@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
 from mtformer.config.section import key_of
-from mtformer.data.filters import filters as why
-from mtformer.data.filters.filters import KEPT, MARKUP_PATTERN, REASONS, Filter, code
+from mtformer.data.filters.filters import KEPT, MARKUP_PATTERN, Filter, Reason, reason_of
 
 OFF = FilterConfig.model_validate(
     {name: off for name in FilterConfig.model_fields if (off := key_of(FilterConfig, name).off) is not ...}
@@ -26,9 +25,7 @@ def codes(filter_: Filter, pairs: list[tuple[str, str]]) -> list[int]:
 def reasons(pairs: list[tuple[str, str]], src_lang: str = "en", tgt_lang: str = "de", **settings: object) -> list[str]:
     """Return the reason for each pair ("" if kept) with only these filters enabled."""
     config = FilterConfig.model_validate({**OFF.model_dump(), **settings})
-    return [
-        "" if number == KEPT else REASONS[number - 1] for number in codes(Filter(config, src_lang, tgt_lang), pairs)
-    ]
+    return ["" if number == KEPT else reason_of(number) for number in codes(Filter(config, src_lang, tgt_lang), pairs)]
 
 
 def lengths(*values: int) -> NDArray[np.int32]:
@@ -94,7 +91,7 @@ def test_default_filters_keep_good_pairs_in_all_languages(languages: str) -> Non
 
 def test_empty() -> None:
     pairs = [("a", "b"), ("", "b"), ("a", " \u3000\t"), ("", ""), ("\u2028", "x"), ("a", ".")]
-    assert reasons(pairs) == ["", why.EMPTY, why.EMPTY, why.EMPTY, why.EMPTY, ""]
+    assert reasons(pairs) == ["", Reason.EMPTY, Reason.EMPTY, Reason.EMPTY, Reason.EMPTY, ""]
 
 
 def test_identical_except_for_case_punctuation_and_whitespace() -> None:
@@ -109,7 +106,7 @@ def test_identical_except_for_case_punctuation_and_whitespace() -> None:
         ("कि", "का"),
         ("one", "two"),
     ]
-    assert reasons(pairs, drop_identical=True) == [why.IDENTICAL] * 5 + [""] * 4
+    assert reasons(pairs, drop_identical=True) == [Reason.IDENTICAL] * 5 + [""] * 4
 
 
 def test_repetition_of_a_character_or_a_word() -> None:
@@ -125,10 +122,10 @@ def test_repetition_of_a_character_or_a_word() -> None:
         ("a", "no yes no yes no yes no yes no"),
         ("ち", "あああああ"),
     ]
-    expected = ["", why.REPETITION, "", "", "", "", why.REPETITION, why.REPETITION, "", why.REPETITION]
+    expected = ["", Reason.REPETITION, "", "", "", "", Reason.REPETITION, Reason.REPETITION, "", Reason.REPETITION]
     assert reasons(pairs, max_repeats=4) == expected
     wherever = [("b c " * shift + "a " * 8, "c") for shift in range(20)]
-    assert reasons(wherever, max_repeats=7) == [why.REPETITION] * 20
+    assert reasons(wherever, max_repeats=7) == [Reason.REPETITION] * 20
     assert reasons(wherever, max_repeats=8) == [""] * 20
 
 
@@ -148,7 +145,7 @@ def test_urls_and_markup() -> None:
         ("for all questions, please write to info@example.com", "ご質問やご意見はinfo@example.comまでお送りください。"),
         ("www.example.com has all of the details", "www.example.comから無料でお試しいただくことができます。"),
     ]
-    assert reasons(pairs, max_markup_share=0.5) == [why.MARKUP] * 7 + [""] * 6
+    assert reasons(pairs, max_markup_share=0.5) == [Reason.MARKUP] * 7 + [""] * 6
 
 
 def test_long_lines_that_only_resemble_markup_are_kept() -> None:
@@ -165,13 +162,15 @@ def test_preselection_for_repetition_and_markup_is_complete(lines: list[list[str
     texts = [" ".join(line) for line in lines]
     runs = [max((len(list(same)) for _, same in groupby(text.split())), default=0) for text in texts]
     found = codes(Filter(OFF.model_copy(update={"max_repeats": 3}), "en", "de"), [(text, "x") for text in texts])
-    blank = [code(why.EMPTY) if not text.strip() else KEPT for text in texts]
+    blank = [Reason.EMPTY.code if not text.strip() else KEPT for text in texts]
     assert found == [
-        empty or (code(why.REPETITION) if run > 3 else KEPT) for empty, run in zip(blank, runs, strict=True)
+        empty or (Reason.REPETITION.code if run > 3 else KEPT) for empty, run in zip(blank, runs, strict=True)
     ]
     shares = [sum(map(len, MARKUP_PATTERN.findall(text))) > 0.3 * len(text.strip()) for text in texts]
     found = codes(Filter(OFF.model_copy(update={"max_markup_share": 0.3}), "en", "de"), [("x", text) for text in texts])
-    assert found == [empty or (code(why.MARKUP) if share else KEPT) for empty, share in zip(blank, shares, strict=True)]
+    assert found == [
+        empty or (Reason.MARKUP.code if share else KEPT) for empty, share in zip(blank, shares, strict=True)
+    ]
 
 
 def test_share_of_letters() -> None:
@@ -183,16 +182,16 @@ def test_share_of_letters() -> None:
         ("e\u0301 1 2 3 4", "x"),
         ("हिं १ २ ३ ४ ५", "x"),
     ]
-    assert reasons(pairs, min_letter_share=0.2) == [why.LETTERS, "", why.LETTERS, "", "", ""]
+    assert reasons(pairs, min_letter_share=0.2) == [Reason.LETTERS, "", Reason.LETTERS, "", "", ""]
 
 
 @pytest.mark.parametrize(("languages", "pairs", "expected"), [
-    ("ja-en", [("これは庭園です。", "これは庭園です。")], [why.SCRIPT]),
+    ("ja-en", [("これは庭園です。", "これは庭園です。")], [Reason.SCRIPT]),
     ("ja-en", [("庭園は美しい。", "The Taiho Ritsuryo (大宝律令)"), ("ROUND1", "ROUND 1 (Bowling)")], ["", ""]),
-    ("ja-en", [("This is a garden.", "This is a garden.")], [why.SCRIPT]),
-    ("ru-en", [("Это вовсе не дом", "Это вовсе не дом"), ("It is no house", "x")], [why.SCRIPT, why.SCRIPT]),
+    ("ja-en", [("This is a garden.", "This is a garden.")], [Reason.SCRIPT]),
+    ("ru-en", [("Это вовсе не дом", "Это вовсе не дом"), ("It is no house", "x")], [Reason.SCRIPT, Reason.SCRIPT]),
     ("ru-en", [("новый iPhone XS Max", "x"), ("Это", "Это")], ["", ""]),
-    ("zh-ja", [("これはかなだけです", "漢字漢字漢字"), ("漢字漢字漢字", "これは庭園です")], [why.SCRIPT, ""]),
+    ("zh-ja", [("これはかなだけです", "漢字漢字漢字"), ("漢字漢字漢字", "これは庭園です")], [Reason.SCRIPT, ""]),
     ("tlh-en", [("Это не дом вовсе", "a house")], [""]),
 ])  # fmt: skip
 def test_scripts(languages: str, pairs: list[tuple[str, str]], expected: list[str]) -> None:
@@ -202,22 +201,22 @@ def test_scripts(languages: str, pairs: list[tuple[str, str]], expected: list[st
 def test_difference_in_length() -> None:
     short, long = "twelve chars", "this line has a lot more characters than one would ever need to translate twelve"
     assert reasons([(short, long), (long, short), (short, long[:60])], max_length_difference=3.0) == [
-        why.DIFFERENCE
+        Reason.DIFFERENCE
     ] * 2 + [""]
     # The same difference is normal for long lines.
-    assert reasons([(long * 5, long * 4), (short, long + short)], max_length_difference=3.0) == ["", why.DIFFERENCE]
+    assert reasons([(long * 5, long * 4), (short, long + short)], max_length_difference=3.0) == ["", Reason.DIFFERENCE]
     assert reasons([("庭" * 30, "x" * 105), ("庭" * 30, "x" * 30)], "ja", "en", max_length_difference=1.0) == [
         "",
-        why.DIFFERENCE,
+        Reason.DIFFERENCE,
     ]
 
 
 def test_numbers() -> None:
     pairs = [("Hotels (19)", "Hotels (6)"), ("35 dogs", "Hunde"), ("3 dogs", "drei Hunde"), ("2.5", "2,5"), ("a", "b")]
-    assert reasons(pairs, drop_different_numbers=True) == [why.NUMBERS, why.NUMBERS, "", "", ""]
+    assert reasons(pairs, drop_different_numbers=True) == [Reason.NUMBERS, Reason.NUMBERS, "", "", ""]
     assert reasons([("35匹の犬", "dogs"), ("35匹の犬", "43 dogs")], "ja", "en", drop_different_numbers=True) == [
         "",
-        why.NUMBERS,
+        Reason.NUMBERS,
     ]
 
 
@@ -228,14 +227,14 @@ def test_punctuation() -> None:
         ("What?", "Was!"),
         ("a | b | c", "a, b, c"),
     ]
-    assert reasons(pairs, max_different_punctuation=1) == ["", "", why.PUNCTUATION, why.PUNCTUATION]
+    assert reasons(pairs, max_different_punctuation=1) == ["", "", Reason.PUNCTUATION, Reason.PUNCTUATION]
     pairs = [("何（本当）？「庭園」【注】", '[What] (really)? "Garden"'), ("ما هذا؟", "What is this?")]
     assert reasons(pairs, max_different_punctuation=0) == ["", ""]
 
 
 def test_other_languages() -> None:
     pairs = [("La casa que vimos ayer", "Das Haus von gestern"), ("The house", "La casa que vimos ayer"), ("a", "b")]
-    assert reasons(pairs, drop_other_languages=True) == [why.LANGUAGE, why.LANGUAGE, ""]
+    assert reasons(pairs, drop_other_languages=True) == [Reason.LANGUAGE, Reason.LANGUAGE, ""]
 
 
 def test_disabled_filters_remove_nothing() -> None:
@@ -257,8 +256,8 @@ def test_each_pair_is_filtered_independently() -> None:
 
 
 def test_the_first_reason_is_reported() -> None:
-    assert reasons([("12", "12"), ("", "")], **FilterConfig().model_dump()) == [why.IDENTICAL, why.EMPTY]
-    assert [code(reason) for reason in REASONS] == list(range(1, 1 + len(REASONS)))
+    assert reasons([("12", "12"), ("", "")], **FilterConfig().model_dump()) == [Reason.IDENTICAL, Reason.EMPTY]
+    assert [reason.code for reason in Reason] == list(range(1, 1 + len(Reason)))
 
 
 def test_token_counts_at_the_limits() -> None:
@@ -268,13 +267,13 @@ def test_token_counts_at_the_limits() -> None:
     # 10 to 1 is too short to be checked, 12 to 3 is at the maximum ratio.
     expected = [
         KEPT,
-        code(why.TOO_LONG),
-        code(why.TOO_LONG),
-        code(why.EMPTY),
+        Reason.TOO_LONG.code,
+        Reason.TOO_LONG.code,
+        Reason.EMPTY.code,
         KEPT,
-        code(why.RATIO),
+        Reason.RATIO.code,
         KEPT,
-        code(why.RATIO),
+        Reason.RATIO.code,
     ]
     assert found.tolist() == expected
 

@@ -8,7 +8,7 @@ import pytest
 
 from mtformer.config.data import FilterConfig
 from mtformer.data.filters import language
-from mtformer.data.filters.filters import KEPT, LANGUAGE, Filter, code
+from mtformer.data.filters.filters import KEPT, Filter, Reason
 from mtformer.data.filters.language import CLOSE, SAME_WORDS, WordCheck, confidences, probabilities, table, words_of
 from mtformer.errors import ConfigError
 
@@ -141,7 +141,7 @@ def test_pairs_with_a_side_in_another_language() -> None:
     pairs = [(english, german), (german, german), (english, english), ("short", "kurz")]
     config = FilterConfig(min_language_confidence=0.01, drop_other_languages=False, drop_identical=False)
     codes = Filter(config, "en", "de").by_text(([src for src, _ in pairs], [tgt for _, tgt in pairs]))
-    assert codes.tolist() == [KEPT, code(LANGUAGE), code(LANGUAGE), KEPT]
+    assert codes.tolist() == [KEPT, Reason.LANGUAGE.code, Reason.LANGUAGE.code, KEPT]
 
 
 @pytest.mark.usefixtures("identifier")

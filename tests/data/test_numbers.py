@@ -124,8 +124,8 @@ def test_digits_in_another_order_differ_if_all_numbers_must_match(src: str, tgt:
 ])  # fmt: skip
 def test_units_and_digits_of_other_languages(src: str, tgt: str) -> None:
     for in_digits in (False, True):
-        assert not numbers_differ(src, tgt, in_digits, is_strict=True)
-        assert not numbers_differ(tgt, src, in_digits, is_strict=True)
+        assert not numbers_differ(src, tgt, in_digits=in_digits, is_strict=True)
+        assert not numbers_differ(tgt, src, in_digits=in_digits, is_strict=True)
 
 
 @pytest.mark.parametrize(

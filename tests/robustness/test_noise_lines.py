@@ -10,7 +10,7 @@ from attack_tools import Attacks, Passed, is_calm
 from program import invoke
 
 from mtformer.config.data import FilterConfig
-from mtformer.data.filters.filters import KEPT, REASONS
+from mtformer.data.filters.filters import KEPT, Reason
 from mtformer.data.store.pipeline import Pipeline
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import TokenizerPair
@@ -82,7 +82,7 @@ def test_filters_and_tokenizer(tokenizers: TokenizerPair, attacks: Attacks, pass
         decoded = [tokenizers.src.decode(tokenizers.src.encode(lines)) for lines in texts]
         for code, counts, *own in zip(done.codes, done.counts, *lengths, *decoded, strict=True):
             is_kept = code == KEPT and counts[:2].tolist() == own[:2] and min(own[:2]) > 0
-            num_passed += (is_kept or 0 < code <= len(REASONS)) and "\n" not in own[2] + own[3]
+            num_passed += (is_kept or 0 < code <= len(Reason)) and "\n" not in own[2] + own[3]
     passed("noise lines through filters and tokenizer", num_passed, total)
 
 

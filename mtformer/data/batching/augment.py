@@ -11,43 +11,76 @@ from itertools import compress
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from mtformer.config.data import NoiseConfig
-from mtformer.data.store.pairs import Pairs, count_id, lengths, make_pairs, text_of
+from mtformer.data.store.pairs import Column, Pairs, count_id, lengths, make_pairs, text_of
 from mtformer.data.store.pipeline import encode
 from mtformer.text.case import title_case
 from mtformer.text.tokenizer import UNK, TokenizerPair
 
 STOPS = (".", "。", "．", "｡", "।", "۔", "։", "።")
-EMOJI = "😀😂😉😍🤔😢👍👏🙏🎉🔥🚀☀☕✅❤"  # frequent ones
+"""Full stops of different scripts."""
+
+EMOJI = "😀😂😉😍🤔😢👍👏🙏🎉🔥🚀☀☕✅❤"
+"""Frequent emoji."""
+
+TAGS_OR_ADDRESSES = re.compile("[<>@/]")
+"""Characters of text whose case is kept."""
+
+UNCHANGED_WORD = re.compile(r"[\d<>@/]")
+"""Characters of words without typos: numbers, tags and addresses."""
 
 
 class Augmentation:
-    """Callable that adds noise to pairs with text, given the tokenizers with which they were prepared.
+    """Callable that adds noise to pairs with text.
 
-    A noisy line of more than `max_tokens` tokens, excluding eos, or with new unknown tokens is replaced with the stored
-    line (if noise changed targets, the pair with the stored pair).
+    A noisy line that is too long or has new unknown tokens is replaced with the stored line; if noise changed targets,
+    the pair is replaced with the stored pair, because a changed source does not fit the stored target.
+
+    Args:
+        tokenizers: the tokenizers with which the pairs were prepared.
+        noise: kinds of noise and their shares.
+        max_tokens: maximum number of tokens of a noisy line, excluding eos.
     """
 
     def __init__(self, tokenizers: TokenizerPair, noise: NoiseConfig, max_tokens: int) -> None:
-        self.tokenizers, self.noise, self.max_tokens = tokenizers, noise, max_tokens
+        self.tokenizers = tokenizers
+        self.noise = noise
+        self.max_tokens = max_tokens
 
     def __call__(self, pairs: Pairs, seed: Sequence[int]) -> Pairs:
         """Return the pairs with noise, which depends on the seed only."""
-        random, (old_src, old_tgt) = np.random.default_rng(seed), text_of(pairs)
-        noisy = [add_noise(*pair, self.noise, random) for pair in zip(old_src, old_tgt, strict=True)]
-        src = encode(self.tokenizers.src, [src for src, _ in noisy])
-        tgt_lines = [tgt for _, tgt in noisy]
-        has_new_targets = tgt_lines != old_tgt
-        tgt = encode(self.tokenizers.tgt, tgt_lines) if has_new_targets else pairs["tgt"]
-        is_unusable = [
-            (lengths(new) > self.max_tokens) | (count_id(new, UNK) > count_id(pairs[side], UNK))  # capitals
-            for new, side in ((src, "src"), (tgt, "tgt"))
-        ]
-        if has_new_targets:  # a changed source does not fit the stored target
-            is_unusable = [is_unusable[0] | is_unusable[1]] * 2
-        sides = zip(is_unusable, (pairs["src"], pairs["tgt"]), (src, tgt), strict=True)
-        return make_pairs(*(pc.if_else(pa.array(is_bad), stored, changed) for is_bad, stored, changed in sides))
+        random = np.random.default_rng(seed)
+        stored_src_lines, stored_tgt_lines = text_of(pairs)
+        stored_lines = zip(stored_src_lines, stored_tgt_lines, strict=True)
+        noisy = [add_noise(src, tgt, self.noise, random) for src, tgt in stored_lines]
+        noisy_src_lines = [src for src, _ in noisy]
+        noisy_tgt_lines = [tgt for _, tgt in noisy]
+
+        stored_src = pairs["src"]
+        stored_tgt = pairs["tgt"]
+        noisy_src = encode(self.tokenizers.src, noisy_src_lines)
+        is_bad_src = self._is_unusable(noisy_src, stored_src)
+        if noisy_tgt_lines == stored_tgt_lines:
+            src = _replace(is_bad_src, noisy_src, stored_src)
+            return make_pairs(src, stored_tgt)
+
+        noisy_tgt = encode(self.tokenizers.tgt, noisy_tgt_lines)
+        is_bad_pair = is_bad_src | self._is_unusable(noisy_tgt, stored_tgt)
+        src = _replace(is_bad_pair, noisy_src, stored_src)
+        tgt = _replace(is_bad_pair, noisy_tgt, stored_tgt)
+        return make_pairs(src, tgt)
+
+    def _is_unusable(self, noisy: Column, stored: Column) -> NDArray[np.bool_]:
+        """Return True for each line that is too long, or has new unknown tokens, such as rare capitals."""
+        has_new_unknown = count_id(noisy, UNK) > count_id(stored, UNK)
+        return (lengths(noisy) > self.max_tokens) | has_new_unknown
+
+
+def _replace(is_unusable: NDArray[np.bool_], noisy: Column, stored: Column) -> Column:
+    """Return the noisy lines, with the stored line in place of each unusable one."""
+    return pc.if_else(pa.array(is_unusable), stored, noisy)
 
 
 def add_noise(src: str, tgt: str, config: NoiseConfig, random: np.random.Generator) -> tuple[str, str]:
@@ -58,61 +91,119 @@ def add_noise(src: str, tgt: str, config: NoiseConfig, random: np.random.Generat
         src = " ".join(compress(words, is_kept.tolist())) or src  # keep at least one word
     if config.typos:
         src = add_typos(src, config.typos, random)
-    if config.case and random.random() < config.case and not re.search("[<>@/]", src + tgt):
-        change = (str.upper, title_case, None)[random.integers(3)]
-        src, tgt = change_case(src, tgt, change) if change is not None else (src.lower(), tgt)
+    if config.case and random.random() < config.case:
+        src, tgt = _random_case(src, tgt, random)
     if config.final_stop and random.random() < config.final_stop:
         src, tgt = drop_final_stop(src, tgt)
     if config.copies and random.random() < config.copies:
-        text = str(random.choice([*texts_to_copy(random).values()]))
-        form = "{0} {1}" if random.random() < 0.5 else "{1} {0}"
-        src, tgt = form.format(src, text), form.format(tgt, text)
+        src, tgt = _add_copied_text(src, tgt, random)
     return src, tgt
+
+
+def _random_case(src: str, tgt: str, random: np.random.Generator) -> tuple[str, str]:
+    """Change both sides to upper case or title case, or only the source to lower case; keep tags and addresses."""
+    if TAGS_OR_ADDRESSES.search(src + tgt):
+        return src, tgt
+    choice = random.integers(3)
+    if choice == 0:
+        return change_case(src, tgt, str.upper)
+    if choice == 1:
+        return change_case(src, tgt, title_case)
+    return src.lower(), tgt
+
+
+def _add_copied_text(src: str, tgt: str, random: np.random.Generator) -> tuple[str, str]:
+    """Add the same random text at the end or the start of both sides."""
+    texts = list(texts_to_copy(random).values())
+    text = str(random.choice(texts))
+    if random.random() < 0.5:
+        return f"{src} {text}", f"{tgt} {text}"
+    return f"{text} {src}", f"{text} {tgt}"
 
 
 def change_case(src: str, tgt: str, change: Callable[[str], str]) -> tuple[str, str]:
     """Change the case of both sides, unless the source stays the same or most of its letters have no case."""
+    changed_src = change(src)
     letters = [letter for letter in src if letter.isalpha()]
-    num_cased = sum(letter.upper() != letter.lower() for letter in letters)
-    return (change(src), change(tgt)) if change(src) != src and 2 * num_cased >= len(letters) else (src, tgt)
+    cased = [letter for letter in letters if letter.upper() != letter.lower()]
+    if changed_src == src or 2 * len(cased) < len(letters):
+        return src, tgt
+    return changed_src, change(tgt)
 
 
 def drop_final_stop(src: str, tgt: str) -> tuple[str, str]:
     """Remove the final full stop of both sides, if the source has one; an ellipsis is kept."""
-    short, short_tgt = (
-        rest if line.endswith(STOPS) and (rest := line[:-1].rstrip()) and not rest.endswith(STOPS) else line
-        for line in (src, tgt)
-    )
-    return (short, short_tgt) if short != src else (src, tgt)
+    short_src = _without_final_stop(src)
+    if short_src == src:
+        return src, tgt
+    return short_src, _without_final_stop(tgt)
+
+
+def _without_final_stop(line: str) -> str:
+    if not line.endswith(STOPS):
+        return line
+    rest = line[:-1].rstrip()
+    if not rest or rest.endswith(STOPS):
+        return line
+    return rest
 
 
 def texts_to_copy(random: np.random.Generator) -> dict[str, str]:
     """Return random texts by the row of `exam` that adds them; emoji: a frequent one, or up to three others."""
-    others = "".join(map(chr, random.integers(0x1F300, 0x1F650, random.integers(1, 4)).tolist()))
-    emoji = str(random.choice([*EMOJI])) if random.random() < 0.5 else others
+    num_emoji = random.integers(1, 4)
+    code_points = random.integers(0x1F300, 0x1F650, num_emoji)
+    emoji = "".join(map(chr, code_points.tolist()))
+    if random.random() < 0.5:
+        emoji = str(random.choice([*EMOJI]))
+
     name = "".join(random.choice([*string.ascii_lowercase], 12))
-    url, email = f"https://{name[:6]}.com/{name[6:]}", f"{name[:6]}@{name[6:]}.org"
-    number = str(random.integers(10 ** random.integers(1, 7)))
-    parts = [f"{random.integers(1, 29):02}", f"{random.integers(1, 13):02}", str(random.integers(1950, 2050))]
-    date = str(random.choice([*"-./"])).join(parts[:: random.choice([1, -1])])
-    return {"emoji": emoji, "urls": url, "emails": email, "numbers": number, "dates": date}
+    host = name[:6]
+    rest = name[6:]
+
+    num_digits = random.integers(1, 7)
+    number = str(random.integers(10**num_digits))
+
+    day = f"{random.integers(1, 29):02}"
+    month = f"{random.integers(1, 13):02}"
+    year = str(random.integers(1950, 2050))
+    separator = str(random.choice([*"-./"]))
+    direction = random.choice([1, -1])
+    date = separator.join([day, month, year][::direction])
+    return {
+        "emoji": emoji,
+        "urls": f"https://{host}.com/{rest}",
+        "emails": f"{host}@{rest}.org",
+        "numbers": number,
+        "dates": date,
+    }
 
 
 def add_typos(line: str, share: float, random: np.random.Generator) -> str:
     """Insert a typo in this share of the words."""
     words = [f"{word} " for word in line.split(" ")]
-    is_hit = (random.random(len(words)) < share).tolist()
-    words = [_typo(word, random) if hit else word for word, hit in zip(words, is_hit, strict=True)]
+    has_typo = (random.random(len(words)) < share).tolist()
+    for index in compress(range(len(words)), has_typo):
+        words[index] = _typo(words[index], random)
     return "".join(words).removesuffix(" ")
 
 
 def _typo(word: str, random: np.random.Generator) -> str:
     """Return the word, which ends with a space, with one typo; one letter, numbers, tags and addresses are kept."""
-    if len(word) < 3 or re.search(r"[\d<>@/]", word):
+    if len(word) < 3 or UNCHANGED_WORD.search(word):
         return word
-    place = int(random.integers(len(word) - 2))
-    before, letter, after = word[:place], word[place], word[place + 1 :]
-    other = word[random.integers(len(word) - 1)]  # in the same script
-    swapped, dropped = before + after[0] + letter + after[1:], before + after
-    doubled, replaced, joined = before + letter + letter + after, before + other + after, word[:-1]
-    return (swapped, dropped, doubled, replaced, joined)[random.integers(5)]
+    index = int(random.integers(len(word) - 2))
+    before = word[:index]
+    letter = word[index]
+    after = word[index + 1 :]
+    other_letter = word[random.integers(len(word) - 1)]  # in the same script
+
+    kind = random.integers(5)
+    if kind == 0:  # two letters exchanged
+        return f"{before}{after[0]}{letter}{after[1:]}"
+    if kind == 1:  # a letter dropped
+        return before + after
+    if kind == 2:  # a letter doubled
+        return before + letter + letter + after
+    if kind == 3:  # a letter replaced
+        return before + other_letter + after
+    return word[:-1]  # joined with the next word

@@ -15,12 +15,14 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from mtformer.data.batching.mixture import START, Corpus, Mixture, SamplerState, Window
+from mtformer.data.batching.mixture import START, BlockWindow, Corpus, Mixture, SamplerState
 from mtformer.data.store.pairs import Column, Ints, Lengths, Pairs, flat, id_column, join, lengths, make_pairs, prefix
 from mtformer.errors import log
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
-NUM_AHEAD = 8  # maximum number of prefetched batches
+NUM_AHEAD = 8
+"""Maximum number of prefetched batches."""
+
 T = TypeVar("T")
 
 
@@ -47,7 +49,8 @@ class Batch:
     @property
     def num_padded_tokens(self) -> int:
         """Number of pairs x length of the longer side, including padding; limited by `batch_tokens`."""
-        return self.src_BS.size(0) * max(self.src_BS.size(1), self.tgt_in_BT.size(1))
+        num_rows, src_length = self.src_BS.shape
+        return num_rows * max(src_length, self.tgt_in_BT.size(1))
 
     def to(self, device: torch.device | str) -> "Batch":
         """Copy the batch to a device; a copy from pinned memory is asynchronous."""
@@ -62,37 +65,47 @@ class Batch:
         num_rows = self.src_BS.size(0)
         if max_padded_tokens is None or self.num_padded_tokens <= max_padded_tokens or num_rows == 1:
             return [self]
-        halves = (self._rows(slice(0, num_rows // 2)), self._rows(slice(num_rows // 2, num_rows)))
-        return [piece for half in halves for piece in half.split(max_padded_tokens)]
+        middle = num_rows // 2
+        first_half = self._rows(slice(0, middle))
+        second_half = self._rows(slice(middle, num_rows))
+        return first_half.split(max_padded_tokens) + second_half.split(max_padded_tokens)
 
     def without_targets(self) -> "Batch":
         """Return a batch of the same shape whose targets are padding: loss, gradients and all counts are 0."""
-        nothing = torch.full_like(self.tgt_out_BT, PAD)
-        return replace(self, tgt_out_BT=nothing, num_pairs=0, num_src_tokens=0, num_tgt_tokens=0, pairs_of={})
+        padding = torch.full_like(self.tgt_out_BT, PAD)
+        return replace(self, tgt_out_BT=padding, num_pairs=0, num_src_tokens=0, num_tgt_tokens=0, pairs_of={})
 
     def _rows(self, rows: slice) -> "Batch":
-        tgt_out_BT, lengths_B = self.tgt_out_BT[rows], self.src_lengths_B[rows]
-        tgt_mask_BT = tgt_out_BT != PAD
-        S, T = int(lengths_B.max()), max(1, int(tgt_mask_BT.sum(dim=1).max()))
+        """Return some rows, without the columns that are only padding."""
+        tgt_out_BT = self.tgt_out_BT[rows]
+        src_lengths_B = self.src_lengths_B[rows]
+        is_token_BT = tgt_out_BT != PAD
+        src_length = int(src_lengths_B.max())
+        tgt_length = max(1, int(is_token_BT.sum(dim=1).max()))
         return replace(
             self,
-            src_BS=self.src_BS[rows, :S],
-            tgt_in_BT=self.tgt_in_BT[rows, :T],
-            tgt_out_BT=tgt_out_BT[:, :T],
-            src_lengths_B=lengths_B,
-            num_pairs=len(lengths_B),
-            num_src_tokens=int(lengths_B.sum()),
-            num_tgt_tokens=int(tgt_mask_BT.sum()),
+            src_BS=self.src_BS[rows, :src_length],
+            tgt_in_BT=self.tgt_in_BT[rows, :tgt_length],
+            tgt_out_BT=tgt_out_BT[:, :tgt_length],
+            src_lengths_B=src_lengths_B,
+            num_pairs=len(src_lengths_B),
+            num_src_tokens=int(src_lengths_B.sum()),
+            num_tgt_tokens=int(is_token_BT.sum()),
         )
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        changed: dict[str, Any] = {key: change(value) for key, value in vars(self).items() if isinstance(value, Tensor)}
+        """Return the batch with each tensor changed."""
+        changed: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                changed[name] = change(value)
         return replace(self, **changed)
 
 
 def make_batch(pairs: Sequence[tuple[list[int], list[int]]], start: int = BOS) -> Batch:
     """Return a batch of (source ids, target ids) pairs without bos and eos; decoder inputs start with `start`."""
-    src, tgt = (id_column([pair[side] for pair in pairs]) for side in (0, 1))
+    src = id_column([src_ids for src_ids, _ in pairs])
+    tgt = id_column([tgt_ids for _, tgt_ids in pairs])
     return _batch(make_pairs(src, tgt), start)
 
 
@@ -105,48 +118,90 @@ def plan_window(
     ascending and descending order, so that adjacent pairs are similar in both lengths. They are then cut into batches.
     The first batch has a random size, so that batches differ between epochs. Finally, the batches are shuffled.
 
-    The lengths are numbers of tokens, excluding eos. `batch_tokens` is the maximum of (number of pairs x longest side,
-    including eos) per batch; a longer pair gets a batch of its own.
+    Args:
+        src_lengths: number of tokens of each source, excluding eos.
+        tgt_lengths: number of tokens of each target, excluding eos.
+        batch_tokens: maximum of (number of pairs x longest side, including eos) per batch; a longer pair gets a batch
+            of its own.
+        random: random number generator.
     """
-    order, upwards = random.permutation(len(src_lengths)), random.integers(2)
-    src, tgt = src_lengths[order], tgt_lengths[order]
+    order = random.permutation(len(src_lengths))
+    parity = random.integers(2)
+    src = src_lengths[order]
+    tgt = tgt_lengths[order]
     longest = np.maximum(src, tgt)
-    difference = np.where(longest % 2 == upwards, src - tgt, tgt - src)
+    is_ascending = longest % 2 == parity
+    difference = np.where(is_ascending, src - tgt, tgt - src)
     by_length = np.lexsort((difference, longest))
+    order = order[by_length]
+    longest = longest[by_length]
+
     first_tokens = 1 + int(random.integers(batch_tokens))
-    batches = _cut(order[by_length], longest[by_length], batch_tokens, first_tokens)
+    batches = _cut(order, longest, batch_tokens, first_tokens)
     return [batches[number] for number in random.permutation(len(batches))]
 
 
 def _cut(order: Ints, longest: Lengths, batch_tokens: int, first_tokens: int) -> list[Ints]:
-    """Cut pairs, whose longer sides have these lengths, into batches that are as large as the budget allows."""
+    """Cut pairs into batches that are as large as the budget allows.
+
+    Args:
+        order: indices of the pairs.
+        longest: length of the longer side of each pair in this order, excluding eos.
+        batch_tokens: budget of a batch in padded tokens.
+        first_tokens: budget of the first batch.
+    """
     sizes = longest.astype(np.int64) + 1
     batches: list[Ints] = []
-    start, budget = 0, first_tokens
+    start = 0
+    budget = first_tokens
     while start < len(order):
-        ahead = sizes[start : start + max(1, budget // int(sizes[start]))]
-        padded_tokens = np.maximum.accumulate(ahead) * np.arange(1, len(ahead) + 1)
-        size = max(1, int(np.searchsorted(padded_tokens, budget, side="right")))
-        batches.append(order[start : start + size])
-        start, budget = start + size, batch_tokens
+        # At most this many pairs fit if none is longer than the first one.
+        max_pairs = max(1, budget // int(sizes[start]))
+        candidates = sizes[start : start + max_pairs]
+        longest_so_far = np.maximum.accumulate(candidates)
+        padded_tokens = longest_so_far * np.arange(1, len(candidates) + 1)
+        num_fitting = int(np.searchsorted(padded_tokens, budget, side="right"))
+        num_pairs = max(1, num_fitting)
+        batches.append(order[start : start + num_pairs])
+        start += num_pairs
+        budget = batch_tokens
     return batches
 
 
 def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = None) -> Iterator[Batch]:
     """Yield batches of a dev or test set, largest first, so that running out of memory is noticed early.
 
-    The corpus is loaded into memory. Lines of more than `max_tokens` tokens, excluding eos, are cut, with a warning.
+    Args:
+        corpus: the set, which is loaded into memory.
+        batch_tokens: see `plan_window`.
+        max_tokens: maximum number of tokens per side, excluding eos; longer lines are cut, with a warning.
     """
-    pairs = corpus.read()
-    pairs = make_pairs(prefix(pairs["src"], corpus.tags), pairs["tgt"])
-    longest = np.maximum(*map(lengths, pairs.columns))
-    if max_tokens is not None and (num_long := int((longest > max_tokens).sum())):
+    pairs = _with_tags(corpus.read(), corpus)
+    longest = _longer_sides(pairs)
+    if max_tokens is not None and longest.max(initial=0) > max_tokens:
+        num_long = int((longest > max_tokens).sum())
         log.warning("%d of %d pairs were cut to %d tokens per side", num_long, len(pairs), max_tokens)
-        pairs = make_pairs(*(pc.list_slice(side, 0, max_tokens) for side in pairs.columns))
+        src, tgt = pairs.columns
+        pairs = make_pairs(pc.list_slice(src, 0, max_tokens), pc.list_slice(tgt, 0, max_tokens))
         longest = np.minimum(longest, max_tokens)
-    order = np.lexsort((np.arange(len(pairs)), lengths(pairs["src"]), longest))[::-1]
+
+    rows = np.arange(len(pairs))
+    ascending = np.lexsort((rows, lengths(pairs["src"]), longest))
+    order = ascending[::-1]
     for indices in _cut(order, longest[order], batch_tokens, batch_tokens):
         yield _batch(pairs.take(indices), corpus.start)
+
+
+def _with_tags(pairs: Pairs, corpus: Corpus) -> Pairs:
+    """Return the ids of pairs, with the tags of the corpus before each source."""
+    src = prefix(pairs["src"], corpus.tags)
+    return make_pairs(src, pairs["tgt"])
+
+
+def _longer_sides(pairs: Pairs) -> Lengths:
+    """Return the number of tokens of the longer side of each pair, excluding eos."""
+    src, tgt = pairs.columns
+    return np.maximum(lengths(src), lengths(tgt))
 
 
 @dataclass(frozen=True)
@@ -184,99 +239,145 @@ class TrainingBatches:
         """Return a generator of the batches of consecutive epochs, prefetched by threads.
 
         Distributed processes share the same list of batches: process `rank` gets batch `rank` of each group of
-        `num_ranks` batches. All get the same number of batches; in the last group, some may have no targets. A batch
-        that `state` divides (because batch_tokens has changed) is whole. `pin`: copy to pinned memory, for faster CUDA.
+        `num_ranks` batches. All get the same number of batches; in the last group, some may have no targets.
+
+        Args:
+            state: position at which to start. A batch that it divides (because batch_tokens has changed) is whole.
+            max_epochs: number of epochs of the run; None: no limit.
+            rank: number of this process.
+            num_ranks: number of processes.
+            pin: copy the batches to pinned memory, from which CUDA copies asynchronously.
         """
         windows = prefetch(self._windows(state, max_epochs), 1)
         return prefetch(self._share(windows, rank, num_ranks, pin), NUM_AHEAD)
 
     def sizes(self) -> Sizes:
         """Return the batch sizes of the first epoch."""
-        mixture = self.mixture
-        windows = chain.from_iterable(mixture.windows(epoch, None) for epoch in count())
-        window = self._read(next(one for one in windows if one.num_pairs), 0)
-        longest = 1 + np.maximum(*map(lengths, window.pairs.columns))
-        padded_tokens = np.array([len(indices) * longest[indices].max() for indices in window.plan])
-        src, tgt = np.max([corpus.longest() for corpus in mixture.corpora], axis=0).tolist()
-        num_rows = max(1, self.batch_tokens // (1 + max(src, tgt)))
+        window = self._read(self._first_window(), 0)
+        sizes = 1 + _longer_sides(window.pairs)
+        padded_tokens = np.array([len(indices) * sizes[indices].max() for indices in window.plan])
+        largest = window.plan[int(padded_tokens.argmax())]
+
+        longest_sides = [corpus.longest() for corpus in self.mixture.corpora]
+        src_length, tgt_length = np.max(longest_sides, axis=0).tolist()
+        longest_pair = ([UNK] * src_length, [UNK] * tgt_length)
+        longest_size = 1 + max(src_length, tgt_length)
+        num_rows = max(1, self.batch_tokens // longest_size)
+        num_batches = len(padded_tokens) * self.mixture.pairs_per_epoch / len(window.pairs)
         return Sizes(
-            largest=window.batch(window.plan[int(padded_tokens.argmax())]),
-            longest=make_batch([([UNK] * src, [UNK] * tgt)] * num_rows),
+            largest=window.batch(largest),
+            longest=make_batch([longest_pair] * num_rows),
             mean_padded_tokens=float(padded_tokens.mean()),
-            num_batches=len(padded_tokens) * mixture.pairs_per_epoch / len(window.pairs),
+            num_batches=num_batches,
         )
 
-    def _windows(self, state: SamplerState, max_epochs: int | None) -> "Iterator[list[_Planned]]":
-        """Load the windows of the run and yield the batches of each one, without batches that end before `state`."""
-        epoch, passed, taken = state
-        while max_epochs is None or epoch < max_epochs:
-            pairs, after = 0, taken
-            for blocks in self.mixture.windows(epoch, taken):
-                after, end = blocks.taken_after, pairs + blocks.num_pairs
-                if end > max(pairs, passed):
-                    window = self._read(blocks, epoch)
-                    ends = (pairs + np.cumsum([len(indices) for indices in window.plan])).tolist()
-                    yield [
-                        (window, indices, SamplerState(epoch, place, taken))
-                        for indices, place in zip(window.plan, ends, strict=True)
-                        if place > passed
-                    ]
-                pairs = end
-            epoch, passed, taken = epoch + 1, 0, after
+    def _first_window(self) -> BlockWindow:
+        """Return the first window with pairs; with small weights, the first windows or epochs may have none."""
+        epochs = (self.mixture.windows(epoch, None) for epoch in count())
+        windows = chain.from_iterable(epochs)
+        return next(window for window in windows if window.num_pairs)
 
-    def _share(self, windows: "Iterator[list[_Planned]]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
-        planned = chain.from_iterable(windows)
-        while group := list(islice(planned, num_ranks)):
-            window, indices, _ = group[min(rank, len(group) - 1)]
-            batch = replace(window.batch(indices), end=group[-1][2])
+    def _windows(self, state: SamplerState, max_epochs: int | None) -> "Iterator[list[_PlannedBatch]]":
+        """Load the windows of the run and yield the batches of each one, without batches that end before `state`."""
+        epoch = state.epoch
+        num_processed = state.pairs
+        taken = state.taken
+        while max_epochs is None or epoch < max_epochs:
+            num_pairs = 0  # of the epoch, before the current window
+            taken_after = taken
+            for blocks in self.mixture.windows(epoch, taken):
+                end = num_pairs + blocks.num_pairs
+                if blocks.num_pairs and end > num_processed:
+                    window = self._read(blocks, epoch)
+                    batches = window.planned_batches(SamplerState(epoch, num_pairs, taken))
+                    yield [batch for batch in batches if batch.end.pairs > num_processed]
+                num_pairs = end
+                taken_after = blocks.taken_after
+            epoch += 1
+            num_processed = 0
+            taken = taken_after
+
+    def _share(self, windows: "Iterator[list[_PlannedBatch]]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
+        """Yield the batches of one process."""
+        planned_batches = chain.from_iterable(windows)
+        while group := list(islice(planned_batches, num_ranks)):
+            planned = group[min(rank, len(group) - 1)]
+            batch = planned.window.batch(planned.indices)
+            batch = replace(batch, end=group[-1].end)
             if rank >= len(group):
                 batch = batch.without_targets()
             yield batch.pin_memory() if pin else batch
 
-    def _read(self, blocks: Window, epoch: int) -> "_LoadedWindow":
+    def _read(self, blocks: BlockWindow, epoch: int) -> "_LoadedWindow":
         """Load the pairs of a window and plan its batches."""
         corpora = self.mixture.corpora
-        parts, numbers = list[Pairs](), list[Ints]()
-        for number, (corpus, some) in enumerate(zip(corpora, blocks.blocks, strict=True)):
-            if not len(some):
+        seed = (self.mixture.seed, epoch, blocks.number)
+        parts: list[Pairs] = []
+        corpus_numbers: list[Ints] = []
+        for number, corpus in enumerate(corpora):
+            corpus_blocks = blocks.blocks[number]
+            if not len(corpus_blocks):
                 continue
-            pairs = corpus.read(some)
+            pairs = corpus.read(corpus_blocks)
             if self.augmentation is not None:
-                pairs = self.augmentation(pairs, (self.mixture.seed, epoch, blocks.number, number))
-            parts.append(make_pairs(prefix(pairs["src"], corpus.tags), pairs["tgt"]))
-            numbers.append(np.full(len(pairs), number))
+                pairs = self.augmentation(pairs, (*seed, number))
+            parts.append(_with_tags(pairs, corpus))
+            corpus_numbers.append(np.full(len(pairs), number))
+
         joined = join(parts)
-        random = np.random.Generator(np.random.PCG64([self.mixture.seed, epoch, blocks.number]))
-        plan = plan_window(lengths(joined["src"]), lengths(joined["tgt"]), self.batch_tokens, random)
-        return _LoadedWindow(joined, corpora, np.concatenate(numbers), plan)
+        src, tgt = joined.columns
+        random = np.random.Generator(np.random.PCG64(seed))
+        plan = plan_window(lengths(src), lengths(tgt), self.batch_tokens, random)
+        return _LoadedWindow(joined, corpora, np.concatenate(corpus_numbers), plan)
 
 
 @dataclass(frozen=True)
 class _LoadedWindow:
-    """The pairs of a window, the number of the corpus of each pair, and the indices of the pairs in each batch."""
+    """Pairs of a window and the plan of its batches."""
 
     pairs: Pairs
     corpora: Sequence[Corpus]
     corpus_B: Ints
+    """Number of the corpus of each pair."""
     plan: list[Ints]
+    """Indices of the pairs in each batch."""
+
+    def planned_batches(self, start: SamplerState) -> "Iterator[_PlannedBatch]":
+        """Yield the planned batches, with the sampler state after each; `start` is the state before the window."""
+        num_pairs = start.pairs
+        for indices in self.plan:
+            num_pairs += len(indices)
+            yield _PlannedBatch(self, indices, start._replace(pairs=num_pairs))
 
     def batch(self, indices: Ints) -> Batch:
+        """Return the batch of the pairs at these indices."""
         corpus_B = self.corpus_B[indices]
         starts = np.array([corpus.start for corpus in self.corpora])
         batch = _batch(self.pairs.take(indices), starts[corpus_B])
         if len(self.corpora) == 1:
             return batch
+
         counts = np.bincount(corpus_B, minlength=len(self.corpora)).tolist()
-        return replace(batch, pairs_of={corpus.name: n for corpus, n in zip(self.corpora, counts, strict=True)})
+        names = [corpus.name for corpus in self.corpora]
+        return replace(batch, pairs_of=dict(zip(names, counts, strict=True)))
 
 
-_Planned = tuple[_LoadedWindow, Ints, SamplerState]
-"""A window, the indices of the pairs in a batch, and the sampler state after the batch."""
+@dataclass(frozen=True)
+class _PlannedBatch:
+    """A batch that is not padded yet."""
+
+    window: _LoadedWindow
+    indices: Ints
+    """Indices of its pairs in the window."""
+    end: SamplerState
+    """Sampler state after the batch."""
 
 
 def _batch(pairs: Pairs, start: int | Ints) -> Batch:
+    """Return a padded batch; decoder inputs begin with `start`, an id or one id per pair."""
     src, tgt = pairs.columns
     src_lengths_B = lengths(src).astype(np.int64) + 1
+    num_tgt_tokens = int(lengths(tgt).sum()) + len(tgt)
     return Batch(
         src_BS=_fill(src),
         tgt_in_BT=_fill(tgt, start),
@@ -284,20 +385,22 @@ def _batch(pairs: Pairs, start: int | Ints) -> Batch:
         src_lengths_B=torch.from_numpy(src_lengths_B),
         num_pairs=len(src),
         num_src_tokens=int(src_lengths_B.sum()),
-        num_tgt_tokens=int(lengths(tgt).sum()) + len(tgt),
+        num_tgt_tokens=num_tgt_tokens,
     )
 
 
 def _fill(side: Column, start: int | Ints | None = None) -> Tensor:
     """Return padded rows of ids that begin with `start` or, if it is None, end with eos."""
     ids_N, lengths_B = flat(side)
-    column = np.arange(lengths_B.max(initial=0))
-    ids_BS = np.full((len(lengths_B), len(column) + 1), PAD, dtype=np.int64)
-    inner_BS = ids_BS[:, :-1] if start is None else ids_BS[:, 1:]
-    inner_BS[column < lengths_B[:, None]] = ids_N
+    num_rows = len(lengths_B)
+    longest = int(lengths_B.max(initial=0))
+    is_token_BS = np.arange(longest) < lengths_B[:, None]
+    ids_BS = np.full((num_rows, longest + 1), PAD, dtype=np.int64)
     if start is None:
-        ids_BS[np.arange(len(lengths_B)), lengths_B] = EOS
+        ids_BS[:, :-1][is_token_BS] = ids_N
+        ids_BS[np.arange(num_rows), lengths_B] = EOS
     else:
+        ids_BS[:, 1:][is_token_BS] = ids_N
         ids_BS[:, 0] = start
     return torch.from_numpy(ids_BS)
 

@@ -39,12 +39,15 @@ class Corpus:
 
     def read(self, numbers: Ints | None = None) -> Pairs:
         """Return the pairs of these blocks (default: all), sorted by block number, without tags."""
-        pairs = self.store.read(range(self.store.num_blocks) if numbers is None else sorted(numbers.tolist()))
+        all_blocks = range(self.store.num_blocks)
+        pairs = self.store.read(all_blocks if numbers is None else sorted(numbers.tolist()))
         return swap(pairs) if self.is_swapped else pairs
 
     def longest(self) -> tuple[int, int]:
         """Return the number of tokens of the longest source, including tags, and of the longest target."""
-        src, tgt = self.store.longest[::-1] if self.is_swapped else self.store.longest
+        src, tgt = self.store.longest
+        if self.is_swapped:
+            src, tgt = tgt, src
         return src + len(self.tags), tgt
 
 
@@ -59,14 +62,17 @@ class SamplerState(NamedTuple):
 
 
 START = SamplerState()
+"""State of a run that has not started."""
 
 
 @dataclass(frozen=True)
-class Window:
-    """Part of an epoch; `blocks` has an array of block numbers for each corpus, which may be empty."""
+class BlockWindow:
+    """Blocks of a part of an epoch."""
 
     number: int
+    """Number of the window in its epoch, starting at 0."""
     blocks: list[Ints]
+    """Block numbers of each corpus, which may be empty."""
     num_pairs: int
     taken_after: dict[str, int] = field(default_factory=dict)
     """Number of blocks taken from each stream, including this window."""
@@ -75,9 +81,15 @@ class Window:
 class Mixture:
     """Order of the training data: which blocks of which corpora are in each window of each epoch.
 
-    Corpora with n pairs (multiplied by their weights) are sampled in proportion to n^(1/T), where T is the temperature;
-    above 1, small corpora are sampled more often and large ones less often (Arivazhagan et al. 2019, section 4.2).
     Raises DataError if all corpora are empty.
+
+    Args:
+        corpora: the corpora, at least one of them not empty.
+        seed: seed of the run.
+        temperature: corpora with n pairs (multiplied by their weights) are sampled in proportion to n^(1/T), where T is
+            the temperature; above 1, small corpora are sampled more often and large ones less often (Arivazhagan et al.
+            2019, section 4.2).
+        window_pairs: approximate number of pairs per window.
     """
 
     def __init__(
@@ -86,45 +98,64 @@ class Mixture:
         self.corpora = [corpus for corpus in corpora if len(corpus.store)]
         if not self.corpora:
             raise DataError("the training corpus is empty")
-        self.seed, self.window_pairs = seed, window_pairs
+        self.seed = seed
+        self.window_pairs = window_pairs
 
         sizes = [len(corpus.store) * corpus.weight for corpus in self.corpora]
-        powers = [size ** (1 / temperature) for size in sizes]
         self.pairs_per_epoch = sum(sizes)
         if self.pairs_per_epoch < 1:
             raise DataError("data.corpora: with these weights, an epoch has less than one pair; raise them")
+
         self.shares = [corpus.weight for corpus in self.corpora]
         """Number of times that each pair of each corpus occurs in an epoch."""
         if temperature != 1.0:
+            powers = [size ** (1 / temperature) for size in sizes]
             scale = sum(sizes) / sum(powers)
-            self.shares = [scale * power / len(one.store) for power, one in zip(powers, self.corpora, strict=True)]
+            for index, corpus in enumerate(self.corpora):
+                self.shares[index] = scale * powers[index] / len(corpus.store)
 
-    def windows(self, epoch: int, taken: dict[str, int] | None) -> Iterator[Window]:
+    def windows(self, epoch: int, taken: dict[str, int] | None) -> Iterator[BlockWindow]:
         """Yield the windows of an epoch; see `SamplerState` for `taken`."""
-        begin = Counter(taken)
+        taken_before = Counter(taken)
         num_windows = max(1, round(self.pairs_per_epoch / self.window_pairs))
-        ends = [0] * len(self.corpora)
+        names = [corpus.name for corpus in self.corpora]
+        starts = [taken_before[name] for name in names]
         for number in range(num_windows):
-            blocks, num_pairs = [], 0
-            for which, corpus in enumerate(self.corpora):
-                start, ends[which] = ends[which], self._until(which, epoch, (number + 1) / num_windows)
-                blocks.append(self._stream(corpus, begin[corpus.name] + start, begin[corpus.name] + ends[which]))
-                num_pairs += int(corpus.store.block_sizes[blocks[-1]].sum())
-            after = {corpus.name: begin[corpus.name] + end for corpus, end in zip(self.corpora, ends, strict=True)}
-            yield Window(number, blocks, num_pairs, after)
+            progress = (number + 1) / num_windows
+            ends: list[int] = []
+            blocks: list[Ints] = []
+            num_pairs = 0
+            for index, corpus in enumerate(self.corpora):
+                num_taken = self._num_taken(index, epoch, progress)
+                end = taken_before[corpus.name] + num_taken
+                corpus_blocks = self._stream(corpus, starts[index], end)
+                num_pairs += int(corpus.store.block_sizes[corpus_blocks].sum())
+                ends.append(end)
+                blocks.append(corpus_blocks)
 
-    def _until(self, which: int, epoch: int, progress: float) -> int:
+            taken_after = dict(zip(names, ends, strict=True))
+            yield BlockWindow(number, blocks, num_pairs, taken_after)
+            starts = ends
+
+    def _num_taken(self, index: int, epoch: int, progress: float) -> int:
         """Return the number of blocks that an epoch has taken from a corpus at `progress`, rounded at random."""
-        corpus = self.corpora[which]
+        corpus = self.corpora[index]
         offset = _generator(self.seed, corpus.name, "offset", epoch).random()
-        return math.floor(self.shares[which] * corpus.store.num_blocks * progress + offset)
+        num_blocks = self.shares[index] * corpus.store.num_blocks * progress
+        return math.floor(num_blocks + offset)
 
     def _stream(self, corpus: Corpus, start: int, end: int) -> Ints:
         """Return the blocks at positions `start` to `end` of the stream of a corpus."""
-        size = corpus.store.num_blocks
-        first, last = start // size, -(-end // size)
-        passes = [_generator(self.seed, corpus.name, number).permutation(size) for number in range(first, last)]
-        return np.concatenate([np.empty(0, np.int64), *passes])[start - first * size : end - first * size]
+        num_blocks = corpus.store.num_blocks
+        first_pass = start // num_blocks
+        end_pass = -(-end // num_blocks)
+        passes = [np.empty(0, np.int64)]
+        for number in range(first_pass, end_pass):
+            generator = _generator(self.seed, corpus.name, number)
+            passes.append(generator.permutation(num_blocks))
+        blocks = np.concatenate(passes)
+        num_before = first_pass * num_blocks
+        return blocks[start - num_before : end - num_before]
 
 
 def _generator(*key: int | str) -> np.random.Generator:

@@ -1,13 +1,14 @@
 """Check all sets of a config in one pass, with several processes and bounded memory.
 
 Worker processes count the findings of each chunk (`_check`). The main process adds up these counts, finds duplicates
-and overlap, and draws random samples, which require whole sets (`_Pass`); temporary files have up to 48 bytes per pair.
+and overlap, and draws random samples, which require whole sets (`_SetPass`); temporary files have up to 48 bytes per
+pair.
 """
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any
@@ -20,29 +21,52 @@ from mtformer.cluster.workers import Workers
 from mtformer.config.data import DataConfig, FilterConfig, Source
 from mtformer.config.languages import WITHOUT_SPACES, base_code
 from mtformer.config.schema import TokenizerConfig
-from mtformer.data.check import result as found
-from mtformer.data.check.result import NUM_EXAMPLES, SIDES, CorpusCheck, Example, Overlap, SetCheck, Side, SourceCount
-from mtformer.data.corpus.readers import INVALID, Faults, RawRecords
+from mtformer.data.check.result import (
+    FAULTS,
+    NUM_EXAMPLES,
+    RATIO_STEP,
+    SIDES,
+    CorpusCheck,
+    Example,
+    FindingKind,
+    Lengths,
+    Overlap,
+    SetCheck,
+    SideCounts,
+    SourceCount,
+)
+from mtformer.data.corpus.readers import FaultKind, Faults, RawRecords
 from mtformer.data.corpus.sources import bytes_on_disk, describe, files_of, open_reader, require_files
 from mtformer.data.data_report import Columns
-from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, hash_keys
-from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code, count_reasons, in_order
+from mtformer.data.filters.duplicates import Keys, Mask, SeenKeys, duplicate_keys, hash_keys
+from mtformer.data.filters.filters import KEPT, Codes, Reason, count_reasons, in_order, reason_of
 from mtformer.data.filters.scripts import Alphabet
+from mtformer.data.store.pairs import Ints
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, TokenCounts
 from mtformer.errors import log
 from mtformer.text.normalization import Normalizer, excerpt, shown
 from mtformer.text.tokenizer import TokenizerPair
 
-NUM_SAMPLED = 20  # number of random pairs kept per reason for removal
-TEXT_LENGTH = 300  # maximum number of characters per line of an example
-MAX_TRACKED = 1000  # maximum number of repeated texts whose occurrences are counted, to find the most frequent ones
-MIN_RATIO_LENGTH = 20  # length ratios are checked if at least one side has more characters than this
-ANY_FAULT = re.compile(f"[{re.escape(''.join(found.FAULTS.values()))}]")
-FAULT_PATTERNS = {name: re.compile(f"[{re.escape(characters)}]") for name, characters in found.FAULTS.items()}
-BLANK = np.uint64(0)  # value used as the hash of blank lines
-_Checked = tuple[SetCheck, dict[str, Keys], Codes]
-"""Counts; hashes of sources (src), targets (tgt) and pairs (pair; near: without case, punctuation and whitespace); and
-codes of the reasons for removal, except duplicates."""
+NUM_SAMPLED = 20
+"""Number of random pairs kept per reason for removal."""
+
+TEXT_LENGTH = 300
+"""Maximum number of characters per line of an example."""
+
+MAX_TRACKED = 1000
+"""Maximum number of repeated texts whose occurrences are counted, to find the most frequent ones."""
+
+MIN_RATIO_LENGTH = 20
+"""Length ratios are checked if at least one side has more characters than this."""
+
+ANY_FAULT = re.compile(f"[{re.escape(''.join(FAULTS.values()))}]")
+"""Any character of `FAULTS`."""
+
+FAULT_PATTERNS = {name: re.compile(f"[{re.escape(characters)}]") for name, characters in FAULTS.items()}
+"""Patterns of the characters of `FAULTS` by their names."""
+
+BLANK = np.uint64(0)
+"""Value used as the hash of blank lines."""
 
 
 def check_corpora(
@@ -53,26 +77,35 @@ def check_corpora(
 ) -> CorpusCheck:
     """Read train, dev and test sets once, and count faulty, repeated and unusual lines and pairs.
 
-    Without tokenizers, tokens are not counted, and `normalizer` (default: `compose`) tells which lines a tokenizer will
-    change. `advance` is called after each chunk with the name of the set, the
-    number of pairs read from it so far, and the number of bytes read from disk since the last call.
+    Args:
+        data: the `data` section of a config; `num_workers` is the number of processes.
+        tokenizers: the tokenizers; None: tokens are not counted.
+        advance: function that is called after each chunk with the name of the set, the number of pairs read from it so
+            far, and the number of bytes read from disk since the last call.
+        normalizer: without tokenizers, the normalization that tells which lines a tokenizer will change; None: that of
+            the default settings.
 
     Raises DataError if a file is missing, or its compression is damaged; faults inside lines are counted instead.
     """
-    require_files(source for _, sources in sets_of(data) for source in sources)
+    for _, sources in sets_of(data):
+        require_files(sources)
     check = CorpusCheck(data.src_lang, data.tgt_lang, tokenizers is not None)
-    earlier: list[_Pass] = []
-    normalizers = _target_normalizers(data, tokenizers, normalizer or Normalizer.of_config(TokenizerConfig()))
-    with Workers(partial(_check, data.filters, tokenizers, normalizers), data.num_workers) as workers:
+    if normalizer is None:
+        normalizer = Normalizer.of_config(TokenizerConfig())
+    normalizers = _target_normalizers(data, tokenizers, normalizer)
+    check_chunk = partial(_check, data.filters, tokenizers, normalizers)
+    earlier: list[_SetPass] = []
+    with Workers(check_chunk, data.num_workers) as workers:
         for name, sources in sets_of(data):
-            one = _Pass(name, sources, data, earlier)
-            for chunk, checked in workers.map(one.chunks()):
-                one.add(chunk, *checked)
-                advance(name, one.result.pairs, chunk.num_bytes)
-            check.sets.append(one.finish())
-            check.overlaps += one.overlaps
-            earlier += [one] if not name.startswith("test.") else []
-            log.info("%s: %s pairs read", name, f"{one.result.pairs:,}")
+            set_pass = _SetPass(name, sources, data, earlier)
+            for chunk, checked in workers.map(set_pass.chunks()):
+                set_pass.add(chunk, checked)
+                advance(name, set_pass.result.pairs, chunk.num_bytes)
+            check.sets.append(set_pass.finish())
+            check.overlaps += set_pass.overlaps
+            if not name.startswith("test."):  # test sets are not compared with each other
+                earlier.append(set_pass)
+            log.info("%s: %s pairs read", name, f"{set_pass.result.pairs:,}")
     return check
 
 
@@ -80,20 +113,26 @@ def _target_normalizers(
     data: DataConfig, tokenizers: TokenizerPair | None, default: Normalizer
 ) -> dict[str, Normalizer]:
     """Return the normalization of each side that is a target."""
-    src, tgt = (one.normalizer for one in tokenizers) if tokenizers is not None else (default, default)
-    return {"src": src, "tgt": tgt} if data.both_directions else {"tgt": tgt}
+    normalizers = {"tgt": default if tokenizers is None else tokenizers.tgt.normalizer}
+    if data.both_directions:
+        normalizers["src"] = default if tokenizers is None else tokenizers.src.normalizer
+    return normalizers
 
 
 def sets_of(data: DataConfig) -> list[tuple[str, list[Source]]]:
     """Return the name (train, dev, dev.NAME or test.NAME) and sources of each set in a config."""
     sets = [("train", data.sources), *data.dev_sets.items()]
-    sets += [(f"test.{name}", [source]) for name, source in data.test.items()]
+    for name, source in data.test.items():
+        sets.append((f"test.{name}", [source]))
     return [(name, sources) for name, sources in sets if sources]
 
 
 def num_bytes(data: DataConfig) -> int:
     """Return the size of all sets in bytes on disk; datasets from the Hub count as 0."""
-    return sum(bytes_on_disk(source) for _, sources in sets_of(data) for source in sources)
+    size = 0
+    for _, sources in sets_of(data):
+        size += sum(map(bytes_on_disk, sources))
+    return size
 
 
 @dataclass(frozen=True)
@@ -103,20 +142,37 @@ class _Chunk:
     records: RawRecords
     first_line: int
     num_bytes: int
-    files: tuple[str, str]
-    """Source file and target file, which may be the same."""
+    src_file: str
+    tgt_file: str
+    """Target file, which may be the source file."""
     languages: tuple[str, str]
     is_training: bool
 
     @cached_property
     def parsed(self) -> tuple[Columns, Faults]:
+        """Text and faulty records."""
         faults = Faults()
-        return self.records.parse(faults), faults
+        texts = self.records.parse(faults)
+        return texts, faults
 
     def example(self, row: int, side: str = "pair", note: str = "", rank: float = 0.0) -> Example:
         """Return a pair of the chunk as an example of a finding."""
-        src, tgt = (lines[row][:TEXT_LENGTH] for lines in self.parsed[0])
-        return Example(self.files[side == "tgt"], self.first_line + row, src, tgt, note, rank)
+        (src_lines, tgt_lines), _ = self.parsed
+        file = self.tgt_file if side == "tgt" else self.src_file
+        src = src_lines[row][:TEXT_LENGTH]
+        tgt = tgt_lines[row][:TEXT_LENGTH]
+        return Example(file, self.first_line + row, src, tgt, note, rank)
+
+
+@dataclass(frozen=True)
+class _CheckedChunk:
+    """Results of a worker process."""
+
+    counts: SetCheck
+    hashes: dict[str, Keys]
+    """Hashes of sources (src), targets (tgt) and pairs (pair; near: without case, punctuation and whitespace)."""
+    codes: Codes
+    """Codes of the reasons for removal, except duplicates."""
 
 
 # ---- worker processes -----------------------------------------------------------------------------------------------
@@ -128,24 +184,28 @@ def _check(
     target_normalizers: Mapping[str, Normalizer],
     chunk: _Chunk,
     num_threads: int,
-) -> _Checked:
-    one = _ChunkCheck(chunk)
-    for (kind, side), notes in one.faults.notes.items():
-        one.find(kind, side, notes)
-    for side, lines, language in zip(SIDES, one.texts, chunk.languages, strict=True):
-        one.check_characters(side, lines)
-        one.check_normalization_forms(side, lines)
+) -> _CheckedChunk:
+    """Check a chunk in a worker process."""
+    check = _ChunkCheck(chunk)
+    check.add_faults()
+    for side, lines, language in zip(SIDES, check.texts, chunk.languages, strict=True):
+        check.check_characters(side, lines)
+        check.check_normalization_forms(side, lines)
         if side in target_normalizers:
-            one.check_normalization(side, lines, target_normalizers[side])
-        one.check_scripts(side, lines, language)
-        one.check_length(side, lines, language)
-    one.check_ratio()
-    pipeline = Pipeline(filters if chunk.is_training else None, chunk.languages, tokenizers, tokenizes_all=True)
-    codes, token_counts, _ = pipeline.run(one.texts, num_threads)
+            check.check_normalization(side, lines, target_normalizers[side])
+        check.check_scripts(side, lines, language)
+        check.check_length(side, lines, language)
+    check.check_ratio()
+
+    chunk_filters = filters if chunk.is_training else None
+    pipeline = Pipeline(chunk_filters, chunk.languages, tokenizers, tokenizes_all=True)
+    filtered = pipeline.run(check.texts, num_threads)
     if tokenizers is not None:
-        for side in SIDES:
-            one.check_tokens(side, token_counts)
-    return one.counts, one.check_equality(), codes
+        src_tokens, tgt_tokens, src_unknown, tgt_unknown = filtered.counts.T
+        check.check_tokens("src", src_tokens, src_unknown)
+        check.check_tokens("tgt", tgt_tokens, tgt_unknown)
+    hashes = check.check_equality()
+    return _CheckedChunk(check.counts, hashes, filtered.codes)
 
 
 class _ChunkCheck:
@@ -154,182 +214,310 @@ class _ChunkCheck:
     def __init__(self, chunk: _Chunk) -> None:
         self.chunk = chunk
         self.texts, self.faults = chunk.parsed
-        self.counts = SetCheck("", Side(chunk.languages[0]), Side(chunk.languages[1]), chunk.records.size)
+        src, tgt = map(SideCounts, chunk.languages)
+        self.counts = SetCheck("", src, tgt, chunk.records.size)
 
     def find(self, kind: str, side: str, notes: Mapping[int, str]) -> None:
         """Add rows, given with their notes, to a finding, with the first rows as examples."""
-        examples = [self.chunk.example(row, side, note) for row, note in islice(notes.items(), NUM_EXAMPLES)]
+        first_notes = islice(notes.items(), NUM_EXAMPLES)
+        examples = [self.chunk.example(row, side, note) for row, note in first_notes]
         self.counts.find(kind, side, len(notes), examples)
 
-    def rank(self, kind: str, side: str, rows: NDArray[np.int64], ranks: NDArray[Any], note: str = "") -> None:
+    def find_rows(self, kind: str, side: str, rows: Iterable[int]) -> None:
+        """Add rows to a finding, with the first rows as examples."""
+        self.find(kind, side, dict.fromkeys(rows, ""))
+
+    def rank(self, kind: str, side: str, rows: Ints, ranks: NDArray[Any], note: str = "") -> None:
         """Add the number of rows to a finding, with the highest-ranked rows as examples; `note` describes the rank."""
-        worst = rows[np.argsort(-ranks[rows], kind="stable")[:NUM_EXAMPLES]].tolist()
-        examples = [self.chunk.example(row, side, note.format(ranks[row]), float(ranks[row])) for row in worst]
+        order = np.argsort(-ranks[rows], kind="stable")
+        worst = rows[order[:NUM_EXAMPLES]].tolist()
+        examples: list[Example] = []
+        for row in worst:
+            row_rank = ranks[row]
+            examples.append(self.chunk.example(row, side, note.format(row_rank), float(row_rank)))
         self.counts.find(kind, side, len(rows), examples)
+
+    def add_faults(self) -> None:
+        """Add the faults of the readers."""
+        for (kind, side), notes in self.faults.notes.items():
+            self.find(kind, side, notes)
 
     def check_characters(self, side: str, lines: list[str]) -> None:
         """Find faulty characters; U+FFFD in place of invalid bytes is not counted again."""
         if not ANY_FAULT.search(" ".join(lines)):
             return
-        invalid = {row for key in (side, "pair") for row in self.faults.notes.get((INVALID, key), ())}
         suspicious = {row: line for row, line in enumerate(lines) if ANY_FAULT.search(line)}
-        suspicious |= {row: lines[row].replace("\ufffd", " ") for row in suspicious.keys() & invalid}
-        faulty: set[int] = set()
+        for key in (side, "pair"):
+            invalid_rows = self.faults.notes.get((FaultKind.INVALID, key), {})
+            for row in suspicious.keys() & invalid_rows.keys():
+                suspicious[row] = lines[row].replace("\ufffd", " ")
+
+        faulty_rows: set[int] = set()
         for kind, pattern in FAULT_PATTERNS.items():
-            matches = ((row, pattern.search(line)) for row, line in suspicious.items())
-            notes = {row: f"character {match.start() + 1}" for row, match in matches if match}
+            notes: dict[int, str] = {}
+            for row, line in suspicious.items():
+                match = pattern.search(line)
+                if match:
+                    notes[row] = f"character {match.start() + 1}"
             self.find(kind, side, notes)
-            faulty.update(notes)
-        self.counts.side(side).faulty_lines += len(faulty)
+            faulty_rows.update(notes)
+        self.counts.side(side).faulty_lines += len(faulty_rows)
 
     def check_normalization(self, side: str, lines: list[str], normalizer: Normalizer) -> None:
         """Find target lines that the model cannot write, because the normalization of the tokenizer changes them."""
-        changes = normalizer.changes(lines)
-        notes = {row: f"becomes {shown(excerpt(changed, lines[row]))}" for row, changed in changes.items()}
-        self.find(found.NORMALIZED, side, notes)
+        notes: dict[int, str] = {}
+        for row, changed_line in normalizer.changes(lines).items():
+            changed_part = excerpt(changed_line, lines[row])
+            notes[row] = f"becomes {shown(changed_part)}"
+        self.find(FindingKind.NORMALIZED, side, notes)
 
     def check_normalization_forms(self, side: str, lines: list[str]) -> None:
         """Find lines with characters that differ in the Unicode normalization forms NFC and NFD."""
-        other = [(row, line) for row, line in enumerate(lines) if not line.isascii()]
-        self.find(found.COMPOSED, side, {row: "" for row, line in other if len(normalize("NFD", line)) > len(line)})
-        self.find(found.DECOMPOSED, side, {row: "" for row, line in other if len(normalize("NFC", line)) < len(line)})
+        composed: list[int] = []
+        decomposed: list[int] = []
+        for row, line in enumerate(lines):
+            if line.isascii():
+                continue
+            if len(normalize("NFD", line)) > len(line):
+                composed.append(row)
+            if len(normalize("NFC", line)) < len(line):
+                decomposed.append(row)
+        self.find_rows(FindingKind.COMPOSED, side, composed)
+        self.find_rows(FindingKind.DECOMPOSED, side, decomposed)
 
     def check_scripts(self, side: str, lines: list[str], language: str) -> None:
         """Find letters in scripts that the language does not use; a few Latin letters are always accepted."""
-        counts, note = Alphabet(language).count(lines), "{:.0f} letters of another script"
-        self.rank(found.FOREIGN, side, np.flatnonzero(counts.foreign), counts.foreign, note)
-        self.rank(found.OTHER_SCRIPT, side, np.flatnonzero(counts.own < counts.weight / 2), counts.weight - counts.own)
+        counts = Alphabet(language).count(lines)
+        foreign_rows = np.flatnonzero(counts.foreign)
+        self.rank(FindingKind.FOREIGN, side, foreign_rows, counts.foreign, "{:.0f} letters of another script")
+        other_rows = np.flatnonzero(counts.own < counts.weight / 2)
+        self.rank(FindingKind.OTHER_SCRIPT, side, other_rows, counts.weight - counts.own)
 
     def check_length(self, side: str, lines: list[str], language: str) -> None:
         """Count characters and words; `SetCheck.finish` selects outliers among the longest lines."""
-        lengths = self._count("characters", side, map(len, lines))
-        self.rank(found.LONG, side, np.arange(len(lines)), lengths, "{:,} characters")
+        lengths = list(map(len, lines))
+        self._count("characters", side, lengths)
+        all_rows = np.arange(len(lines))
+        self.rank(FindingKind.LONG, side, all_rows, np.array(lengths), "{:,} characters")
         if base_code(language) not in WITHOUT_SPACES:
             self._count("words", side, (len(line.split()) for line in lines))
 
     def check_ratio(self) -> None:
-        src, tgt = (np.fromiter(map(len, lines), np.float64, len(lines)) for lines in self.texts)
-        rows = np.flatnonzero((np.minimum(src, tgt) > 0) & (np.maximum(src, tgt) > MIN_RATIO_LENGTH))
+        """Count length ratios; `SetCheck.finish` selects outliers among the highest and lowest ones."""
+        src_lines, tgt_lines = self.texts
+        src = np.array(list(map(len, src_lines)), np.float64)
+        tgt = np.array(list(map(len, tgt_lines)), np.float64)
+        has_both_sides = np.minimum(src, tgt) > 0
+        is_long = np.maximum(src, tgt) > MIN_RATIO_LENGTH
+        rows = np.flatnonzero(has_both_sides & is_long)
         ratios = np.maximum(tgt, 1) / np.maximum(src, 1)
-        self.counts.log_ratios.update(np.rint(np.log(ratios[rows]) / found.RATIO_STEP).astype(int).tolist())
-        self.rank(found.HIGH_RATIO, "pair", rows, ratios, "{:.3g} target characters per source character")
-        self.rank(found.LOW_RATIO, "pair", rows, 1 / ratios, "{:.3g} source characters per target character")
 
-    def check_tokens(self, side: str, token_counts: TokenCounts) -> None:
-        lengths = self._count("tokens", side, token_counts[:, SIDES.index(side)])
-        unknown = token_counts[:, 2 + SIDES.index(side)].astype(np.int64)
-        self.rank(found.UNKNOWN, side, np.flatnonzero(unknown), unknown, "{} unknown")
+        log_ratios = np.log(ratios[rows])
+        steps = np.rint(log_ratios / RATIO_STEP).astype(int)
+        self.counts.log_ratios.update(steps.tolist())
+        self.rank(FindingKind.HIGH_RATIO, "pair", rows, ratios, "{:.3g} target characters per source character")
+        self.rank(FindingKind.LOW_RATIO, "pair", rows, 1 / ratios, "{:.3g} source characters per target character")
+
+    def check_tokens(self, side: str, num_tokens: TokenCounts, num_unknown: TokenCounts) -> None:
+        """Count tokens and find lines with unknown ones."""
+        self._count("tokens", side, num_tokens.tolist())
+        unknown = num_unknown.astype(np.int64)
+        self.rank(FindingKind.UNKNOWN, side, np.flatnonzero(unknown), unknown, "{} unknown")
         counts = self.counts.side(side)
         counts.unknown = int(unknown.sum())
-        counts.word_tokens = int(lengths.sum()) if "words" in counts.lengths else 0
+        counts.word_tokens = int(num_tokens.sum()) if "words" in counts.lengths else 0
 
     def check_equality(self) -> dict[str, Keys]:
         """Find empty sides and copies; return the hashes for finding repeated lines and pairs."""
-        blank = [np.array([not line.strip() for line in lines], np.bool_) for lines in self.texts]
-        hashes = {}
-        for side, lines, is_empty in zip(SIDES, self.texts, blank, strict=True):
-            self.find(found.EMPTY, side, dict.fromkeys(np.flatnonzero(is_empty).tolist(), ""))
-            hashes[side] = np.where(is_empty, BLANK, hash_keys(lines))
-        is_copy = [src.strip() == tgt.strip() for src, tgt in zip(*self.texts, strict=True)]
-        self.find(found.COPY, "pair", dict.fromkeys(np.flatnonzero(np.array(is_copy) & ~blank[0]).tolist(), ""))
-        for name, is_normalized in (("pair", False), ("near", True)):
-            keys = duplicate_keys(self.texts, is_normalized=is_normalized)
-            hashes[name] = np.where(blank[0] & blank[1], BLANK, keys)
-        return hashes
+        src_lines, tgt_lines = self.texts
+        is_blank_src = _is_blank(src_lines)
+        is_blank_tgt = _is_blank(tgt_lines)
+        self.find_rows(FindingKind.EMPTY, "src", np.flatnonzero(is_blank_src).tolist())
+        self.find_rows(FindingKind.EMPTY, "tgt", np.flatnonzero(is_blank_tgt).tolist())
 
-    def _count(self, unit: str, side: str, lengths: Iterable[int]) -> NDArray[np.int32]:
-        counted = np.fromiter(lengths, np.int32, self.counts.pairs)
-        self.counts.side(side).lengths[unit] = found.Lengths(counted.tolist())
-        return counted
+        pairs = zip(src_lines, tgt_lines, strict=True)
+        is_equal = [src.strip() == tgt.strip() for src, tgt in pairs]
+        is_copy = np.array(is_equal) & ~is_blank_src
+        self.find_rows(FindingKind.COPY, "pair", np.flatnonzero(is_copy).tolist())
+
+        is_blank_pair = is_blank_src & is_blank_tgt
+        pair_keys = duplicate_keys(self.texts, is_normalized=False)
+        near_keys = duplicate_keys(self.texts, is_normalized=True)
+        return {
+            "src": np.where(is_blank_src, BLANK, hash_keys(src_lines)),
+            "tgt": np.where(is_blank_tgt, BLANK, hash_keys(tgt_lines)),
+            "pair": np.where(is_blank_pair, BLANK, pair_keys),
+            "near": np.where(is_blank_pair, BLANK, near_keys),
+        }
+
+    def _count(self, unit: str, side: str, lengths: Iterable[int]) -> None:
+        self.counts.side(side).lengths[unit] = Lengths(lengths)
+
+
+def _is_blank(lines: list[str]) -> Mask:
+    return np.array([not line.strip() for line in lines], np.bool_)
 
 
 # ---- whole sets -----------------------------------------------------------------------------------------------------
 
 
-class _Pass:
-    """Checks one set, and looks up its lines in the sets that were checked earlier."""
+@dataclass
+class _RepeatedTexts:
+    """Lines or pairs that occur several times; the first `MAX_TRACKED` ones are ranked by their frequency."""
 
-    def __init__(self, name: str, sources: Sequence[Source], data: DataConfig, earlier: Sequence["_Pass"]) -> None:
-        self.data, self.sources, self.is_training = data, sources, name == "train"
-        src_lang, tgt_lang = data.languages(sources[0])
-        self.result = SetCheck(name, Side(src_lang), Side(tgt_lang))
+    kind: FindingKind
+    side: str
+    note: str
+    """Description of the number of occurrences."""
+    examples: dict[int, Example] = field(default_factory=dict)
+    """Examples by the hash of the text."""
+
+    def add(self, chunk: _Chunk, rows: Ints, keys: Keys) -> None:
+        """Add the rows of a chunk that occurred before; `keys` are the hashes of all rows."""
+        row_keys = keys[rows].tolist()
+        for row, key in zip(rows.tolist(), row_keys, strict=True):
+            example = self.examples.get(key)
+            if example is not None:
+                self.examples[key] = replace(example, rank=example.rank + 1)
+            elif len(self.examples) < MAX_TRACKED:
+                self.examples[key] = chunk.example(row, self.side, rank=2)
+
+    def described_examples(self) -> list[Example]:
+        """Return the examples with their numbers of occurrences."""
+        examples: list[Example] = []
+        for example in self.examples.values():
+            note = self.note.format(int(example.rank))
+            examples.append(replace(example, note=note))
+        return examples
+
+
+class _SetPass:
+    """Checks one set, and looks up its lines in the sets that were checked earlier.
+
+    Args:
+        name: name of the set.
+        sources: sources of the set, in order.
+        data: the `data` section, for languages and filters.
+        earlier: checked sets in which the lines of this set are looked up.
+    """
+
+    def __init__(self, name: str, sources: Sequence[Source], data: DataConfig, earlier: Sequence["_SetPass"]) -> None:
+        self.name = name
+        self.data = data
+        self.sources = sources
+        self.is_training = name == "train"
+        src, tgt = map(SideCounts, data.languages(sources[0]))
+        self.result = SetCheck(name, src, tgt)
         self.earlier = list(earlier)
-        self.overlaps = [Overlap(name, one.result.name) for one in earlier]
+        self.overlaps = [Overlap(name, set_pass.name) for set_pass in earlier]
         self.seen = {column: SeenKeys() for column in (*SIDES, "pair", "near")}
-        self._several_targets, self._kept = SeenKeys(), SeenKeys()
-        self._repeated: dict[tuple[str, str, str], dict[int, Example]] = {}
-        """Examples of the first `MAX_TRACKED` repeated texts, by kind, side and note, ranked by their frequency."""
+
+        self._duplicates = _RepeatedTexts(FindingKind.DUPLICATE, "pair", "occurs {} times")
+        self._near_duplicates = _RepeatedTexts(FindingKind.NEAR_DUPLICATE, "pair", "occurs in {} spellings")
+        self._several_targets = _RepeatedTexts(FindingKind.SEVERAL_TARGETS, "src", "has {} targets")
+        self._sources_with_several_targets = SeenKeys()
+
+        self._kept = SeenKeys()
+        """Keys of the pairs that the filters keep."""
         self._num_removed = Counter[str]()
         self._random = np.random.default_rng(0)
 
     def chunks(self) -> Iterator[_Chunk]:
+        """Read the set."""
         for source in self.sources:
-            count, paths, position = SourceCount(describe(source)), files_of(source), 0
+            count = SourceCount(describe(source))
             self.result.sources.append(count)
-            files = (paths[0], paths[-1]) if paths else (count.name, count.name)
+            files = files_of(source) or [count.name]
+            languages = self.data.languages(source)
+            position = 0
             with open_reader(source, self.data) as reader:
-                while (records := reader.take(PAIRS_AT_ONCE)).size:
-                    first, more, position = count.pairs + 1, reader.position - position, reader.position
+                records = reader.take(PAIRS_AT_ONCE)
+                while records.size:
+                    num_bytes = reader.position - position
+                    first_line = count.pairs + 1
+                    yield _Chunk(records, first_line, num_bytes, files[0], files[-1], languages, self.is_training)
+                    position += num_bytes
                     count.pairs += records.size
-                    yield _Chunk(records, first, more, files, self.data.languages(source), self.is_training)
+                    records = reader.take(PAIRS_AT_ONCE)
 
-    def add(self, chunk: _Chunk, counts: SetCheck, hashes: dict[str, Keys], codes: Codes) -> None:
-        self.result.merge(counts)
+    def add(self, chunk: _Chunk, checked: _CheckedChunk) -> None:
+        """Add the results of the next chunk."""
+        self.result.merge(checked.counts)
+        self._add_duplicates(chunk, checked.hashes)
+        self._add_overlaps(chunk, checked.hashes)
+        self._add_sample(chunk, checked)
+
+    def _add_duplicates(self, chunk: _Chunk, hashes: dict[str, Keys]) -> None:
+        """Find pairs that occurred before, and sources that occurred with another target."""
         has_text = hashes["pair"] != BLANK
-        is_repeated = self.seen["pair"].add(hashes["pair"]) & has_text
-        is_near = self.seen["near"].add(hashes["near"]) & has_text & ~is_repeated
-        distinct = np.flatnonzero(~is_repeated & (hashes["src"] != BLANK) & (hashes["tgt"] != BLANK))
-        has_other_target = distinct[self.seen["src"].add(hashes["src"][distinct])]
-        self.seen["tgt"].add(hashes["tgt"])
-        num_sources = int((~self._several_targets.add(hashes["src"][has_other_target])).sum())
-        for kind, side, note, keys, rows in (
-            (found.DUPLICATE, "pair", "occurs {} times", hashes["pair"], np.flatnonzero(is_repeated)),
-            (found.NEAR_DUPLICATE, "pair", "occurs in {} spellings", hashes["near"], np.flatnonzero(is_near)),
-            (found.SEVERAL_TARGETS, "src", "has {} targets", hashes["src"], has_other_target),
-        ):
-            self.result.find(kind, side, len(rows) if side == "pair" else num_sources)
-            examples = self._repeated.setdefault((kind, side, note), {})
-            for row, key in zip(rows.tolist(), keys[rows].tolist(), strict=True):
-                if key in examples:
-                    examples[key] = replace(examples[key], rank=examples[key].rank + 1)
-                elif len(examples) < MAX_TRACKED:
-                    examples[key] = chunk.example(row, side, rank=2)
-        self._add_overlaps(chunk, hashes)
-        self._add_sample(chunk, hashes, codes)
+        is_duplicate = self.seen["pair"].add(hashes["pair"])
+        is_near_duplicate = self.seen["near"].add(hashes["near"])
+        duplicates = np.flatnonzero(is_duplicate & has_text)
+        near_duplicates = np.flatnonzero(is_near_duplicate & ~is_duplicate & has_text)
+        self._duplicates.add(chunk, duplicates, hashes["pair"])
+        self._near_duplicates.add(chunk, near_duplicates, hashes["near"])
+        self.result.find(FindingKind.DUPLICATE, "pair", len(duplicates))
+        self.result.find(FindingKind.NEAR_DUPLICATE, "pair", len(near_duplicates))
+
+        sources = hashes["src"]
+        targets = hashes["tgt"]
+        has_both_sides = (sources != BLANK) & (targets != BLANK)
+        distinct = np.flatnonzero(has_both_sides & ~is_duplicate)
+        is_known_source = self.seen["src"].add(sources[distinct])
+        self.seen["tgt"].add(targets)
+        rows = distinct[is_known_source]
+        self._several_targets.add(chunk, rows, sources)
+        is_counted = self._sources_with_several_targets.add(sources[rows])
+        num_sources = int((~is_counted).sum())
+        self.result.find(FindingKind.SEVERAL_TARGETS, "src", num_sources)
 
     def _add_overlaps(self, chunk: _Chunk, hashes: dict[str, Keys]) -> None:
         """Find lines and pairs that also occur in earlier sets."""
-        for overlap, other in zip(self.overlaps, self.earlier, strict=True):
+        (src_lines, tgt_lines), _ = chunk.parsed
+        for overlap, earlier in zip(self.overlaps, self.earlier, strict=True):
             overlap.size += chunk.records.size
             for column, finding in overlap.found.items():
-                is_known = other.seen[column].contains(hashes[column])
-                rows = np.flatnonzero(is_known & (hashes[column] != BLANK)).tolist()
+                keys = hashes[column]
+                is_known = earlier.seen[column].contains(keys)
+                rows = np.flatnonzero(is_known & (keys != BLANK)).tolist()
                 # Long lines rank higher, because they are less likely to be equal by chance.
-                lines = chunk.parsed[0][column == "tgt"]
-                finding.add(len(rows), [chunk.example(row, column, rank=len(lines[row])) for row in rows])
+                lines = tgt_lines if column == "tgt" else src_lines
+                examples = [chunk.example(row, column, rank=len(lines[row])) for row in rows]
+                finding.add(len(rows), examples)
 
-    def _add_sample(self, chunk: _Chunk, hashes: dict[str, Keys], codes: Codes) -> None:
+    def _add_sample(self, chunk: _Chunk, checked: _CheckedChunk) -> None:
         """Count the reasons for removal and, for each reason, keep the pairs with the lowest random ranks."""
-        filters = self.data.filters
-        if self.is_training and filters.drop_duplicates:
-            keys = hashes["near" if filters.normalize_duplicates else "pair"]
-            kept = np.flatnonzero((codes == KEPT) & (keys != BLANK))
-            codes[kept[self._kept.add(keys[kept])]] = code(DUPLICATE)
+        codes = checked.codes
+        if self.is_training and self.data.filters.drop_duplicates:
+            self._mark_duplicates(codes, checked.hashes)
         self._num_removed.update(count_reasons(codes))
+
         ranks = self._random.random(len(codes))
-        for number in np.unique(codes).tolist():
-            sample = self.result.sample.setdefault(REASONS[number - 1] if number != KEPT else "", [])
-            limit = sample[-1].rank if len(sample) == NUM_SAMPLED else 1.0
-            rows = np.flatnonzero((codes == number) & (ranks < limit))
-            rows = rows[np.argsort(ranks[rows])[:NUM_SAMPLED]]
-            sample += [chunk.example(row, rank=float(ranks[row])) for row in rows.tolist()]
+        for code in np.unique(codes).tolist():
+            reason = "" if code == KEPT else reason_of(code).value
+            sample = self.result.sample.setdefault(reason, [])
+            is_full = len(sample) == NUM_SAMPLED
+            limit = sample[-1].rank if is_full else 1.0
+            rows = np.flatnonzero((codes == code) & (ranks < limit))
+            order = np.argsort(ranks[rows])
+            for row in rows[order[:NUM_SAMPLED]].tolist():
+                sample.append(chunk.example(row, rank=float(ranks[row])))
             sample.sort(key=lambda example: example.rank)
             del sample[NUM_SAMPLED:]
 
+    def _mark_duplicates(self, codes: Codes, hashes: dict[str, Keys]) -> None:
+        """Set the codes of kept pairs that are equal to an earlier kept pair."""
+        keys = hashes["near" if self.data.filters.normalize_duplicates else "pair"]
+        kept = np.flatnonzero((codes == KEPT) & (keys != BLANK))
+        is_repeated = self._kept.add(keys[kept])
+        codes[kept[is_repeated]] = Reason.DUPLICATE.code
+
     def finish(self) -> SetCheck:
-        for (kind, side, note), examples in self._repeated.items():
-            if finding := self.result.findings.get((kind, side)):
-                finding.add(0, [replace(one, note=note.format(int(one.rank))) for one in examples.values()])
+        """Return the result after the last chunk."""
+        for repeated in (self._duplicates, self._near_duplicates, self._several_targets):
+            finding = self.result.findings.get((repeated.kind, repeated.side))
+            if finding is not None:
+                finding.add(0, repeated.described_examples())
         if self.is_training:
             self.result.removed = in_order(self._num_removed)
         self.result.finish()

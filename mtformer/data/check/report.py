@@ -1,28 +1,37 @@
 """Report on checked corpora: lines for the terminal, an HTML page, and the exceeded limits."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mtformer.config.data import DataConfig
 from mtformer.data.check.check import TEXT_LENGTH
 from mtformer.data.check.result import (
-    NORMALIZED,
     SIDES,
     UNITS,
     CorpusCheck,
     Example,
     Finding,
+    FindingKind,
     Lengths,
+    Overlap,
     SetCheck,
     percentile,
 )
-from mtformer.data.corpus.readers import BROKEN, INVALID, SHORT
+from mtformer.data.corpus.readers import FaultKind
 from mtformer.templating import render
 
 SIDE_NAMES = {"src": "source", "tgt": "target", "pair": ""}
-EXCERPT = 60  # maximum number of characters of an example in the terminal
+"""Names of the sides in the report."""
+
+EXCERPT = 60
+"""Maximum number of characters of an example in the terminal."""
+
 RATES = {"tokens_per_word": "tokens per word", "tokens_per_character": "tokens per character"}
+"""Names of the rates of `SideCounts.rates` in the report, except for that of unknown tokens."""
+
+UNREADABLE = (FaultKind.INVALID, FaultKind.SHORT, FaultKind.BROKEN)
+"""Faults of lines that cannot be read."""
 
 
 class Excess(NamedTuple):
@@ -33,111 +42,219 @@ class Excess(NamedTuple):
     message: str
 
 
+class _Measure(NamedTuple):
+    """A value that has a limit in the config."""
+
+    set_name: str
+    key: str
+    """Key of the limit in `data`."""
+    value: float
+    description: str
+    """The value in words."""
+    remedy: str
+
+
 def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
     """Return exceeded limits of `data.check` and `data.filters`, with empty sets."""
-    exceeded = list[Excess]()
+    exceeded: list[Excess] = []
+    for set_check in check.sets:
+        name = set_check.name
+        if not set_check.pairs:
+            exceeded.append(Excess("no pairs", name, f"{name}: no pairs found; give sources that contain text"))
+        exceeded += _over_limit(_set_measures(set_check), data)
+    return exceeded + _over_limit(_overlap_measures(check.overlaps), data)
 
-    def test(name: str, key: str, value: float, what: str, remedy: str) -> None:
-        section, _, field = key.rpartition(".")
-        limit: float = getattr(data.filters if section else data.check, field)
-        if value > limit:
-            key = f"data.{section or 'check'}.{field}"
-            exceeded.append(Excess(key, name, f"{name}: {what}, more than {key} {limit:g}; {remedy}"))
 
-    for one in check.sets:
-        if not one.pairs:
-            exceeded.append(Excess("no pairs", one.name, f"{one.name}: no pairs found; give sources that contain text"))
-        if invalid := [finding for finding in one.findings.values() if finding.kind in (INVALID, SHORT, BROKEN)]:
-            count, first = sum(finding.count for finding in invalid), invalid[0].examples[0]
-            kinds = ", ".join(f"{title(finding)} {finding.count:,}" for finding in invalid)
-            remedy = f"fix them (the first: {first.file}:{first.line}" + (f": {first.note})" if first.note else ")")
-            test(one.name, "max_invalid_lines", count, f"{count:,} lines cannot be read ({kinds})", remedy)
-        for side in SIDES:
-            counts, where = one.side(side), SIDE_NAMES[side]
-            what = f"{counts.faulty_lines:,} {where} lines contain characters that break lines or indicate damage"
-            test(one.name, "max_faulty_share", counts.faulty_lines / max(1, one.pairs), what, "fix them")
-            if (unknown := counts.rates()["unknown_rate"]) is not None and not one.name.startswith("test."):
-                what, remedy = f"{percent(unknown)} of the {where} tokens are unknown", "use tokenizer.byte_fallback"
-                test(one.name, "max_unknown_rate", unknown, what, f"{remedy}, or a tokenizer trained on this text")
-        removed = one.num_removed() / max(1, one.pairs)
-        what = f"the filters remove {percent(removed)} of the pairs"
-        test(one.name, "filters.max_filtered_share", removed, what, "fix the files, or change the filters")
-    for overlap in check.overlaps:
+def _over_limit(measures: Iterator[_Measure], data: DataConfig) -> list[Excess]:
+    exceeded: list[Excess] = []
+    for measure in measures:
+        section, field = measure.key.split(".")
+        limit: float = getattr(getattr(data, section), field)
+        if measure.value > limit:
+            key = f"data.{measure.key}"
+            excess = f"{measure.description}, more than {key} {limit:g}"
+            message = f"{measure.set_name}: {excess}; {measure.remedy}"
+            exceeded.append(Excess(key, measure.set_name, message))
+    return exceeded
+
+
+def _set_measures(set_check: SetCheck) -> Iterator[_Measure]:
+    """Yield the values of a set that have a limit."""
+    name = set_check.name
+    num_pairs = max(1, set_check.pairs)
+    findings = set_check.findings.values()
+    unreadable = [finding for finding in findings if finding.kind in UNREADABLE]
+    if unreadable:
+        yield _unreadable_lines(name, unreadable)
+
+    for side in SIDES:
+        side_name = SIDE_NAMES[side]
+        counts = set_check.side(side)
+        description = (
+            f"{counts.faulty_lines:,} {side_name} lines contain characters that break lines or indicate damage"
+        )
+        yield _Measure(name, "check.max_faulty_share", counts.faulty_lines / num_pairs, description, "fix them")
+
+        unknown_rate = counts.rates()["unknown_rate"]
+        if unknown_rate is not None and not name.startswith("test."):
+            description = f"{percent(unknown_rate)} of the {side_name} tokens are unknown"
+            remedy = "use tokenizer.byte_fallback, or a tokenizer trained on this text"
+            yield _Measure(name, "check.max_unknown_rate", unknown_rate, description, remedy)
+
+    removed_share = set_check.num_removed() / num_pairs
+    description = f"the filters remove {percent(removed_share)} of the pairs"
+    remedy = "fix the files, or change the filters"
+    yield _Measure(name, "filters.max_filtered_share", removed_share, description, remedy)
+
+
+def _unreadable_lines(set_name: str, findings: Sequence[Finding]) -> _Measure:
+    """Return the number of lines that cannot be read, with the place of the first one."""
+    count = sum(finding.count for finding in findings)
+    kinds = ", ".join(f"{title(finding)} {finding.count:,}" for finding in findings)
+    description = f"{count:,} lines cannot be read ({kinds})"
+
+    example = findings[0].examples[0]
+    place = f"{example.file}:{example.line}"
+    if example.note:
+        place += f": {example.note}"
+    return _Measure(set_name, "check.max_invalid_lines", count, description, f"fix them (the first: {place})")
+
+
+def _overlap_measures(overlaps: Sequence[Overlap]) -> Iterator[_Measure]:
+    """Yield the share of each dev or test set that also occurs in train."""
+    for overlap in overlaps:
         if overlap.within == "train":
             count = overlap.found["pair"].count
-            what = f"{count:,} of {overlap.size:,} pairs also occur in train"
-            test(overlap.of, "max_test_overlap", count / max(1, overlap.size), what, "remove them from train")
-    return exceeded
+            share = count / max(1, overlap.size)
+            description = f"{count:,} of {overlap.size:,} pairs also occur in train"
+            yield _Measure(overlap.of, "check.max_test_overlap", share, description, "remove them from train")
 
 
 def verdict(exceeded: Sequence[Excess]) -> str:
     """Return the last line of the report: "ok" or the exceeded limits."""
     if not exceeded:
         return "ok: no limit exceeded"
-    names = ", ".join(f"{one.limit} ({one.name})" for one in exceeded)
-    return f"failed: {len(exceeded)} limit{'s' * (len(exceeded) > 1)} exceeded: {names}"
+    names = ", ".join(f"{excess.limit} ({excess.name})" for excess in exceeded)
+    limits = "1 limit" if len(exceeded) == 1 else f"{len(exceeded)} limits"
+    return f"failed: {limits} exceeded: {names}"
 
 
 def report_lines(check: CorpusCheck) -> list[str]:
     """Return the report for the terminal."""
-    lines = [line for one in check.sets for line in _set_lines(one)]
+    lines: list[str] = []
+    for set_check in check.sets:
+        lines += _set_lines(set_check)
     for overlap in check.overlaps:
-        counts = [overlap.found[side].count for side in ("pair", *SIDES)]
-        sides = f"{counts[1]:,} sources, {counts[2]:,} targets"
-        lines.append(f"{counts[0]:,} of {overlap.size:,} {overlap.of} pairs also occur in {overlap.within} ({sides})")
-        lines += [line for finding in overlap.found.values() for line in _example_lines(finding)]
+        lines += _overlap_lines(overlap)
     if not check.has_tokenizer:
         lines.append("no tokenizer given: tokens are not counted, and length filters are not applied")
     return lines
 
 
-def _set_lines(one: SetCheck) -> list[str]:
-    lines = [f"{one.name}: {one.pairs:,} pairs", *(f"  {count.name}: {count.pairs:,} pairs" for count in one.sources)]
-    rows = [("", *(f"{SIDE_NAMES[side]} ({one.side(side).language})" for side in SIDES)), *figures(one)]
+def _set_lines(set_check: SetCheck) -> list[str]:
+    num_pairs = set_check.pairs
+    lines = [f"{set_check.name}: {num_pairs:,} pairs"]
+    lines += [f"  {source.name}: {source.pairs:,} pairs" for source in set_check.sources]
+
+    src_title = f"{SIDE_NAMES['src']} ({set_check.src.language})"
+    tgt_title = f"{SIDE_NAMES['tgt']} ({set_check.tgt.language})"
+    rows = [("", src_title, tgt_title), *figures(set_check)]
     lines += [f"  {name:<36}  {src:>24}  {tgt:>24}" for name, src, tgt in rows]
-    for finding in one.findings.values():
-        lines += [f"  {finding.count:>9,}  {title(finding)} ({percent(finding.count / one.pairs)})"]
-        lines[-1] += f"; {finding.rule}" if finding.rule else ""
+
+    for finding in set_check.findings.values():
+        share = percent(finding.count / num_pairs)
+        rule = f"; {finding.rule}" if finding.rule else ""
+        lines.append(f"  {finding.count:>9,}  {title(finding)} ({share}){rule}")
         lines += _example_lines(finding)
-    if one.removed is not None:
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in one.removed.items())
-        share = percent(one.num_removed() / max(1, one.pairs))
-        lines += ["", f"  the filters remove {one.num_removed():,} pairs ({share})"]
-        lines[-1] += f": {reasons}" if reasons else ""
+
+    if set_check.removed is not None:
+        num_removed = set_check.num_removed()
+        share = percent(num_removed / max(1, num_pairs))
+        counts = [f"{reason} {count:,}" for reason, count in set_check.removed.items()]
+        reasons = f": {', '.join(counts)}" if counts else ""
+        lines += ["", f"  the filters remove {num_removed:,} pairs ({share}){reasons}"]
     return [*lines, ""]
+
+
+def _overlap_lines(overlap: Overlap) -> list[str]:
+    pairs = overlap.found["pair"].count
+    sources = overlap.found["src"].count
+    targets = overlap.found["tgt"].count
+    summary = f"{pairs:,} of {overlap.size:,} {overlap.of} pairs also occur in {overlap.within}"
+    lines = [f"{summary} ({sources:,} sources, {targets:,} targets)"]
+    for finding in overlap.found.values():
+        lines += _example_lines(finding)
+    return lines
 
 
 def _example_lines(finding: Finding) -> list[str]:
     """Return a line with the worst example; two examples if the line is not faulty in itself."""
+    num_examples = 2 if finding.kind == FindingKind.NORMALIZED else 1
     lines = []
-    for one in finding.examples[: 2 if finding.kind == NORMALIZED else 1]:
-        texts = {"src": [one.src], "tgt": [one.tgt]}.get(finding.side, [one.src, one.tgt])
-        excerpt = " | ".join(printable(text, EXCERPT // len(texts)) for text in texts) if any(texts) else ""
-        note = f"[{one.note}]" if one.note else ""
-        lines.append("  ".join(filter(None, (f"             {os.path.basename(one.file)}:{one.line}", note, excerpt))))
+    for example in finding.examples[:num_examples]:
+        file = os.path.basename(example.file)
+        parts = [f"             {file}:{example.line}"]
+        if example.note:
+            parts.append(f"[{example.note}]")
+        excerpt = _excerpt(example, finding.side)
+        if excerpt:
+            parts.append(excerpt)
+        lines.append("  ".join(parts))
     return lines
 
 
-def figures(one: SetCheck) -> list[tuple[str, ...]]:
+def _excerpt(example: Example, side: str) -> str:
+    """Return the start of the text of a side, or of both sides of a pair; empty if there is no text."""
+    if side == "src":
+        return printable(example.src, EXCERPT)
+    if side == "tgt":
+        return printable(example.tgt, EXCERPT)
+    if not example.src and not example.tgt:
+        return ""
+    src = printable(example.src, EXCERPT // 2)
+    tgt = printable(example.tgt, EXCERPT // 2)
+    return f"{src} | {tgt}"
+
+
+def figures(set_check: SetCheck) -> list[tuple[str, str, str]]:
     """Return the name, source value and target value of each statistic of a set."""
-    rows = []
+    src = set_check.src
+    tgt = set_check.tgt
+    rows: list[tuple[str, str, str]] = []
     for unit in UNITS:
-        sides = [one.side(side).lengths.get(unit) for side in SIDES]
-        if any(sides):
-            rows.append((unit, *("-" if lengths is None else f"{lengths.sum():,}" for lengths in sides)))
-            rows.append(("  per line: mean, median, 99 %, longest", *map(_summary, sides)))
-    rates = [one.side(side).rates() for side in SIDES]
+        src_lengths = src.lengths.get(unit)
+        tgt_lengths = tgt.lengths.get(unit)
+        if src_lengths or tgt_lengths:
+            rows.append((unit, _total(src_lengths), _total(tgt_lengths)))
+            rows.append(("  per line: mean, median, 99 %, longest", _summary(src_lengths), _summary(tgt_lengths)))
+
+    src_rates = src.rates()
+    tgt_rates = tgt.rates()
     for key, name in RATES.items():
-        rows.append((name, *("-" if (value := rate[key]) is None else f"{value:.2f}" for rate in rates)))
-    rows.append(("unknown tokens", *(percent(rate["unknown_rate"]) for rate in rates)))
+        src_rate = _rate(src_rates[key])
+        tgt_rate = _rate(tgt_rates[key])
+        rows.append((name, src_rate, tgt_rate))
+    src_unknown = percent(src_rates["unknown_rate"])
+    tgt_unknown = percent(tgt_rates["unknown_rate"])
+    rows.append(("unknown tokens", src_unknown, tgt_unknown))
     return [row for row in rows if row[1:] != ("-", "-")]
+
+
+def _total(lengths: Lengths | None) -> str:
+    return "-" if lengths is None else f"{lengths.sum():,}"
 
 
 def _summary(lengths: Lengths | None) -> str:
     if lengths is None:
         return "-"
-    mean, median, most = lengths.sum() / max(1, lengths.total()), percentile(lengths, 50), percentile(lengths, 99)
-    return f"{mean:.1f}, {median:,}, {most:,}, {max(lengths, default=0):,}"
+    median = percentile(lengths, 50)
+    high = percentile(lengths, 99)
+    longest = max(lengths, default=0)
+    return f"{lengths.mean():.1f}, {median:,}, {high:,}, {longest:,}"
+
+
+def _rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.2f}"
 
 
 def title(finding: Finding) -> str:
@@ -147,8 +264,15 @@ def title(finding: Finding) -> str:
 
 def printable(text: str, length: int | None = None) -> str:
     """Truncate text to `length` characters and escape nonprintable characters."""
-    cut = text if length is None or len(text) <= length else text[: length - 1] + "…"
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in cut)
+    if length is not None and len(text) > length:
+        text = text[: length - 1] + "…"
+    return "".join(map(_escape, text))
+
+
+def _escape(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode("ascii")
 
 
 def percent(share: float | None) -> str:
@@ -156,15 +280,28 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.3g} %"
 
 
-def random_pairs(one: SetCheck) -> list[tuple[str, Example]]:
+def random_pairs(set_check: SetCheck) -> list[tuple[str, Example]]:
     """Return (reason, pair) of all samples in random order; the first ones are a random sample of all pairs."""
-    pairs = [(reason, example) for reason, sample in one.sample.items() for example in sample]
+    pairs: list[tuple[str, Example]] = []
+    for reason, sample in set_check.sample.items():
+        pairs += [(reason, example) for example in sample]
     return sorted(pairs, key=lambda pair: pair[1].rank)
 
 
 def page(check: CorpusCheck, exceeded: Sequence[Excess]) -> str:
     """Return the HTML page, which loads nothing from the network."""
-    heading = f"Corpus check, {check.src_lang}-{check.tgt_lang}"
-    values = {"check": check, "exceeded": exceeded, "units": UNITS, "sides": SIDE_NAMES, "max_text": TEXT_LENGTH}
-    functions = {"figures": figures, "random_pairs": random_pairs, "finding_title": title, "percentile": percentile}
-    return render("check.html", title=heading, **values, **functions, printable=printable, percent=percent)
+    return render(
+        "check.html",
+        title=f"Corpus check, {check.src_lang}-{check.tgt_lang}",
+        check=check,
+        exceeded=exceeded,
+        units=UNITS,
+        sides=SIDE_NAMES,
+        max_text=TEXT_LENGTH,
+        figures=figures,
+        random_pairs=random_pairs,
+        finding_title=title,
+        percentile=percentile,
+        printable=printable,
+        percent=percent,
+    )

@@ -8,38 +8,86 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from mtformer.data.corpus.readers import BROKEN, CRLF, INVALID, SHORT
+from mtformer.data.corpus.readers import FaultKind
 from mtformer.data.data_report import UNUSUAL
+from mtformer.enums import StrEnum
 from mtformer.text.normalization import CHANGED_SHARE
 
-NUM_EXAMPLES = 10  # maximum number of examples per finding
+NUM_EXAMPLES = 10
+"""Maximum number of examples per finding."""
+
 OUTLIER_DEVIATIONS = 3.5
 """Outlier limit in robust standard deviations (1.4826 x median absolute deviation; Iglewicz and Hoaglin 1993)."""
-MIN_OUTLIER_FACTOR = 2.0  # values within this factor of the median are never outliers
-RATIO_STEP = 0.02  # bin width of the logarithm of length ratios
-PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
-NUM_BINS, RATIO_STEPS_PER_BIN = 40, 6
-UNITS = ("characters", "words", "tokens")
-SIDES = ("src", "tgt")
 
-EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE = "empty side", "copy", "exact duplicate", "near duplicate"
-SEVERAL_TARGETS, LONG, UNKNOWN = "several targets", "long line", "unknown tokens"
-LOW_RATIO, HIGH_RATIO = "target short for its source", "target long for its source"
-FOREIGN, OTHER_SCRIPT = "letters of another script", "mostly in another script"
-MIXED, COMPOSED, DECOMPOSED = "mixed normalization (NFC and NFD)", "composed (NFC)", "decomposed (NFD)"
-NORMALIZED = "changed by normalization"
+MIN_OUTLIER_FACTOR = 2.0
+"""Values within this factor of the median are never outliers."""
+
+RATIO_STEP = 0.02
+"""Bin width of the logarithm of length ratios."""
+
+PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
+"""Percentiles of line lengths in the JSON report."""
+
+NUM_BINS = 40
+"""Number of bins of a histogram."""
+
+RATIO_STEPS_PER_BIN = 6
+"""Width of a bin in the histogram of length ratios, in units of `RATIO_STEP`."""
+
+UNITS = ("characters", "words", "tokens")
+"""Units of line lengths."""
+
+SIDES = ("src", "tgt")
+"""Sides of a pair."""
+
+CONTROL_POINTS = (*range(1, 9), *range(0x0E, 0x1C), 0x1F, *range(0x7F, 0x85), *range(0x86, 0xA0))
+"""Code points of control characters, except for those of `UNUSUAL`, tabs and line ends."""
+
 FAULTS = {
     **UNUSUAL,
     "byte order mark inside (U+FEFF)": "\ufeff",
-    "control character": "".join(
-        chr(point) for point in (*range(1, 9), *range(0x0E, 0x1C), 0x1F, *range(0x7F, 0x85), *range(0x86, 0xA0))
-    ),
+    "control character": "".join(map(chr, CONTROL_POINTS)),
 }
 """Characters that break lines in other tools or indicate damage."""
-ORDER = (
-    INVALID, SHORT, BROKEN, CRLF, *FAULTS, MIXED, NORMALIZED, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS,
-    LONG, LOW_RATIO, HIGH_RATIO, FOREIGN, OTHER_SCRIPT, UNKNOWN,
-)  # fmt: skip
+
+
+class FindingKind(StrEnum):
+    """Property of a line or pair, other than a `FaultKind` or an unusual character of `FAULTS`."""
+
+    EMPTY = "empty side"
+    COPY = "copy"
+    DUPLICATE = "exact duplicate"
+    NEAR_DUPLICATE = "near duplicate"
+    SEVERAL_TARGETS = "several targets"
+    LONG = "long line"
+    UNKNOWN = "unknown tokens"
+    LOW_RATIO = "target short for its source"
+    HIGH_RATIO = "target long for its source"
+    FOREIGN = "letters of another script"
+    OTHER_SCRIPT = "mostly in another script"
+    MIXED = "mixed normalization (NFC and NFD)"
+    COMPOSED = "composed (NFC)"
+    DECOMPOSED = "decomposed (NFD)"
+    NORMALIZED = "changed by normalization"
+
+
+ORDER: tuple[str, ...] = (
+    *FaultKind,
+    *FAULTS,
+    FindingKind.MIXED,
+    FindingKind.NORMALIZED,
+    FindingKind.EMPTY,
+    FindingKind.COPY,
+    FindingKind.DUPLICATE,
+    FindingKind.NEAR_DUPLICATE,
+    FindingKind.SEVERAL_TARGETS,
+    FindingKind.LONG,
+    FindingKind.LOW_RATIO,
+    FindingKind.HIGH_RATIO,
+    FindingKind.FOREIGN,
+    FindingKind.OTHER_SCRIPT,
+    FindingKind.UNKNOWN,
+)
 """Order of findings in the report."""
 
 Number = TypeVar("Number", int, float)
@@ -65,6 +113,7 @@ class Finding:
     """Lines or pairs with the same property, such as a kind of fault."""
 
     kind: str
+    """A `FindingKind` or `FaultKind`, or the name of an unusual character."""
     side: str
     """src or tgt; pair if the finding is about both sides."""
     count: int = 0
@@ -76,7 +125,8 @@ class Finding:
     def add(self, count: int, examples: Iterable[Example]) -> None:
         """Add the count and examples of later lines."""
         self.count += count
-        self.examples = heapq.nsmallest(NUM_EXAMPLES, [*self.examples, *examples], key=lambda example: -example.rank)
+        candidates = [*self.examples, *examples]
+        self.examples = heapq.nsmallest(NUM_EXAMPLES, candidates, key=lambda example: -example.rank)
 
 
 class Lengths(Counter[int]):
@@ -86,40 +136,53 @@ class Lengths(Counter[int]):
         """Return the total length of all lines."""
         return sum(length * count for length, count in self.items())
 
+    def mean(self) -> float:
+        """Return the mean length of a line."""
+        return self.sum() / max(1, self.total())
+
     def bins(self, first: int, width: int) -> list[int]:
         """Return the counts of `NUM_BINS` bins; the first and last bin also count all values below and above."""
         counts = [0] * NUM_BINS
         for value, count in self.items():
-            counts[min(NUM_BINS - 1, max(0, (value - first) // width))] += count
+            number = max(0, (value - first) // width)
+            counts[min(NUM_BINS - 1, number)] += count
         return counts
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON object."""
         percentiles = {percent: percentile(self, percent) for percent in PERCENTILES}
-        mean, longest = self.sum() / max(1, self.total()), max(self, default=0)
         counts = {length: self[length] for length in sorted(self)}
-        return {"total": self.sum(), "mean": mean, "longest": longest, "percentiles": percentiles, "counts": counts}
+        return {
+            "total": self.sum(),
+            "mean": self.mean(),
+            "longest": max(self, default=0),
+            "percentiles": percentiles,
+            "counts": counts,
+        }
 
     def histogram(self) -> tuple[list[float], list[int]]:
         """Return the starts and counts of bins up to the 99th percentile; the last bin counts all longer lines."""
-        width = max(1, math.ceil((percentile(self, 99) + 1) / NUM_BINS))
-        return [float(width * number) for number in range(NUM_BINS)], self.bins(0, width)
+        end = percentile(self, 99) + 1
+        width = max(1, math.ceil(end / NUM_BINS))
+        starts = [float(width * number) for number in range(NUM_BINS)]
+        return starts, self.bins(0, width)
 
 
 @dataclass
-class Side:
+class SideCounts:
     """Counts of one side of a set."""
 
     language: str
     lengths: dict[str, Lengths] = field(default_factory=dict)
     """Lengths in characters, in words (if separated by spaces in the language) and in tokens (with a tokenizer)."""
     unknown: int = 0
+    """Number of unknown tokens."""
     word_tokens: int = 0
     """Number of tokens in the lines whose words are counted."""
     faulty_lines: int = 0
     """Number of lines with at least one character of `FAULTS`."""
 
-    def merge(self, other: "Side") -> None:
+    def merge(self, other: "SideCounts") -> None:
         """Add the counts of another chunk."""
         for unit, lengths in other.lengths.items():
             self.lengths.setdefault(unit, Lengths()).update(lengths)
@@ -129,13 +192,19 @@ class Side:
 
     def rates(self) -> dict[str, float | None]:
         """Return tokens per word, tokens per character and the share of unknown tokens; None if not counted."""
-        characters, words, tokens = (self.lengths.get(unit, Lengths()) for unit in UNITS)
-        num_tokens, has_tokens = max(1, tokens.sum()), "tokens" in self.lengths
+        if "tokens" not in self.lengths:
+            return dict.fromkeys(("tokens_per_word", "tokens_per_character", "unknown_rate"))
+        num_characters = max(1, self._total("characters"))
+        num_words = self._total("words")
+        num_tokens = max(1, self._total("tokens"))
         return {
-            "tokens_per_word": self.word_tokens / words.sum() if has_tokens and words.sum() else None,
-            "tokens_per_character": num_tokens / max(1, characters.sum()) if has_tokens else None,
-            "unknown_rate": self.unknown / num_tokens if has_tokens else None,
+            "tokens_per_word": self.word_tokens / num_words if num_words else None,
+            "tokens_per_character": num_tokens / num_characters,
+            "unknown_rate": self.unknown / num_tokens,
         }
+
+    def _total(self, unit: str) -> int:
+        return self.lengths.get(unit, Lengths()).sum()
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -157,8 +226,8 @@ class SetCheck:
 
     name: str
     """train, dev, dev.NAME, or test.NAME."""
-    src: Side
-    tgt: Side
+    src: SideCounts
+    tgt: SideCounts
     pairs: int = 0
     sources: list[SourceCount] = field(default_factory=list)
     findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
@@ -170,14 +239,15 @@ class SetCheck:
     sample: dict[str, list[Example]] = field(default_factory=dict)
     """Random pairs by reason for removal ("" for kept pairs), with random ranks."""
 
-    def side(self, name: str) -> Side:
+    def side(self, name: str) -> SideCounts:
         """Return the counts of src or tgt."""
         return self.src if name == "src" else self.tgt
 
     def find(self, kind: str, side: str, count: int, examples: Iterable[Example] = ()) -> None:
         """Add lines or pairs to a finding."""
         if count:
-            self.findings.setdefault((kind, side), Finding(kind, side)).add(count, examples)
+            finding = self.findings.setdefault((kind, side), Finding(kind, side))
+            finding.add(count, examples)
 
     def merge(self, other: "SetCheck") -> None:
         """Add the counts of the next chunk."""
@@ -191,47 +261,90 @@ class SetCheck:
     def finish(self) -> None:
         """Select outliers and mixed normalization forms, which depend on the whole set, and sort the findings."""
         for side in SIDES:
-            logs = {math.log(n): count for n, count in self.side(side).lengths.get("characters", {}).items() if n}
-            limit = outlier_limits(logs)[1]
-            self._keep_outliers(LONG, side, logs, limit, f"over {limit:,.0f} characters")
-            forms = [self.findings.pop((form, side), Finding(form, side)) for form in (DECOMPOSED, COMPOSED)]
-            rarer = min(forms, key=lambda finding: finding.count)
-            if rarer.count:
-                rule = f"the less frequent form: {rarer.kind}"
-                self.findings[MIXED, side] = Finding(MIXED, side, rarer.count, rule, rarer.examples)
-            normalized = self.findings.get((NORMALIZED, side))
-            if normalized is not None and normalized.count <= CHANGED_SHARE * self.pairs:
-                del self.findings[NORMALIZED, side]
-        logs = {key * RATIO_STEP: count for key, count in self.log_ratios.items()}
-        low, high = outlier_limits(logs)
-        inverse = {-value: count for value, count in logs.items()}
-        self._keep_outliers(LOW_RATIO, "pair", inverse, 1 / low, f"below {low:.3g} characters per source character")
-        self._keep_outliers(HIGH_RATIO, "pair", logs, high, f"above {high:.3g} characters per source character")
+            self._keep_long_lines(side)
+            self._keep_rarer_form(side)
+            self._drop_rare_changes(side)
+        self._keep_ratio_outliers()
+
         order = sorted(self.findings, key=lambda key: (ORDER.index(key[0]), key[1]))
         self.findings = {key: self.findings[key] for key in order}
 
-    def _keep_outliers(self, kind: str, side: str, logs: Mapping[float, int], limit: float, rule: str) -> None:
-        """Keep the examples ranked above a limit; `logs` maps the logarithm of each rank to its frequency."""
-        candidates = self.findings.pop((kind, side), Finding(kind, side)).examples
-        if count := sum(number for value, number in logs.items() if value > math.log(limit)):
+    def _keep_long_lines(self, side: str) -> None:
+        """Keep the lines whose length is an outlier."""
+        lengths = self.side(side).lengths.get("characters", Lengths())
+        logs = {math.log(length): count for length, count in lengths.items() if length}
+        _, limit = outlier_limits(logs)
+        rule = f"over {limit:,.0f} characters"
+        self._keep_outliers(FindingKind.LONG, side, logs, limit, rule)
+
+    def _keep_rarer_form(self, side: str) -> None:
+        """If there are lines in both normalization forms, keep those in the less frequent one."""
+        decomposed = self._pop(FindingKind.DECOMPOSED, side)
+        composed = self._pop(FindingKind.COMPOSED, side)
+        rarer = decomposed if decomposed.count <= composed.count else composed
+        if rarer.count:
+            rule = f"the less frequent form: {rarer.kind}"
+            mixed = Finding(FindingKind.MIXED, side, rarer.count, rule, rarer.examples)
+            self.findings[FindingKind.MIXED, side] = mixed
+
+    def _drop_rare_changes(self, side: str) -> None:
+        """Ignore changes by the normalization if only a few lines are changed."""
+        key = (FindingKind.NORMALIZED, side)
+        if key in self.findings and self.findings[key].count <= CHANGED_SHARE * self.pairs:
+            del self.findings[key]
+
+    def _keep_ratio_outliers(self) -> None:
+        """Keep the pairs whose length ratio is an outlier."""
+        logs = {key * RATIO_STEP: count for key, count in self.log_ratios.items()}
+        inverse_logs = {-value: count for value, count in logs.items()}
+        low, high = outlier_limits(logs)
+        low_rule = f"below {low:.3g} characters per source character"
+        high_rule = f"above {high:.3g} characters per source character"
+        self._keep_outliers(FindingKind.LOW_RATIO, "pair", inverse_logs, 1 / low, low_rule)
+        self._keep_outliers(FindingKind.HIGH_RATIO, "pair", logs, high, high_rule)
+
+    def _keep_outliers(self, kind: FindingKind, side: str, logs: Mapping[float, int], limit: float, rule: str) -> None:
+        """Keep the examples ranked above a limit.
+
+        Args:
+            kind: kind of the finding.
+            side: side of the finding.
+            logs: number of lines or pairs by the logarithm of their rank.
+            limit: highest rank that is not an outlier.
+            rule: description of the limit.
+        """
+        candidates = self._pop(kind, side).examples
+        log_limit = math.log(limit)
+        num_outliers = sum(count for log, count in logs.items() if log > log_limit)
+        if num_outliers:
             examples = [example for example in candidates if example.rank > limit]
-            self.findings[kind, side] = Finding(kind, side, count, rule, examples)
+            self.findings[kind, side] = Finding(kind, side, num_outliers, rule, examples)
+
+    def _pop(self, kind: FindingKind, side: str) -> Finding:
+        """Remove a finding and return it; if there is none, return an empty one."""
+        return self.findings.pop((kind, side), Finding(kind, side))
 
     def num_removed(self) -> int:
         """Return the number of pairs that the filters remove."""
-        return sum((self.removed or {}).values())
+        if self.removed is None:
+            return 0
+        return sum(self.removed.values())
 
     def ratios(self) -> tuple[list[float], list[int]]:
         """Return the starts and counts of length-ratio bins around the median, with equal widths on a log scale."""
         first = percentile(self.log_ratios, 50) - NUM_BINS * RATIO_STEPS_PER_BIN // 2
-        # A bin extends from half a step below its key to half a step above it.
-        starts = [math.exp((first + RATIO_STEPS_PER_BIN * n - 0.5) * RATIO_STEP) for n in range(NUM_BINS)]
+        first_keys = [first + RATIO_STEPS_PER_BIN * number for number in range(NUM_BINS)]
+        # The ratios of a key extend from half a step below it to half a step above it.
+        starts = [math.exp((key - 0.5) * RATIO_STEP) for key in first_keys]
         return starts, self.log_ratios.bins(first, RATIO_STEPS_PER_BIN)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON object."""
         values = {key: value for key, value in vars(self).items() if key != "log_ratios"}
-        ratios = {f"{math.exp(key * RATIO_STEP):.4g}": self.log_ratios[key] for key in sorted(self.log_ratios)}
+        ratios = {}
+        for key in sorted(self.log_ratios):
+            ratio = math.exp(key * RATIO_STEP)
+            ratios[f"{ratio:.4g}"] = self.log_ratios[key]
         return {**values, "findings": list(self.findings.values()), "ratios": ratios}
 
 
@@ -245,7 +358,9 @@ class Overlap:
     """Second set: train, dev or dev.NAME."""
     size: int = 0
     """Number of pairs in the first set."""
-    found: dict[str, Finding] = field(default_factory=lambda: {c: Finding("overlap", c) for c in ("pair", *SIDES)})
+    found: dict[str, Finding] = field(
+        default_factory=lambda: {side: Finding("overlap", side) for side in ("pair", *SIDES)}
+    )
     """Pairs, sources and targets of the first set that also occur in the second one."""
 
 
@@ -267,7 +382,10 @@ class CorpusCheck:
 
 
 def _json_object(value: Any) -> dict[str, Any]:
-    return value.to_dict() if hasattr(value, "to_dict") else vars(value)
+    if hasattr(value, "to_dict"):
+        values: dict[str, Any] = value.to_dict()
+        return values
+    return vars(value)
 
 
 def outlier_limits(logs: Mapping[float, int]) -> tuple[float, float]:
@@ -276,15 +394,17 @@ def outlier_limits(logs: Mapping[float, int]) -> tuple[float, float]:
     deviations: Counter[float] = Counter()
     for value, count in logs.items():
         deviations[abs(value - median)] += count
-    width = max(math.log(MIN_OUTLIER_FACTOR), OUTLIER_DEVIATIONS * 1.4826 * percentile(deviations, 50))
+    standard_deviation = 1.4826 * percentile(deviations, 50)
+    width = max(math.log(MIN_OUTLIER_FACTOR), OUTLIER_DEVIATIONS * standard_deviation)
     return math.exp(median - width), math.exp(median + width)
 
 
 def percentile(counts: Mapping[Number, int], percent: float) -> Number:
     """Return a percentile by the nearest-rank method; 0 if there are no values."""
-    threshold, seen = percent / 100 * sum(counts.values()), 0
+    threshold = percent / 100 * sum(counts.values())
+    num_values = 0
     for value in sorted(counts):
-        seen += counts[value]
-        if seen >= threshold:
+        num_values += counts[value]
+        if num_values >= threshold:
             return value
     return 0

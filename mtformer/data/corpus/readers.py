@@ -23,19 +23,40 @@ from typing import IO, Any
 
 from mtformer.config.data import HubDataset, JsonlFile, TextFiles, TsvFile
 from mtformer.data.data_report import Columns
+from mtformer.enums import StrEnum
 from mtformer.errors import DataError
 from mtformer.files import parse_json, require_file
 
 BLOCK_BYTES = 1 << 17
-LONGEST_LINE = 1 << 26  # maximum line length in bytes; a file with longer lines is not text
+"""Size of the read buffer of a file."""
+
+LONGEST_LINE = 1 << 26
+"""Maximum line length in bytes; a file with longer lines is not text."""
+
 SUFFIXES = (".gz", ".xz", ".zst")
-INVALID, SHORT, BROKEN, CRLF = "invalid UTF-8", "missing column", "broken row", "line end \\r\\n"
-"""Kinds of faults: invalid bytes (they become U+FFFD), a missing column (it is read as empty), a row without text for a
-side (both are read as empty), and Windows line ends (they are removed)."""
+"""Suffixes of compressed files."""
+
 BOM = b"\xef\xbb\xbf"
+"""Byte order mark, which some editors write at the start of a file."""
+
 LINES_AT_ONCE = 1000
+"""Number of lines that are read together."""
+
 TSV_BREAKS = re.compile("[\t\n\r]+")
 """Characters that a cell of a TSV file cannot contain."""
+
+
+class FaultKind(StrEnum):
+    """Kind of a fault in a record."""
+
+    INVALID = "invalid UTF-8"
+    """Invalid bytes, which become U+FFFD."""
+    SHORT = "missing column"
+    """A missing column, which is read as empty."""
+    BROKEN = "broken row"
+    """A row without text for a side; both sides are read as empty."""
+    CRLF = "line end \\r\\n"
+    """A Windows line end, which is removed."""
 
 
 # ---- bytes of plain and compressed files ----------------------------------------------------------------------------
@@ -43,8 +64,11 @@ TSV_BREAKS = re.compile("[\t\n\r]+")
 
 def suffixes(path: str | Path) -> tuple[str, str]:
     """Return the suffixes of a file name in lower case: that of its format and that of its compression, or ""."""
-    last, before = Path(path).suffix.lower(), Path(Path(path).stem).suffix.lower()
-    return (before, last) if last in SUFFIXES else (last, "")
+    last = Path(path).suffix.lower()
+    if last not in SUFFIXES:
+        return last, ""
+    before = Path(Path(path).stem).suffix.lower()
+    return before, last
 
 
 def open_bytes(path: str | Path) -> IO[bytes]:
@@ -117,13 +141,21 @@ def reading(path: str) -> Iterator[None]:
 class Faults:
     """Faulty records of a block."""
 
-    notes: dict[tuple[str, str], dict[int, str]] = field(default_factory=dict)
-    """Details by index; the keys are a kind (see above) and a side, or "pair" if the record contains both sides."""
+    notes: dict[tuple[FaultKind, str], dict[int, str]] = field(default_factory=dict)
+    """Details by index; the keys are a kind and a side, or "pair" if the record contains both sides."""
     errors: dict[int, str] = field(default_factory=dict)
     """Error message for each faulty record."""
 
-    def add(self, kind: str, side: str, number: int, error: str, note: str = "") -> None:
-        """Add a record, given its index."""
+    def add(self, kind: FaultKind, side: str, number: int, error: str, note: str = "") -> None:
+        """Add a faulty record.
+
+        Args:
+            kind: kind of the fault.
+            side: src or tgt; "pair" if the record contains both sides.
+            number: index of the record.
+            error: message for commands that do not accept faults; the first one of a record is kept.
+            note: details for `data check`.
+        """
         self.notes.setdefault((kind, side), {})[number] = note
         self.errors.setdefault(number, error)
 
@@ -187,9 +219,11 @@ class Lines(AbstractContextManager["Lines"]):
         self._num_bytes = 0
         with reading(self.path):
             self._file = open_bytes(self.path)
-        is_plain = os.path.isfile(self.path) and not suffixes(self.path)[1]
+        _, compression = suffixes(self.path)
+        is_plain = os.path.isfile(self.path) and not compression
         self._version = _version(self._file) if is_plain else None
-        self._lines: Iterator[bytes] = iter(partial(read_line, self._file, self.path), b"")
+        next_line = partial(read_line, self._file, self.path)
+        self._lines: Iterator[bytes] = iter(next_line, b"")
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
@@ -212,10 +246,13 @@ class Lines(AbstractContextManager["Lines"]):
 
     def take_block(self, count: int) -> tuple[int, bytes | FileRange]:
         """Return the number of the next lines, at most `count`, and their bytes, or their range in a plain file."""
-        start, lines = self._num_bytes, self.take(count)
+        start = self._num_bytes
+        lines = self.take(count)
         if self._version is None:
             return len(lines), b"".join(lines)
-        return len(lines), FileRange(self.path, start, self._num_bytes - start, self._version)
+        num_bytes = self._num_bytes - start
+        file_range = FileRange(self.path, start, num_bytes, self._version)
+        return len(lines), file_range
 
 
 Block = bytes | FileRange
@@ -223,10 +260,16 @@ Block = bytes | FileRange
 
 
 class FileReader:
-    """Reader of parallel lines; `parse` is a function of (index of the first line, block of each file, faults)."""
+    """Reader of parallel lines.
+
+    Args:
+        parse: function of (index of the first line, block of each file, faults) that returns the text.
+        files: the open files, of which each record takes one line.
+    """
 
     def __init__(self, parse: Callable[..., Columns], *files: Lines) -> None:
-        self._parse, self._files = parse, files
+        self._parse = parse
+        self._files = files
 
     @property
     def position(self) -> int:
@@ -234,37 +277,61 @@ class FileReader:
         return sum(file.position for file in self._files)
 
     def take(self, count: int) -> RawRecords:
-        """Return up to `count` lines (size 0 at the end); raise DataError if files are damaged or of unequal length."""
+        """Return the next lines of all files, at most `count`; size 0 at the end.
+
+        Raises DataError if a file is damaged, or the files have different numbers of lines.
+        """
         first = self._files[0].number
-        sizes, blocks = zip(*(file.take_block(count) for file in self._files), strict=True)
-        size = min(sizes)
-        if any(other > size for other in sizes):
-            for file in self._files:
-                while file.take(LINES_AT_ONCE):
-                    pass
-            src, tgt = self._files
-            counts = f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}"
-            raise DataError(f"{counts}; parallel files must have the same number of lines (only \\n ends a line)")
-        return RawRecords(size, partial(self._parse, first, *blocks))
+        taken = [file.take_block(count) for file in self._files]
+        sizes = [size for size, _ in taken]
+        blocks = [block for _, block in taken]
+        if min(sizes) < max(sizes):
+            raise self._unequal_error()
+        parse = partial(self._parse, first, *blocks)
+        return RawRecords(sizes[0], parse)
+
+    def _unequal_error(self) -> DataError:
+        """Return the error for files of unequal length, which are read to the end to count their lines."""
+        for file in self._files:
+            while file.take(LINES_AT_ONCE):
+                pass
+        src, tgt = self._files
+        src_count = f"{src.path} has {src.number:,} lines"
+        tgt_count = f"{tgt.path} has {tgt.number:,}"
+        counts = f"{src_count} but {tgt_count}"
+        return DataError(f"{counts}; parallel files must have the same number of lines (only \\n ends a line)")
 
 
 def parse_text(source: TextFiles, first: int, src: Block, tgt: Block, faults: Faults) -> Columns:
     """Parse lines of two parallel files."""
-    return decode(source.src, first, src, "src", faults), decode(source.tgt, first, tgt, "tgt", faults)
+    src_lines = decode(source.src, first, src, "src", faults)
+    tgt_lines = decode(source.tgt, first, tgt, "tgt", faults)
+    return src_lines, tgt_lines
 
 
 def parse_tsv(source: TsvFile, first: int, lines: Block, faults: Faults) -> Columns:
     """Parse two columns of tab-separated lines."""
-    src, tgt = source.src_column, source.tgt_column
-    rows = [line.split("\t") for line in decode(source.tsv, first, lines, "pair", faults)]
+    num_columns = max(source.src_column, source.tgt_column)
+    decoded = decode(source.tsv, first, lines, "pair", faults)
+    rows = [line.split("\t") for line in decoded]
     for number, row in enumerate(rows):
-        if len(row) < max(src, tgt):
-            key = "src_column" if src > len(row) else "tgt_column"
-            found = f"{key} is {getattr(source, key)}, but the number of columns is {len(row)}"
-            error = f"{source.tsv}:{first + number + 1}: {found} (separated by tabs, counted from 1)"
-            faults.add(SHORT, "pair", number, error)
-            row += [""] * (max(src, tgt) - len(row))
-    return [row[src - 1] for row in rows], [row[tgt - 1] for row in rows]
+        if len(row) < num_columns:
+            place = f"{source.tsv}:{first + number + 1}"
+            error = _missing_column(source, place, len(row))
+            faults.add(FaultKind.SHORT, "pair", number, error)
+            row += [""] * (num_columns - len(row))
+
+    src_index = source.src_column - 1
+    tgt_index = source.tgt_column - 1
+    src_lines = [row[src_index] for row in rows]
+    tgt_lines = [row[tgt_index] for row in rows]
+    return src_lines, tgt_lines
+
+
+def _missing_column(source: TsvFile, place: str, num_columns: int) -> str:
+    key = "src_column" if source.src_column > num_columns else "tgt_column"
+    column = getattr(source, key)
+    return f"{place}: {key} is {column}, but the number of columns is {num_columns} (separated by tabs, counted from 1)"
 
 
 def parse_jsonl(source: JsonlFile, languages: tuple[str, str], first: int, lines: Block, faults: Faults) -> Columns:
@@ -274,32 +341,47 @@ def parse_jsonl(source: JsonlFile, languages: tuple[str, str], first: int, lines
 
 
 def decode(path: str, first: int, lines: Block, side: str, faults: Faults) -> list[str]:
-    r"""Decode lines and remove line endings; `first` is the index of the first line, starting at 0.
+    r"""Decode lines and remove line endings.
 
-    Lines that are not UTF-8 or end with \r\n are recorded in `faults` under the key `side`.
+    Args:
+        path: name of the file, for messages.
+        first: index of the first line in the file, starting at 0.
+        lines: the lines, or their range in a plain file.
+        side: key in `faults`.
+        faults: object in which lines that are not UTF-8 or end with \r\n are recorded.
     """
     if isinstance(lines, FileRange):
         lines = lines.read()
     if not lines:
         return []
-    lines = lines.removeprefix(BOM) if first == 0 else lines
+    if first == 0:
+        lines = lines.removeprefix(BOM)
+
     try:
         text = lines.decode("utf-8")
     except UnicodeDecodeError:
         text = lines.decode("utf-8", "replace")
-        for number, line in enumerate(lines.split(b"\n")):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                where = f"byte {line[error.start]:#04x} at column {error.start + 1}"
-                remedy = "convert the file with iconv, or fix the line"
-                faults.add(INVALID, side, number, f"{path}:{first + number + 1}: not UTF-8 ({where}); {remedy}")
-    found = text.removesuffix("\n").split("\n")
+        _add_invalid_lines(path, first, lines, side, faults)
+    decoded = text.removesuffix("\n").split("\n")
     if "\r" not in text:
-        return found
-    if crlf := [number for number, line in enumerate(found) if line.endswith("\r")]:
-        faults.notes[CRLF, side] = dict.fromkeys(crlf, "")
-    return [line.removesuffix("\r") for line in found]
+        return decoded
+
+    crlf = [number for number, line in enumerate(decoded) if line.endswith("\r")]
+    if crlf:
+        faults.notes[FaultKind.CRLF, side] = dict.fromkeys(crlf, "")
+    return [line.removesuffix("\r") for line in decoded]
+
+
+def _add_invalid_lines(path: str, first: int, lines: bytes, side: str, faults: Faults) -> None:
+    """Record the lines that are not UTF-8; see `decode`."""
+    for number, line in enumerate(lines.split(b"\n")):
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            place = f"{path}:{first + number + 1}"
+            byte = f"byte {line[error.start]:#04x} at column {error.start + 1}"
+            message = f"{place}: not UTF-8 ({byte}); convert the file with iconv, or fix the line"
+            faults.add(FaultKind.INVALID, side, number, message)
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -310,15 +392,17 @@ def read_lines(path: str | Path) -> list[str]:
 
 def tsv_cell(text: str) -> str:
     """Return the text for a cell of a TSV file: tabs and line ends become spaces, everything else stays as it is."""
-    return "" if not text.strip() else TSV_BREAKS.sub(" ", text).strip(" ")
+    if not text.strip():
+        return ""
+    return TSV_BREAKS.sub(" ", text).strip(" ")
 
 
 def decode_valid(path: str, first: int, lines: list[bytes]) -> list[str]:
     """Decode lines like `decode`; raise DataError if one is not UTF-8."""
     faults = Faults()
-    found = decode(path, first, b"".join(lines), "", faults)
+    decoded = decode(path, first, b"".join(lines), "", faults)
     faults.require_none()
-    return found
+    return decoded
 
 
 # ---- rows with fields: lines of JSONL files and rows of datasets -----------------------------------------------------
@@ -334,40 +418,52 @@ def parse_row(line: str) -> dict[str, Any]:
         row = parse_json(line)
         if isinstance(row, dict):
             return row
-        what = f"not a JSON object but {line[:40]!r}"
+        reason = f"not a JSON object but {line[:40]!r}"
     except json.JSONDecodeError as error:
-        what = f"not JSON ({error.msg}: column {error.colno})"
+        reason = f"not JSON ({error.msg}: column {error.colno})"
     except ValueError as error:  # a number with too many digits, or too deeply nested brackets
-        what = f"unsupported JSON ({error})"
-    raise RowError(f"{what}; each line must be one JSON object")
+        reason = f"unsupported JSON ({error})"
+    raise RowError(f"{reason}; each line must be one JSON object")
 
 
 def parse_rows(
     source: JsonlFile | HubDataset, languages: tuple[str, str], rows: list[Any], place: str, first: int, faults: Faults
 ) -> Columns:
-    """Return the texts of rows, given as objects or lines of JSON; `first` is the index of the first row.
+    """Return the texts of rows; faulty rows become empty texts.
 
-    Faulty rows become empty texts, with a message in `faults` that begins with `place` and the row number.
+    Args:
+        source: the source, which has the names of the fields.
+        languages: language codes of source and target, which are the default names of the fields.
+        rows: the rows, as objects or as lines of JSON.
+        place: text before the row number in messages.
+        first: index of the first row, starting at 0.
+        faults: object in which faulty rows are recorded.
     """
-    columns: Columns = [], []
+    src_lang, tgt_lang = languages
+    src_lines: list[str] = []
+    tgt_lines: list[str] = []
     for number, row in enumerate(rows):
         try:
             parsed = parse_row(row) if isinstance(row, str) else row
-            src = _text(parsed, field_of(parsed, source.src_field, languages[0]), "src_field")
-            tgt = _text(parsed, field_of(parsed, source.tgt_field, languages[1]), "tgt_field")
+            src = _text(parsed, field_of(parsed, source.src_field, src_lang), "src_field")
+            tgt = _text(parsed, field_of(parsed, source.tgt_field, tgt_lang), "tgt_field")
         except RowError as error:
-            faults.add(BROKEN, "pair", number, f"{place}{first + number + 1}: {error}", note=str(error))
-            src = tgt = ""
-        columns[0].append(src)
-        columns[1].append(tgt)
-    return columns
+            message = f"{place}{first + number + 1}: {error}"
+            faults.add(FaultKind.BROKEN, "pair", number, message, note=str(error))
+            src = ""
+            tgt = ""
+        src_lines.append(src)
+        tgt_lines.append(tgt)
+    return src_lines, tgt_lines
 
 
 def field_of(row: dict[str, Any], field: str | None, language: str) -> Sequence[str]:
     """Return the keys of the field with the text of a language: those in `field`, `translation.LANG` or `LANG`."""
     if field:
         return field.split(".")
-    return ("translation", language) if isinstance(row.get("translation"), dict) else (language,)
+    if isinstance(row.get("translation"), dict):
+        return ("translation", language)
+    return (language,)
 
 
 def _text(row: dict[str, Any], keys: Sequence[str], option: str) -> str:
@@ -375,9 +471,10 @@ def _text(row: dict[str, Any], keys: Sequence[str], option: str) -> str:
     value: Any = row
     for key in keys:
         if not isinstance(value, dict) or key not in value:
-            there = f"{', '.join(value):.100}" if isinstance(value, dict) else f"only {value!r:.40}"
-            raise RowError(f"no field '{'.'.join(keys)}' (found: {there}); set the field with {option}")
+            present = f"{', '.join(value):.100}" if isinstance(value, dict) else f"only {value!r:.40}"
+            raise RowError(f"no field '{'.'.join(keys)}' (found: {present}); set the field with {option}")
         value = value[key]
+
     if value is None:
         return ""
     if not isinstance(value, str):

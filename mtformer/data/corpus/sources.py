@@ -29,9 +29,13 @@ from mtformer.files import (
 )
 
 CHANGED = "{} changed while it was being read; run the command again"
+"""Message for a file or dataset, whose name is to be inserted."""
+
 RECORDS = {"distilled.tsv": TEACHER, "train.tsv": MADE_FROM, "dev.tsv": MADE_FROM, "replay.tsv": MADE_FROM}
 """Files in NEW/corpus that `distill` and `adapt` write for the training, and the records with their checksums."""
 OLD_TEACHER_KEYS = {"teachers", "corpora", "monolingual"}
+"""Keys of a record that `distill` wrote in version 0.3."""
+
 _warn_once = cache(log.warning)
 
 
@@ -47,8 +51,10 @@ def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
 def read_raw_records(source: Source, data: DataConfig, size: int) -> Iterator[readers.RawRecords]:
     """Yield up to `size` records at a time; raise DataError like `read_pairs`, but not for faults inside lines."""
     with open_reader(source, data) as reader:
-        while (records := reader.take(size)).size:
+        records = reader.take(size)
+        while records.size:
             yield records
+            records = reader.take(size)
 
 
 @contextmanager
@@ -68,7 +74,9 @@ def open_reader(source: Source, data: DataConfig) -> Iterator[readers.FileReader
 
 def describe(source: Source) -> str:
     """Return the names of the files or the dataset for messages."""
-    return hub.describe(source) if isinstance(source, HubDataset) else " and ".join(files_of(source))
+    if isinstance(source, HubDataset):
+        return hub.describe(source)
+    return " and ".join(files_of(source))
 
 
 def files_of(source: Source) -> list[str]:
@@ -76,9 +84,15 @@ def files_of(source: Source) -> list[str]:
     return [getattr(source, key) for key in ("src", "tgt", "tsv", "jsonl") if hasattr(source, key)]
 
 
+def _all_files(sources: Iterable[Source]) -> Iterator[str]:
+    for source in sources:
+        yield from files_of(source)
+
+
 def bytes_on_disk(source: Source) -> int:
     """Return the size of the files in bytes; 0 if unknown."""
-    return sum(os.path.getsize(path) for path in files_of(source) if os.path.isfile(path))
+    paths = filter(os.path.isfile, files_of(source))
+    return sum(map(os.path.getsize, paths))
 
 
 def require_files(sources: Iterable[Source]) -> None:
@@ -86,7 +100,7 @@ def require_files(sources: Iterable[Source]) -> None:
 
     Pipes are not opened, because closing one would terminate the process that writes to it.
     """
-    for path in (path for source in sources for path in files_of(source)):
+    for path in _all_files(sources):
         if not Path(path).is_fifo():
             with readers.reading(path), readers.open_bytes(path):
                 pass
@@ -117,10 +131,12 @@ def source_fingerprint(source: Source, data: DataConfig) -> str:
             sha256 = file_sha256(path)
         require_recorded(Path(path), sha256)
         content.append(sha256)
+
     if isinstance(source, TsvFile):
         content += [source.src_column, source.tgt_column]
     elif isinstance(source, HubDataset):
-        content += [*hub.version(source), source.dataset, source.name, source.split, source.revision]
+        content += hub.version(source)
+        content += [source.dataset, source.name, source.split, source.revision]
     if isinstance(source, (JsonlFile, HubDataset)):
         content += [source.src_field, source.tgt_field, *data.languages(source)]
     return json_sha256([type(source).__name__, *content])
@@ -132,9 +148,12 @@ def require_recorded(path: Path, sha256: str) -> None:
     Any other file, and one that version 0.3 wrote, has no recorded checksum and is not checked.
     """
     record = RECORDS.get(path.name)
-    if record is None or not (path.parent / record).exists() or is_without_checksums(path.parent / record):
+    if record is None or not (path.parent / record).exists():
         return
-    if read_meta(path.parent, record)["sha256"].get(path.name) != sha256:
+    if is_without_checksums(path.parent / record):
+        return
+    recorded = read_meta(path.parent, record)["sha256"]
+    if recorded.get(path.name) != sha256:
         raise DamagedError(path, "truncated or changed since it was saved", record)
 
 
@@ -144,7 +163,10 @@ def is_without_checksums(record: Path) -> bool:
         value = read_json(record)
     except (OSError, ValueError):
         return False  # damaged
-    is_old = isinstance(value, list) or (isinstance(value, dict) and value.keys() == OLD_TEACHER_KEYS)
+
+    is_old_adaptation = isinstance(value, list)
+    is_old_teacher = isinstance(value, dict) and value.keys() == OLD_TEACHER_KEYS
+    is_old = is_old_adaptation or is_old_teacher
     if is_old:
         _warn_once("%s: has no checksums, because version 0.3 wrote it; its text is not verified", record)
     return is_old
@@ -169,12 +191,12 @@ def require_same_states(states: dict[str, FileState]) -> None:
 
 def file_states(sources: Iterable[Source]) -> dict[str, FileState]:
     """Return the state of each file of the sources; see `path_states`."""
-    return path_states(path for source in sources for path in files_of(source))
+    return path_states(_all_files(sources))
 
 
 def require_unchanged(sources: Iterable[Source], states: dict[str, FileState]) -> None:
     """Raise DataError if a file was changed or replaced since `file_states` returned `states`."""
-    require_same_states({path: states[path] for source in sources for path in files_of(source)})
+    require_same_states({path: states[path] for path in _all_files(sources)})
 
 
 def require_same_version(source: Source, data: DataConfig, fingerprint: str) -> None:

@@ -9,6 +9,8 @@ from mtformer.data.data_report import Pair
 from mtformer.errors import DataError, require_extra
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+"""Attribute `xml:lang` of a text."""
+
 NATIVE_CODES = ("bpt", "ept", "it", "ph", "ut")
 """Inline elements of TMX 1.4 that contain mark-up of the original document instead of text."""
 
@@ -22,36 +24,60 @@ def read_tmx(path: str, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
     memory), or has no pair of these languages; ConfigError if the package `defusedxml` is missing.
     """
     require_extra(f"{path}: TMX", "tmx", "defusedxml")
+    src = base_code(src_lang)
+    tgt = base_code(tgt_lang)
+    if src == tgt:
+        raise DataError(f"{path}: {src_lang} and {tgt_lang} have the same language code in TMX; give a TSV file")
+
+    preferred_codes = {_plain(src_lang), _plain(tgt_lang)}
+    languages: set[str] = set()
+    num_pairs = 0
+    for unit in _units(path):
+        texts = _texts(unit, preferred_codes)
+        languages.update(texts)
+        if src in texts and tgt in texts:
+            num_pairs += 1
+            yield texts[src], texts[tgt]
+
+    if not num_pairs:
+        names = ", ".join(sorted(languages)) or "none"
+        raise DataError(f"{path}: no {src}-{tgt} pairs; languages in the file: {names}")
+
+
+def _units(path: str) -> Iterator[Element]:
+    """Yield each unit (`tu`), which contains a text in each language; it is valid until the next one is read."""
     from defusedxml import DefusedXmlException
     from defusedxml.ElementTree import iterparse
 
-    src, tgt, found, num_pairs, body = base_code(src_lang), base_code(tgt_lang), set[str](), 0, Element("body")
-    own = {_plain(src_lang), _plain(tgt_lang)}
-    if src == tgt:
-        raise DataError(f"{path}: {src_lang} and {tgt_lang} have the same language code in TMX; give a TSV file")
+    body = Element("body")
     with reading(path), open_bytes(path) as file:
         try:
-            for event, unit in iterparse(file, ("start", "end")):
-                if _tag(unit) == "body":
-                    body = unit
-                if _tag(unit) != "tu" or event == "start":
-                    continue
-                variants = [(one.get(LANGUAGE) or one.get("lang") or "", one) for one in unit if _tag(one) == "tuv"]
-                texts = dict[str, str]()
-                for language, variant in sorted(variants, key=lambda one: _plain(one[0]) not in own):
-                    for segment in (one for one in variant if _tag(one) == "seg"):
-                        texts.setdefault(base_code(language), _text(segment))
-                found.update(texts)
-                if src in texts and tgt in texts:
-                    num_pairs += 1
-                    yield texts[src], texts[tgt]
-                body.clear()
+            for event, element in iterparse(file, ("start", "end")):
+                if _tag(element) == "body":
+                    body = element
+                if _tag(element) == "tu" and event == "end":
+                    yield element
+                    body.clear()  # otherwise, the whole file would stay in memory
         except DefusedXmlException as error:
             raise DataError(f"{path}: declares XML entities, which are not supported for security") from error
         except (ParseError, ValueError, LookupError) as error:  # the last two: an encoding that is not supported
             raise DataError(f"{path}: not well-formed XML: {error}; repair the file") from error
-    if not num_pairs:
-        raise DataError(f"{path}: no {src}-{tgt} pairs; languages in the file: {', '.join(sorted(found)) or 'none'}")
+
+
+def _texts(unit: Element, preferred_codes: set[str]) -> dict[str, str]:
+    """Return the first text of each language of a unit; texts with one of these language codes come first."""
+    variants = [(_language(variant), variant) for variant in unit if _tag(variant) == "tuv"]
+    variants.sort(key=lambda item: _plain(item[0]) not in preferred_codes)
+    texts: dict[str, str] = {}
+    for language, variant in variants:
+        for segment in variant:
+            if _tag(segment) == "seg":
+                texts.setdefault(base_code(language), _text(segment))
+    return texts
+
+
+def _language(variant: Element) -> str:
+    return variant.get(LANGUAGE) or variant.get("lang") or ""
 
 
 def _plain(code: str) -> str:
@@ -59,12 +85,15 @@ def _plain(code: str) -> str:
 
 
 def _tag(element: Element) -> str:
-    return element.tag.rpartition("}")[2]  # without a namespace
+    """Return the name of an element without its namespace."""
+    return element.tag.rpartition("}")[2]
 
 
 def _text(segment: Element) -> str:
     """Return the text of a segment without the native codes in inline elements, and with that of all others."""
     parts = [segment.text or ""]
     for child in segment:
-        parts += ["" if _tag(child) in NATIVE_CODES else _text(child), child.tail or ""]
+        if _tag(child) not in NATIVE_CODES:
+            parts.append(_text(child))
+        parts.append(child.tail or "")
     return "".join(parts)

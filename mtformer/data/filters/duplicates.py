@@ -6,10 +6,11 @@ import re
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,18 @@ from mtformer.data.data_report import Columns
 
 BUCKET_KEYS = 1 << 20
 """Number of keys compared in memory at a time (40 MB); larger in corpora of more than 500 million pairs."""
-MOST_IN_MEMORY = 1 << 18  # maximum length of a sorted array of keys in memory
+
+MOST_IN_MEMORY = 1 << 18
+"""Maximum length of a sorted array of keys in memory."""
+
 MERGED_AT_ONCE = 1 << 13
 """Number of keys of the first array in a write: Linux caches larger writes in larger parts, and maps whole parts."""
-KEYS_AT_ONCE = 512  # number of keys that are looked up before memory is released; each may load 64 KB of a file
-MOST_BUCKETS = 512  # maximum number of open files
+
+KEYS_AT_ONCE = 512
+"""Number of keys that are looked up before memory is released; each may load 64 KB of a file."""
+
+MOST_BUCKETS = 512
+"""Maximum number of open files."""
 
 Keys = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
@@ -30,8 +38,13 @@ Mask = NDArray[np.bool_]
 
 def duplicate_keys(texts: Columns, *, is_normalized: bool) -> Keys:
     """Return a key for each pair; duplicates have equal keys. `is_normalized` ignores case, punctuation and spaces."""
-    src, tgt = ([normalize(line) for line in lines] if is_normalized else lines for lines in texts)
-    return hash_keys(f"{len(s)} {s}{t}" for s, t in zip(src, tgt, strict=True))
+    src, tgt = texts
+    if is_normalized:
+        src = [normalize(line) for line in src]
+        tgt = [normalize(line) for line in tgt]
+    pairs = zip(src, tgt, strict=True)
+    # The length separates the sides: ("a", "bc") is not a duplicate of ("ab", "c").
+    return hash_keys(f"{len(src_line)} {src_line}{tgt_line}" for src_line, tgt_line in pairs)
 
 
 def hash_keys(texts: Iterable[str]) -> Keys:
@@ -48,8 +61,12 @@ def normalize(line: str) -> str:
 @cache
 def _dropped() -> re.Pattern[str]:
     """Return a pattern for all characters to drop: all except letters, marks, digits, and characters between digits."""
-    marks = "".join(chr(point) for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point))[0] == "M")
+    characters = map(chr, range(sys.maxunicode + 1))
+    marks = "".join(character for character in characters if unicodedata.category(character)[0] == "M")
     return re.compile(rf"[^\w{marks}.,]+|_+|[.,](?!\d)|(?<!\d)[.,]")
+
+
+# ---- keys that were seen before -------------------------------------------------------------------------------------
 
 
 class SeenKeys:
@@ -64,11 +81,11 @@ class SeenKeys:
     def add(self, keys: Keys) -> Mask:
         """Add keys; return True for each key that occurred before, in this call or an earlier one."""
         is_repeated = _repeats(keys) | self.contains(keys)
-        new = np.sort(keys[~is_repeated])
-        if len(new):
-            while self._arrays and len(self._arrays[-1]) < 2 * len(new):
-                new = _merge(self._arrays.pop(), new)
-            self._arrays.append(new)
+        new_keys = np.sort(keys[~is_repeated])
+        if len(new_keys):
+            while self._arrays and len(self._arrays[-1]) < 2 * len(new_keys):
+                new_keys = _merge(self._arrays.pop(), new_keys)
+            self._arrays.append(new_keys)
         return is_repeated
 
     def contains(self, keys: Keys) -> Mask:
@@ -78,8 +95,10 @@ class SeenKeys:
         for array in self._arrays:
             for start in range(0, len(keys), KEYS_AT_ONCE):
                 rows = order[start : start + KEYS_AT_ONCE]
-                at = np.minimum(np.searchsorted(array, keys[rows]), len(array) - 1)
-                is_known[rows] |= array[at] == keys[rows]
+                wanted = keys[rows]
+                positions = np.searchsorted(array, wanted)
+                positions = np.minimum(positions, len(array) - 1)
+                is_known[rows] |= array[positions] == wanted
                 _unload(array)
         return is_known
 
@@ -89,15 +108,19 @@ def _merge(first: Keys, second: Keys) -> Keys:
     if len(first) + len(second) <= MOST_IN_MEMORY:
         # Timsort merges sorted arrays; `np.union1d` hashes all keys in NumPy 2.3 and later, which is slower.
         return np.sort(np.concatenate([first, second]), kind="stable")
-    place = 0
+
+    second_start = 0
     with tempfile.TemporaryFile(buffering=0) as file:
-        for start in range(0, len(first), MERGED_AT_ONCE):
-            piece = first[start : start + MERGED_AT_ONCE]
-            end = len(second)
-            if start + MERGED_AT_ONCE < len(first):
-                end = place + int(np.searchsorted(second[place:], piece[-1]))
-            np.sort(np.concatenate([piece, second[place:end]]), kind="stable").tofile(file)
-            place = end
+        for first_start in range(0, len(first), MERGED_AT_ONCE):
+            first_end = first_start + MERGED_AT_ONCE
+            first_piece = first[first_start:first_end]
+            second_piece = second[second_start:]
+            if first_end < len(first):
+                size = int(np.searchsorted(second_piece, first_piece[-1]))
+                second_piece = second_piece[:size]
+            both = np.concatenate([first_piece, second_piece])
+            np.sort(both, kind="stable").tofile(file)
+            second_start += len(second_piece)
             _unload(first)
             _unload(second)
         return np.memmap(file, dtype=np.uint64, mode="r")
@@ -109,34 +132,55 @@ def _unload(array: Keys) -> None:
         array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]  # not public
 
 
+# ---- repeated keys of a corpus --------------------------------------------------------------------------------------
+
+
 def repeated(shards: Iterable[Keys], num_keys: int, folder: Path | None = None) -> Iterator[Mask]:
-    """Yield a mask of repeated keys for each shard, with one byte of memory per key; `num_keys` may be approximate.
+    """Yield a mask of repeated keys for each shard, with one byte of memory per key.
 
     The keys are distributed over temporary files by their first bits, so that equal keys are in one file, which fits in
-    memory. `folder` is where they are written; None: the system's temporary folder.
+    memory.
+
+    Args:
+        shards: the keys of each shard.
+        num_keys: number of keys in all shards, which may be approximate.
+        folder: folder of the temporary files; None: the system's temporary folder.
     """
     num_buckets = min(MOST_BUCKETS, 1 + num_keys // BUCKET_KEYS)
     sizes: list[int] = []
     with ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(num_buckets)]
         for keys in shards:
-            rows = np.arange(len(keys), dtype=np.uint64) + np.uint64(sum(sizes))
-            bucket = (keys >> np.uint64(32)) % np.uint64(num_buckets)
-            for number in np.unique(bucket).tolist():
-                in_bucket = bucket == number
-                np.stack([keys[in_bucket], rows[in_bucket]], axis=1).tofile(files[number])
+            _distribute(keys, sum(sizes), files)
             sizes.append(len(keys))
+
         is_repeated = np.zeros(sum(sizes), dtype=np.bool_)
         for file in files:
             file.seek(0)
-            keys, rows = np.fromfile(file, dtype=np.uint64).reshape(-1, 2).T
+            entries = np.fromfile(file, dtype=np.uint64).reshape(-1, 2)
+            keys, rows = entries.T
             is_repeated[rows] = _repeats(keys)
-        for end, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True):
-            yield is_repeated[end - size : end]
+
+        start = 0
+        for size in sizes:
+            yield is_repeated[start : start + size]
+            start += size
+
+
+def _distribute(keys: Keys, first_row: int, files: Sequence[IO[bytes]]) -> None:
+    """Append each key with its row number to the file of its bucket; `first_row` is the row number of the first key."""
+    rows = np.arange(len(keys), dtype=np.uint64) + np.uint64(first_row)
+    first_bits = keys >> np.uint64(32)
+    buckets = first_bits % np.uint64(len(files))
+    for number in np.unique(buckets).tolist():
+        is_in_bucket = buckets == number
+        entries = np.stack([keys[is_in_bucket], rows[is_in_bucket]], axis=1)
+        entries.tofile(files[number])
 
 
 def _repeats(keys: Keys) -> Mask:
     """Return True for each key that occurred earlier in the array."""
     is_repeated = np.ones(len(keys), dtype=np.bool_)
-    is_repeated[np.unique(keys, return_index=True)[1]] = False
+    _, first_rows = np.unique(keys, return_index=True)
+    is_repeated[first_rows] = False
     return is_repeated

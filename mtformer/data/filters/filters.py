@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from itertools import groupby
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import compress, groupby
 from operator import eq
 
 import numpy as np
@@ -14,26 +15,35 @@ from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Mask, normalize
 from mtformer.data.filters.language import WordCheck, confidences
 from mtformer.data.filters.numbers import numbers_differ, writes_digits
-from mtformer.data.filters.scripts import WEIGHTS, Alphabet, scripts_of
+from mtformer.data.filters.scripts import WEIGHTS, Alphabet, Counts, scripts_of
+from mtformer.enums import StrEnum
 
 KEPT = 0
-EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS = "empty", "identical", "repetition", "URLs and markup", "few letters"
-SCRIPT, DIFFERENCE, NUMBERS, PUNCTUATION = "script", "length difference", "different numbers", "punctuation"
-LANGUAGE, TOO_LONG, RATIO, DUPLICATE = "language", "too long", "length ratio", "duplicate"
-INVALID = "invalid line"
-REASONS = (
-    INVALID, EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS, SCRIPT, DIFFERENCE, NUMBERS, PUNCTUATION, LANGUAGE,
-    TOO_LONG, RATIO, DUPLICATE,
-)  # fmt: skip
-"""Reasons for removal in the order of checks; the first is counted. Invalid lines are errors except in `data clean`."""
+"""Code of a pair that is not removed."""
 
-RATIO_FROM_TOKENS = 10  # the length ratio is checked if the longer side has more tokens than this
-FROM_LETTERS = 10  # script and identified language are checked on sides with at least this number of letters
-VARIANCE = 6.8  # variance of the length difference of translations per character (Gale and Church 1993, section 3.3)
-RATIO_DEVIATION, RATIO_DEVIATION_IF_DENSE = 0.15, 0.25
-"""Standard deviation of length ratios between languages; the second if one is unknown or has a script of `WEIGHTS`."""
+Codes = NDArray[np.uint8]
+"""For each pair, `KEPT` or the code of the reason for its removal."""
 
-FIRST_WORDS = 8  # number of words at the start of a line that are looked up before the rest
+Identifier = Callable[[Sequence[str]], NDArray[np.float64]]
+"""Function that returns the probability that each line is in the expected language."""
+
+RATIO_FROM_TOKENS = 10
+"""The length ratio is checked if the longer side has more tokens than this."""
+
+FROM_LETTERS = 10
+"""Script and identified language are checked on sides with at least this number of letters."""
+
+VARIANCE = 6.8
+"""Variance of the length difference of translations per character (Gale and Church 1993, section 3.3)."""
+
+RATIO_DEVIATION = 0.15
+"""Standard deviation of the length ratio between languages."""
+
+RATIO_DEVIATION_IF_DENSE = 0.25
+"""Standard deviation of the length ratio if a language is unknown or uses a script of `WEIGHTS`."""
+
+FIRST_WORDS = 8
+"""Number of words at the start of a line that are looked up before the rest of the line."""
 
 TAGS = (
     "a|abbr|address|article|b|big|blockquote|body|br|button|center|cite|code|dd|del|div|dl|dt|em|embed|font|footer|form|"
@@ -41,22 +51,83 @@ TAGS = (
     "script|section|select|small|span|strike|strong|style|sub|sup|svg|table|tbody|td|textarea|tfoot|th|thead|title|tr|"
     "tt|u|ul|var|video"
 )
+"""Names of HTML elements, as a part of a pattern."""
+
 MARKUP_PATTERN = re.compile(
     r"(?:https?:?//|www\.)[!-~]+|(?a:(?<![\w.+-])[\w.+-]+@[\w-]+\.\w[\w.-]*)"  # ASCII, as Japanese has no spaces
     rf"|</?(?:{TAGS})(?:[\s/][^<>]*)?>|<!--[^<>]*-->|&(?:#\d+|#x[\dA-Fa-f]+|[A-Za-z]+\d*);",
     re.IGNORECASE,
 )
+"""URLs, email addresses, HTML tags, comments and entities."""
+
 MARKS = re.compile(r"""[?!:;()\[\]{}<>"|/\\%$€£¥§©®™+=*#@°•→←]""")
 """Punctuation that is compared. Periods, commas, apostrophes and dashes differ too much between languages."""
-SAME_MARK = str.maketrans({
-    **dict.fromkeys("\u037e\u061b\uff1b", ";"), **dict.fromkeys("\u061f\uff1f", "?"), "\u066a": "%",
-    **dict.fromkeys("„“”«»「」『』《》〈〉〝〟＂", '"'), "【": "[", "】": "]",
-    **{chr(full): chr(full - 0xFEE0) for full in range(0xFF01, 0xFF5F) if full not in (0xFF02, 0xFF1B, 0xFF1F)},
-})  # fmt: skip
-"""Normalization of full-width and Arabic forms, and of quotes."""
 
-Codes = NDArray[np.uint8]
-"""For each pair, `KEPT`, or 1 + the index of the reason in `REASONS`."""
+FULL_WIDTH = {chr(full): chr(full - 0xFEE0) for full in range(0xFF01, 0xFF5F)}
+"""ASCII characters by their full-width forms."""
+
+SAME_MARK = str.maketrans(
+    {
+        **FULL_WIDTH,
+        **dict.fromkeys("\u037e\u061b", ";"),
+        **dict.fromkeys("\u061f", "?"),
+        "\u066a": "%",
+        **dict.fromkeys("„“”«»「」『』《》〈〉〝〟", '"'),
+        "【": "[",
+        "】": "]",
+    }
+)
+"""Normalization of full-width, Greek and Arabic forms, and of quotes."""
+
+
+# ---- reasons for removal --------------------------------------------------------------------------------------------
+
+
+class Reason(StrEnum):
+    """Reason for removal, in the order of the checks; the first reason of a pair is counted.
+
+    Only `data clean` removes pairs with an invalid line; all other commands report an error.
+    """
+
+    INVALID = "invalid line"
+    EMPTY = "empty"
+    IDENTICAL = "identical"
+    REPETITION = "repetition"
+    MARKUP = "URLs and markup"
+    LETTERS = "few letters"
+    SCRIPT = "script"
+    DIFFERENCE = "length difference"
+    NUMBERS = "different numbers"
+    PUNCTUATION = "punctuation"
+    LANGUAGE = "language"
+    TOO_LONG = "too long"
+    RATIO = "length ratio"
+    DUPLICATE = "duplicate"
+
+    @property
+    def code(self) -> int:
+        """Code of the reason in an array of codes; `KEPT` is the code of a pair without a reason."""
+        return 1 + list(Reason).index(self)
+
+
+def reason_of(code: int) -> Reason:
+    """Return the reason with this code, which is not `KEPT`."""
+    return list(Reason)[code - 1]
+
+
+def count_reasons(codes: Codes) -> dict[str, int]:
+    """Return the number of pairs by reason, without zeros, in the order of the reasons."""
+    num_codes = 1 + len(Reason)
+    counts = np.bincount(codes, minlength=num_codes).tolist()
+    return in_order({reason: counts[reason.code] for reason in Reason})
+
+
+def in_order(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return counts by reason, without zeros, in the order of the reasons."""
+    return {reason.value: counts[reason] for reason in Reason if counts.get(reason)}
+
+
+# ---- the filter -----------------------------------------------------------------------------------------------------
 
 
 class Filter:
@@ -67,121 +138,229 @@ class Filter:
 
     def __init__(self, config: FilterConfig | None, src_lang: str, tgt_lang: str) -> None:
         self.config = config
+        languages = (src_lang, tgt_lang)
         self._alphabets = (Alphabet(src_lang), Alphabet(tgt_lang))
-        self._in_digits = writes_digits((src_lang, tgt_lang))
-        is_dense = any(not scripts or scripts & WEIGHTS.keys() for scripts in map(scripts_of, (src_lang, tgt_lang)))
+        self._in_digits = writes_digits(languages)
+        is_dense = any(_may_be_dense(language) for language in languages)
         self._ratio_deviation = RATIO_DEVIATION_IF_DENSE if is_dense else RATIO_DEVIATION
-        self._word_checks = WordCheck(src_lang, tgt_lang), WordCheck(tgt_lang, src_lang)
-        identifies = config is not None and config.min_language_confidence > 0
-        self._confidences = [confidences(code) for code in (src_lang, tgt_lang)] if identifies else []
+        self._word_checks = (WordCheck(src_lang, tgt_lang), WordCheck(tgt_lang, src_lang))
+        self._identifiers: list[Identifier] = []
+        if config is not None and config.min_language_confidence > 0:
+            self._identifiers = [confidences(language) for language in languages]
 
     def by_text(self, texts: Columns) -> Codes:
         """Return the codes of the checks that need only text, before tokenization."""
-        judged, config = _Judged(texts), self.config
+        config = self.config
         if config is None:
-            return judged.codes
-        sides = [alphabet.count(lines) for alphabet, lines in zip(self._alphabets, judged.texts, strict=True)]
-        src, tgt = sides
-        judged.mark(EMPTY, (src.visible == 0) | (tgt.visible == 0))
+            return np.full(len(texts[0]), KEPT, dtype=np.uint8)
+
+        pairs = _Pairs(texts, self._alphabets)
+        _check_empty(pairs)
         if config.drop_identical:
-            may_be = (src.weight == tgt.weight) & (src.digits == tgt.digits)
-            judged.test(IDENTICAL, may_be, lambda s, t: s == t or normalize(s) == normalize(t))
-        if (most := config.max_repeats) is not None:
-            judged.mark(REPETITION, np.maximum(src.runs, tgt.runs) > most)
-            may_be = np.maximum(src.word_runs, tgt.word_runs) > most
-            judged.test(REPETITION, may_be, lambda s, t: _repeats_words(s, most) or _repeats_words(t, most))
-        if (share := config.max_markup_share) < 1:
-            may_be = (src.markup + tgt.markup > 0) | (np.maximum(src.runs, tgt.runs) >= len("www"))
-            judged.test(MARKUP, may_be, lambda s, t: _is_markup(s, share) or _is_markup(t, share))
-        for side in sides:
-            judged.mark(LETTERS, side.weight < config.min_letter_share * (side.weight + side.other))
-            is_long = side.weight >= FROM_LETTERS
-            judged.mark(SCRIPT, is_long & (side.own < config.min_script_share * side.weight))
+            _check_identical(pairs)
+        if config.max_repeats is not None:
+            _check_repetition(pairs, config.max_repeats)
+        if config.max_markup_share < 1:
+            _check_markup(pairs, config.max_markup_share)
+        for side in (pairs.src, pairs.tgt):
+            _check_letters(pairs, side, config)
         if config.max_length_difference is not None:
-            mean = (src.length + tgt.length) / 2
-            deviation = np.sqrt(VARIANCE * np.maximum(mean, 1) + (self._ratio_deviation * mean) ** 2)
-            judged.mark(DIFFERENCE, np.abs(src.length - tgt.length) / deviation > config.max_length_difference)
+            difference = _length_difference(pairs, self._ratio_deviation)
+            pairs.mark(Reason.DIFFERENCE, difference > config.max_length_difference)
+
+        # The other checks look at each line, which takes longer.
         if config.drop_different_numbers:
-            judged.test(NUMBERS, src.digits + tgt.digits > 0, lambda s, t: numbers_differ(s, t, self._in_digits))
+            self._check_numbers(pairs)
         if config.drop_other_languages:
-            for check, lines, others in zip(self._word_checks, judged.texts, judged.texts[::-1], strict=True):
-                # In most lines, the first words include a common word of the language.
-                rows = [row for row in judged.kept() if check.own.isdisjoint(lines[row].split(None, FIRST_WORDS))]
-                judged.codes[[row for row in rows if check.is_foreign(lines[row], others[row])]] = code(LANGUAGE)
-        if (limit := config.max_different_punctuation) is not None:
-            judged.test(PUNCTUATION, True, lambda s, t: _different_marks(s, t) > limit)
-        for lines, counts, identify in zip(judged.texts, sides, self._confidences, strict=False):
-            rows_of_letters = np.array(judged.kept(counts.weight >= FROM_LETTERS), dtype=np.int64)
-            shares = identify([lines[row] for row in rows_of_letters.tolist()])
-            judged.codes[rows_of_letters[shares < config.min_language_confidence]] = code(LANGUAGE)
-        return judged.codes
+            self._check_words(pairs)
+        if config.max_different_punctuation is not None:
+            _check_punctuation(pairs, config.max_different_punctuation)
+        if self._identifiers:
+            self._check_confidence(pairs, config.min_language_confidence)
+        return pairs.codes
 
     def by_length(self, src_lengths: NDArray[np.int32], tgt_lengths: NDArray[np.int32]) -> Codes:
         """Return the codes of the checks that need token counts; a side without tokens counts as empty."""
-        codes = np.zeros(len(src_lengths), dtype=np.uint8)
+        codes = np.full(len(src_lengths), KEPT, dtype=np.uint8)
         if self.config is None:
             return codes
-        shorter, longer = np.minimum(src_lengths, tgt_lengths), np.maximum(src_lengths, tgt_lengths)
+
+        # Each check overwrites the codes of the checks before it, so that the most important reason remains.
+        shorter = np.minimum(src_lengths, tgt_lengths)
+        longer = np.maximum(src_lengths, tgt_lengths)
         if self.config.max_length_ratio is not None:
-            is_long = longer > RATIO_FROM_TOKENS
-            codes[is_long & (longer > self.config.max_length_ratio * shorter)] = code(RATIO)
-        codes[longer > self.config.max_tokens] = code(TOO_LONG)
-        codes[shorter == 0] = code(EMPTY)
+            is_uneven = longer > self.config.max_length_ratio * shorter
+            codes[(longer > RATIO_FROM_TOKENS) & is_uneven] = Reason.RATIO.code
+        codes[longer > self.config.max_tokens] = Reason.TOO_LONG.code
+        codes[shorter == 0] = Reason.EMPTY.code
         return codes
 
+    def _check_numbers(self, pairs: "_Pairs") -> None:
+        has_digits = pairs.src.digits + pairs.tgt.digits > 0
+        pairs.test(Reason.NUMBERS, has_digits, partial(numbers_differ, in_digits=self._in_digits))
 
-class _Judged:
-    """Codes of pairs; a removed pair keeps its first reason."""
+    def _check_words(self, pairs: "_Pairs") -> None:
+        """Remove pairs with a line that has function words of another language."""
+        src_check, tgt_check = self._word_checks
+        src_lines, tgt_lines = pairs.texts
+        pairs.remove(Reason.LANGUAGE, _foreign_rows(pairs, src_check, src_lines, tgt_lines))
+        pairs.remove(Reason.LANGUAGE, _foreign_rows(pairs, tgt_check, tgt_lines, src_lines))
 
-    def __init__(self, texts: Columns) -> None:
+    def _check_confidence(self, pairs: "_Pairs", min_confidence: float) -> None:
+        """Remove pairs with a line that the identifier assigns to another language."""
+        sides = (pairs.src, pairs.tgt)
+        for identify, lines, counts in zip(self._identifiers, pairs.texts, sides, strict=True):
+            rows = pairs.kept(counts.weight >= FROM_LETTERS)
+            confidence = identify([lines[row] for row in rows])
+            pairs.remove(Reason.LANGUAGE, compress(rows, confidence < min_confidence))
+
+
+class _Pairs:
+    """Pairs with the counts of their characters and their codes; a removed pair keeps its first reason."""
+
+    def __init__(self, texts: Columns, alphabets: tuple[Alphabet, Alphabet]) -> None:
         self.texts = texts
-        self.codes: Codes = np.zeros(len(texts[0]), dtype=np.uint8)
+        self.src = alphabets[0].count(texts[0])
+        self.tgt = alphabets[1].count(texts[1])
+        self.codes: Codes = np.full(len(texts[0]), KEPT, dtype=np.uint8)
 
-    def mark(self, reason: str, fails: Mask) -> None:
-        """Set the code of the pairs in the mask `fails` to this reason."""
-        self.codes[fails & (self.codes == KEPT)] = code(reason)
+    def mark(self, reason: Reason, fails: Mask) -> None:
+        """Remove the pairs in the mask `fails` for this reason."""
+        is_kept = self.codes == KEPT
+        self.codes[fails & is_kept] = reason.code
 
-    def test(self, reason: str, may_fail: Mask | bool, fails: Callable[[str, str], bool]) -> None:
-        """Mark the pairs for whose text `fails` returns True; only pairs in `may_fail` (True: all) are tested."""
+    def test(self, reason: Reason, may_fail: Mask | bool, fails: Callable[[str, str], bool]) -> None:
+        """Remove the pairs for whose text `fails` returns True; only pairs in `may_fail` (True: all) are tested."""
         src, tgt = self.texts
-        self.codes[[row for row in self.kept(may_fail) if fails(src[row], tgt[row])]] = code(reason)
+        rows = self.kept(may_fail)
+        self.remove(reason, [row for row in rows if fails(src[row], tgt[row])])
+
+    def remove(self, reason: Reason, rows: Iterable[int]) -> None:
+        """Remove the pairs in these rows, which are kept so far, for this reason."""
+        self.codes[list(rows)] = reason.code
 
     def kept(self, mask: Mask | bool = True) -> list[int]:
-        return np.flatnonzero((self.codes == KEPT) & mask).tolist()
+        """Return the rows of the remaining pairs that are in the mask (True: all)."""
+        is_kept = self.codes == KEPT
+        rows: list[int] = np.flatnonzero(is_kept & mask).tolist()
+        return rows
 
 
-def code(reason: str) -> int:
-    """Return the code of a reason."""
-    return 1 + REASONS.index(reason)
+# ---- checks of all pairs --------------------------------------------------------------------------------------------
 
 
-def count_reasons(codes: Codes) -> dict[str, int]:
-    """Return the number of pairs by reason, without zeros, in the order of `REASONS`."""
-    return in_order(dict(zip(REASONS, np.bincount(codes, minlength=1 + len(REASONS))[1:].tolist(), strict=True)))
+def _check_empty(pairs: _Pairs) -> None:
+    """Remove pairs with a side that is empty or consists of whitespace."""
+    is_src_empty = pairs.src.visible == 0
+    is_tgt_empty = pairs.tgt.visible == 0
+    pairs.mark(Reason.EMPTY, is_src_empty | is_tgt_empty)
 
 
-def in_order(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return counts by reason, without zeros, in the order of `REASONS`."""
-    return {reason: counts[reason] for reason in REASONS if counts.get(reason)}
+def _check_identical(pairs: _Pairs) -> None:
+    """Remove pairs whose sides are equal apart from case, punctuation and spaces."""
+    has_equal_letters = pairs.src.weight == pairs.tgt.weight
+    has_equal_digits = pairs.src.digits == pairs.tgt.digits
+    pairs.test(Reason.IDENTICAL, has_equal_letters & has_equal_digits, _are_identical)
+
+
+def _check_repetition(pairs: _Pairs, max_repeats: int) -> None:
+    """Remove pairs with a character or word that is repeated more than `max_repeats` times in a row."""
+    longest_run = np.maximum(pairs.src.runs, pairs.tgt.runs)
+    pairs.mark(Reason.REPETITION, longest_run > max_repeats)
+
+    # Equal words have equal lengths, which are compared for all lines at once.
+    longest_word_run = np.maximum(pairs.src.word_runs, pairs.tgt.word_runs)
+    pairs.test(
+        Reason.REPETITION,
+        longest_word_run > max_repeats,
+        lambda src, tgt: _repeats_words(src, max_repeats) or _repeats_words(tgt, max_repeats),
+    )
+
+
+def _check_markup(pairs: _Pairs, max_share: float) -> None:
+    """Remove pairs with a side that consists mostly of URLs and markup."""
+    has_signs = pairs.src.markup + pairs.tgt.markup > 0
+    longest_run = np.maximum(pairs.src.runs, pairs.tgt.runs)
+    may_have_www = longest_run >= len("www")
+    pairs.test(
+        Reason.MARKUP,
+        has_signs | may_have_www,
+        lambda src, tgt: _is_markup(src, max_share) or _is_markup(tgt, max_share),
+    )
+
+
+def _check_letters(pairs: _Pairs, side: Counts, config: FilterConfig) -> None:
+    """Remove pairs with few letters on a side, or few letters of the scripts of its language."""
+    min_letters = config.min_letter_share * (side.weight + side.other)
+    pairs.mark(Reason.LETTERS, side.weight < min_letters)
+
+    has_letters = side.weight >= FROM_LETTERS
+    min_own_letters = config.min_script_share * side.weight
+    pairs.mark(Reason.SCRIPT, has_letters & (side.own < min_own_letters))
+
+
+def _length_difference(pairs: _Pairs, ratio_deviation: float) -> NDArray[np.float64]:
+    """Return the length difference of each pair in standard deviations (Gale and Church 1993)."""
+    src_length = pairs.src.length
+    tgt_length = pairs.tgt.length
+    mean = (src_length + tgt_length) / 2
+    length_variance = VARIANCE * np.maximum(mean, 1)
+    ratio_variance = (ratio_deviation * mean) ** 2
+    deviation = np.sqrt(length_variance + ratio_variance)
+    return np.abs(src_length - tgt_length) / deviation
+
+
+def _check_punctuation(pairs: _Pairs, max_different: int) -> None:
+    pairs.test(Reason.PUNCTUATION, True, lambda src, tgt: _different_marks(src, tgt) > max_different)
+
+
+def _may_be_dense(language: str) -> bool:
+    """Return True for an unknown language, or one with a script whose letters correspond to several Latin letters."""
+    scripts = scripts_of(language)
+    return not scripts or not scripts.isdisjoint(WEIGHTS)
+
+
+# ---- checks of one line or pair -------------------------------------------------------------------------------------
+
+
+def _foreign_rows(pairs: _Pairs, check: WordCheck, lines: list[str], other_lines: list[str]) -> list[int]:
+    """Return the rows of kept pairs whose line is in another language; `other_lines` are those of the other side."""
+    foreign_rows: list[int] = []
+    for row in pairs.kept():
+        # In most lines, the first words include a common word of the language.
+        first_words = lines[row].split(None, FIRST_WORDS)
+        if check.own_words.isdisjoint(first_words) and check.is_foreign(lines[row], other_lines[row]):
+            foreign_rows.append(row)
+    return foreign_rows
+
+
+def _are_identical(src: str, tgt: str) -> bool:
+    return src == tgt or normalize(src) == normalize(tgt)
 
 
 def _repeats_words(line: str, most: int) -> bool:
     """Return True if a word occurs more than `most` times in a row."""
     words = line.split()
     # In such a run, a word at an index that is a multiple of `most` equals the next word.
-    if not any(map(eq, words[::most], words[1::most])):
+    is_next_equal = map(eq, words[::most], words[1::most])
+    if not any(is_next_equal):
         return False
-    return any(sum(1 for _ in same) > most for _, same in groupby(words))
+    runs = (list(run) for _, run in groupby(words))
+    return any(len(run) > most for run in runs)
 
 
 def _is_markup(line: str, share: float) -> bool:
     """Return True if the share of characters in URLs, email addresses, tags and entities exceeds `share`."""
     if "<" not in line and "&" not in line and "@" not in line and "//" not in line and "www." not in line:
         return False
-    return sum(map(len, MARKUP_PATTERN.findall(line))) > share * len(line.strip())
+    num_characters = sum(map(len, MARKUP_PATTERN.findall(line)))
+    return num_characters > share * len(line.strip())
 
 
 def _different_marks(src: str, tgt: str) -> int:
     """Return the number of punctuation marks without a match on the other side."""
-    one, other = (Counter(MARKS.findall(line.translate(SAME_MARK))) for line in (src, tgt))
-    return ((one - other) + (other - one)).total()
+    src_marks = Counter(MARKS.findall(src.translate(SAME_MARK)))
+    tgt_marks = Counter(MARKS.findall(tgt.translate(SAME_MARK)))
+    only_in_src = src_marks - tgt_marks
+    only_in_tgt = tgt_marks - src_marks
+    return only_in_src.total() + only_in_tgt.total()

@@ -22,16 +22,43 @@ from mtformer.errors import ConfigError
 
 SAME_WORDS = {"no": "nb", "nn": "nb", "bs": "hr", "sh": "hr", "ms": "id"}
 """Languages with nearly the same function words."""
-IDENTIFIER_CODES = {"nb": "no", "iw": "he", "sh": "hr", "in": "id"}  # language codes that differ in py3langid
+
+IDENTIFIER_CODES = {"nb": "no", "iw": "he", "sh": "hr", "in": "id"}
+"""Language codes that differ in py3langid."""
+
 CLOSE = (
-    "af de fy gsw lb li nds nl", "en pcm sco", "da fo nb nn no sv", "an ast ca es ext gl oc pt", "it lij vec", "cs sk",
-    "bs hr sh sl sr", "bg mk", "be ru uk", "ltg lv", "id jv ms", "az crh tk tr", "ba kk ky tt", "uz uzs", "fa tg",
-    "hi mr ne", "wuu yue zh", "ar ary arz", "ku sdh", "xh zu", "nso st",
-)  # fmt: skip
+    "af de fy gsw lb li nds nl",
+    "en pcm sco",
+    "da fo nb nn no sv",
+    "an ast ca es ext gl oc pt",
+    "it lij vec",
+    "cs sk",
+    "bs hr sh sl sr",
+    "bg mk",
+    "be ru uk",
+    "ltg lv",
+    "id jv ms",
+    "az crh tk tr",
+    "ba kk ky tt",
+    "uz uzs",
+    "fa tg",
+    "hi mr ne",
+    "wuu yue zh",
+    "ar ary arz",
+    "ku sdh",
+    "xh zu",
+    "nso st",
+)
 """Groups of closely related languages, which the identifier confuses on short lines."""
+
 LETTERS = re.compile(r"[^\W\d_]+")
-NEEDED, NEEDED_OF_PARTNER = 2, 3
-"""Minimum number of function words for a line to be foreign: of a third language, and of the other side's language."""
+"""A word without digits and underscores."""
+
+NEEDED = 2
+"""Minimum number of function words of a third language for a line to be foreign."""
+
+NEEDED_OF_PARTNER = 3
+"""Minimum number of function words of the other side's language for a line to be foreign."""
 
 
 class WordCheck:
@@ -41,28 +68,41 @@ class WordCheck:
     """
 
     def __init__(self, language: str, partner: str) -> None:
-        words, self._partner = words_of(language), words_of(partner)
-        self.own = words | _words("relatives").get(base_code(language), frozenset())
-        self._related = {code for code, some in _words("words").items() if len(some & words) > len(some) / 3}
+        words = words_of(language)
+        relatives = _words("relatives").get(base_code(language), frozenset())
+        self.own_words = words | relatives
+        """Function words of the language and its relatives."""
+        self._partner_words = words_of(partner)
         self._partner_code = _code(partner)
+        all_words = _words("words").items()
+        self._related = {code for code, other_words in all_words if _share_words(other_words, words)}
+        """Languages that have many function words in common with the language."""
 
-    def is_foreign(self, line: str, other: str) -> bool:
+    def is_foreign(self, line: str, other_line: str) -> bool:
         """Return True if a line has function words of another language, but none of the expected language.
 
-        Words that also occur in `other`, the line on the other side, are treated as names, except in untranslated
-        lines, which are recognized by shared function words of the language of `other`.
+        Words that also occur in `other_line`, the line on the other side, are treated as names, except in untranslated
+        lines, which are recognized by function words of the language of the other side.
         """
-        line, other = unicodedata.normalize("NFC", line), unicodedata.normalize("NFC", other)
-        if not self.own or not self.own.isdisjoint(line.lower().split()):
+        line = unicodedata.normalize("NFC", line)
+        other_line = unicodedata.normalize("NFC", other_line)
+        if not self.own_words or not self.own_words.isdisjoint(line.lower().split()):
             return False
         words = set(LETTERS.findall(line.lower()))
-        if not self.own.isdisjoint(words):
+        if not self.own_words.isdisjoint(words):
             return False
-        if len(words & self._partner) >= NEEDED_OF_PARTNER and self._partner_code not in self._related:
+
+        num_partner_words = len(words & self._partner_words)
+        if num_partner_words >= NEEDED_OF_PARTNER and self._partner_code not in self._related:
             return True
-        words -= set(LETTERS.findall(other.lower()))
-        found = Counter(code for word in words for code in _languages_of_words().get(word, ()))
-        return any(count >= NEEDED for code, count in found.items() if code not in self._related)
+
+        words -= set(LETTERS.findall(other_line.lower()))
+        languages = _languages_of_words()
+        counts: Counter[str] = Counter()
+        for word in words:
+            counts.update(languages.get(word, ()))
+        third_languages = counts.keys() - self._related
+        return any(counts[code] >= NEEDED for code in third_languages)
 
 
 def words_of(language: str) -> frozenset[str]:
@@ -70,10 +110,17 @@ def words_of(language: str) -> frozenset[str]:
     return _words("words").get(_code(language), frozenset())
 
 
+def _share_words(words: frozenset[str], other_words: frozenset[str]) -> bool:
+    """Return True if more than a third of the words are among the other words."""
+    return len(words & other_words) > len(words) / 3
+
+
 @cache
 def table() -> dict[str, dict[str, str]]:
     """Return the contents of languages.yaml."""
-    return yaml.safe_load(resources.files(__package__).joinpath("languages.yaml").read_text(encoding="utf-8"))
+    text = resources.files(__package__).joinpath("languages.yaml").read_text(encoding="utf-8")
+    contents: dict[str, dict[str, str]] = yaml.safe_load(text)
+    return contents
 
 
 def confidences(language: str) -> Callable[[Sequence[str]], NDArray[np.float64]]:
@@ -86,15 +133,22 @@ def confidences(language: str) -> Callable[[Sequence[str]], NDArray[np.float64]]
         remedy = "pip install 'mtformer[langid]', or set it to 0"
         raise ConfigError(f"data.filters.min_language_confidence needs py3langid: {remedy}")
     code = _code(language, IDENTIFIER_CODES)
-    close = {code}.union(*(group.split() for group in CLOSE if code in group.split()))
     if code not in identifier.labels:
         return lambda lines: np.ones(len(lines))
 
-    def ask(lines: Sequence[str]) -> NDArray[np.float64]:
-        rows = (identifier.rank(line) for line in lines)
-        return np.array([sum(share for label, share in row if label in close) for row in rows], dtype=np.float64)
+    accepted_codes = {code}
+    for group in CLOSE:
+        if code in group.split():
+            accepted_codes.update(group.split())
 
-    return ask
+    def identify(lines: Sequence[str]) -> NDArray[np.float64]:
+        confidence = np.empty(len(lines))
+        for row, line in enumerate(lines):
+            shares = [share for label, share in identifier.rank(line) if label in accepted_codes]
+            confidence[row] = sum(shares)
+        return confidence
+
+    return identify
 
 
 def probabilities(text: str, languages: Sequence[str]) -> list[float] | None:
@@ -104,7 +158,7 @@ def probabilities(text: str, languages: Sequence[str]) -> list[float] | None:
     """
     identifier = _identifier()
     codes = [_code(language, IDENTIFIER_CODES) for language in languages]
-    if identifier is None or not set(codes) <= set(identifier.labels):
+    if identifier is None or not set(codes).issubset(identifier.labels):
         return None
     shares = dict(identifier.rank(text))
     total = sum(shares[code] for code in codes)
@@ -121,21 +175,25 @@ def _identifier() -> Any:
     return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
 
 
-def _code(language: str, replaced: Mapping[str, str] = SAME_WORDS) -> str:
-    return replaced.get(base_code(language), base_code(language))
+def _code(language: str, replacements: Mapping[str, str] = SAME_WORDS) -> str:
+    """Return the base code of a language, or the code that replaces it."""
+    code = base_code(language)
+    return replacements.get(code, code)
 
 
 @cache
 def _words(key: str) -> dict[str, frozenset[str]]:
-    return {code: frozenset(entry[key].split()) for code, entry in table().items() if key in entry}
+    """Return the function words of each language (`words`), or those of its close relatives (`relatives`)."""
+    lists = {code: entry[key] for code, entry in table().items() if key in entry}
+    return {code: frozenset(words.split()) for code, words in lists.items()}
 
 
 @cache
 def _languages_of_words() -> dict[str, list[str]]:
     """Return the languages of each function word, except single letters, which occur in too many languages."""
-    found: dict[str, list[str]] = {}
+    languages: dict[str, list[str]] = {}
     for code, words in _words("words").items():
         for word in words:
             if len(word) > 1:
-                found.setdefault(word, []).append(code)
-    return found
+                languages.setdefault(word, []).append(code)
+    return languages

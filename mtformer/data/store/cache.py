@@ -17,14 +17,23 @@ from filelock import FileLock, Timeout
 from mtformer.files import delete_folder
 
 STORE = "store.json"
+"""File that completes a prepared corpus."""
+
 BUILDING = ".building"
+"""Suffix of the folder of an unfinished preparation."""
+
 CTRANSLATE2 = "ctranslate2"
+"""Folder of converted models."""
+
 NAME = re.compile(rf"(tokenizer-)?[0-9a-f]{{32}}({re.escape(BUILDING)})?")
+"""Name of an entry."""
 
 
 def make_lock(folder: Path) -> FileLock:
     """Return the lock held by the process that creates an entry."""
-    cache = folder.parent.parent if folder.parent.name == CTRANSLATE2 else folder.parent
+    cache = folder.parent
+    if cache.name == CTRANSLATE2:
+        cache = cache.parent
     path = cache / ".locks" / folder.name.removesuffix(BUILDING)
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path)
@@ -32,7 +41,9 @@ def make_lock(folder: Path) -> FileLock:
 
 def entries(cache: Path) -> Iterator[Path]:
     """Yield the folder of each entry."""
-    for path in sorted([*cache.glob("*"), *(cache / CTRANSLATE2).glob("*")]):
+    converted_models = (cache / CTRANSLATE2).glob("*")
+    paths = [*cache.glob("*"), *converted_models]
+    for path in sorted(paths):
         if NAME.fullmatch(path.name) and path.is_dir():
             yield path
 

@@ -18,12 +18,16 @@ Lengths = NDArray[np.int32]
 Pairs: TypeAlias = pa.RecordBatch
 Column: TypeAlias = pa.Array
 NAMES = ["src", "tgt", "src_text", "tgt_text"]
-SMALL_VOCABULARY = 1 << 16  # maximum vocabulary size for which ids are stored in two bytes
+"""Names of the columns, in their order."""
+
+SMALL_VOCABULARY = 1 << 16
+"""Maximum vocabulary size for which ids are stored in two bytes."""
 
 
 def make_pairs(*columns: Column) -> Pairs:
     """Return pairs with these columns: ids of sources and targets (without bos and eos), and optionally their text."""
-    return pa.record_batch(list(columns), names=NAMES[: len(columns)])
+    names = NAMES[: len(columns)]
+    return pa.record_batch(list(columns), names=names)
 
 
 def join(parts: Iterable[Pairs]) -> Pairs:
@@ -48,23 +52,32 @@ def id_column(rows: Sequence[list[int]], vocab_size: int | None = None) -> Colum
     ids = array("I")  # three times as fast as creating a NumPy array from an iterator
     for row in rows:
         ids.fromlist(row)
-    dtype = np.uint16 if vocab_size is not None and vocab_size <= SMALL_VOCABULARY else np.int32
-    return _column(np.array(ids, dtype=dtype), np.fromiter(map(len, rows), dtype=np.int32, count=len(rows)))
+    is_small = vocab_size is not None and vocab_size <= SMALL_VOCABULARY
+    dtype = np.uint16 if is_small else np.int32
+    ids_N = np.array(ids, dtype=dtype)
+    lengths_B = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
+    return _column(ids_N, lengths_B)
 
 
 def _column(ids_N: NDArray[Any], lengths_B: Lengths) -> Column:
-    offsets = np.append(np.int32(0), np.cumsum(lengths_B, dtype=np.int32))
+    ends_B = np.cumsum(lengths_B, dtype=np.int32)
+    offsets = np.append(np.int32(0), ends_B)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids_N))
 
 
 def flat(column: Column) -> tuple[NDArray[Any], Lengths]:
     """Return the ids, or the UTF-8 bytes of text, of all rows, and the length of each row, without copying."""
-    offsets = np.frombuffer(column.buffers()[1] or bytes(4), np.int32, len(column) + 1, 4 * column.offset)
+    offset_buffer = column.buffers()[1] or bytes(4)
+    first_byte = 4 * column.offset
+    offsets = np.frombuffer(offset_buffer, np.int32, len(column) + 1, first_byte)
     if pa.types.is_string(column.type):
-        values = np.frombuffer(column.buffers()[2] or b"", np.uint8)
+        text_buffer = column.buffers()[2] or b""
+        values = np.frombuffer(text_buffer, np.uint8)
     else:
         values = column.values.to_numpy()
-    return values[offsets[0] : offsets[-1]], np.diff(offsets)
+    start = offsets[0]
+    end = offsets[-1]
+    return values[start:end], np.diff(offsets)
 
 
 def lengths(column: Column) -> Lengths:
@@ -75,11 +88,15 @@ def lengths(column: Column) -> Lengths:
 def prefix(column: Column, ids: Sequence[int]) -> Column:
     """Prepend the same ids to each row."""
     ids_N, lengths_B = flat(column)
-    places = np.repeat(np.cumsum(lengths_B) - lengths_B, len(ids))
-    return _column(np.insert(ids_N, places, np.tile(ids, len(column))), lengths_B + np.int32(len(ids)))
+    starts_B = np.cumsum(lengths_B) - lengths_B
+    positions = np.repeat(starts_B, len(ids))
+    values = np.tile(ids, len(column))
+    all_ids_N = np.insert(ids_N, positions, values)
+    return _column(all_ids_N, lengths_B + np.int32(len(ids)))
 
 
 def count_id(column: Column, number: int) -> Ints:
     """Count the occurrences of an id in each row."""
     ids_N, lengths_B = flat(column)
-    return np.bincount(np.repeat(np.arange(len(column)), lengths_B)[ids_N == number], minlength=len(column))
+    rows_N = np.repeat(np.arange(len(column)), lengths_B)
+    return np.bincount(rows_N[ids_N == number], minlength=len(column))

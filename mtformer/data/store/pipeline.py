@@ -43,17 +43,30 @@ class Pipeline:
         """Filter and tokenize pairs."""
         filter_ = self.load()
         codes = filter_.by_text(texts)
-        counts, tokens = np.zeros((len(codes), 4), dtype=np.int32), list[Column]()
-        rows = np.arange(len(codes)) if self.tokenizes_all else np.flatnonzero(codes == KEPT)
-        if self.tokenizers is not None:
-            sides = zip(self.tokenizers, take(texts, rows), strict=True)
-            tokens = [encode(tokenizer, lines, num_threads) for tokenizer, lines in sides]
-            counts[rows] = np.stack([*map(lengths, tokens), *(count_id(side, UNK) for side in tokens)], axis=1)
-            by_length = filter_.by_length(counts[rows, 0], counts[rows, 1])
-            codes[rows] = np.where(codes[rows] == KEPT, by_length, codes[rows])
-            kept = np.flatnonzero(codes[rows] == KEPT)
-            tokens = tokens if len(kept) == len(rows) else [side.take(kept) for side in tokens]
-        return Filtered(codes, counts, tokens)
+        counts = np.zeros((len(codes), 4), dtype=np.int32)
+        if self.tokenizers is None:
+            return Filtered(codes, counts, [])
+
+        rows = np.flatnonzero(codes == KEPT)
+        if self.tokenizes_all:
+            rows = np.arange(len(codes))
+        src_lines, tgt_lines = take(texts, rows)
+        src = encode(self.tokenizers.src, src_lines, num_threads)
+        tgt = encode(self.tokenizers.tgt, tgt_lines, num_threads)
+        counts[rows, 0] = lengths(src)
+        counts[rows, 1] = lengths(tgt)
+        counts[rows, 2] = count_id(src, UNK)
+        counts[rows, 3] = count_id(tgt, UNK)
+
+        codes_by_text = codes[rows]
+        codes_by_length = filter_.by_length(lengths(src), lengths(tgt))
+        new_codes = np.where(codes_by_text == KEPT, codes_by_length, codes_by_text)
+        codes[rows] = new_codes
+        kept = np.flatnonzero(new_codes == KEPT)
+        if len(kept) < len(rows):
+            src = src.take(kept)
+            tgt = tgt.take(kept)
+        return Filtered(codes, counts, [src, tgt])
 
     def keys(self, texts: Columns) -> Keys | None:
         """Return the duplicate keys of pairs; None if duplicates are not removed."""
@@ -62,7 +75,9 @@ class Pipeline:
         return duplicate_keys(texts, is_normalized=self.filters.normalize_duplicates)
 
 
-_filter = cache(lambda config, languages: Filter(config, *languages))
+@cache
+def _filter(config: FilterConfig | None, languages: tuple[str, str]) -> Filter:
+    return Filter(config, *languages)
 
 
 class Filtered(NamedTuple):
@@ -84,6 +99,8 @@ def take(texts: Columns, rows: Ints) -> Columns:
     """Return the pairs at these rows, given in ascending order."""
     if len(rows) == len(texts[0]):
         return texts
-    numbers = rows.tolist()
+    indices = rows.tolist()
     src, tgt = texts
-    return [src[number] for number in numbers], [tgt[number] for number in numbers]
+    src_taken = [src[index] for index in indices]
+    tgt_taken = [tgt[index] for index in indices]
+    return src_taken, tgt_taken

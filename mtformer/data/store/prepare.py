@@ -31,7 +31,7 @@ from mtformer.data.corpus import sources as corpus
 from mtformer.data.corpus.readers import RawRecords
 from mtformer.data.data_report import DataReport
 from mtformer.data.filters.duplicates import Mask, repeated
-from mtformer.data.filters.filters import DUPLICATE, KEPT, count_reasons, in_order
+from mtformer.data.filters.filters import KEPT, Reason, count_reasons, in_order
 from mtformer.data.store.cache import BUILDING, STORE, delete_unused, make_lock
 from mtformer.data.store.pairs import Pairs, join, make_pairs
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, take
@@ -39,6 +39,7 @@ from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, Shard, Store, wri
 from mtformer.errors import DataError, explain_write_errors, log
 from mtformer.files import (
     FORMAT,
+    FileState,
     atomic_file,
     cache_folder,
     file_hashes,
@@ -54,12 +55,21 @@ from mtformer.files import (
 )
 from mtformer.text.tokenizer import TokenizerPair
 
-PREPARATION = 9  # part of the fingerprint; increased when a code change alters prepared corpora
+PREPARATION = 9
+"""Part of the fingerprint; increased when a code change alters prepared corpora."""
+
 SHARD_PAIRS = 200 * BLOCK_PAIRS
-SIDES = ("src", "tgt")
+"""Number of pairs of the sources in a shard; those that the filters remove are not stored."""
+
 LOG_PAIRS = 20 * SHARD_PAIRS
+"""Number of pairs between lines in the log."""
+
 STALE_SECONDS = 7 * 24 * 3600
-ROW = np.dtype([("key", np.uint64), ("counts", np.int32, (4,))])  # duplicate key and token counts of a row of a shard
+"""Age at which an interrupted preparation is deleted."""
+
+ROW = np.dtype([("key", np.uint64), ("counts", np.int32, (4,))])
+"""Duplicate key and token counts of a row of a shard."""
+
 Advance = Callable[[int, float], object]
 """Called with the number of processed pairs, and their approximate share of the corpus (0: unknown)."""
 
@@ -67,8 +77,8 @@ Advance = Callable[[int, float], object]
 def log_progress(num_pairs: int, share: float) -> None:
     """Log a line per million pairs."""
     if num_pairs % LOG_PAIRS == 0:
-        known = f", {share:.0%} of the corpus" if share else ""
-        log.info("%s pairs tokenized%s", f"{num_pairs:,}", known)
+        progress = f", {share:.0%} of the corpus" if share else ""
+        log.info("%s pairs tokenized%s", f"{num_pairs:,}", progress)
 
 
 def prepare(
@@ -82,8 +92,13 @@ def prepare(
 ) -> Store:
     """Read, filter and tokenize a corpus, or return it from the cache.
 
-    The sources must be in the same languages. The filters apply only if `is_training`. `keep_text` also stores the
-    text, which augmentation needs. `advance` is called regularly during tokenization.
+    Args:
+        sources: sources in the same languages, read in this order.
+        data: the `data` section, for languages, filters, cache and workers.
+        tokenizers: the tokenizers.
+        is_training: apply data.filters; False for dev and test.
+        keep_text: also store the text, which augmentation needs.
+        advance: function that is called regularly during tokenization.
 
     Raises DataError if a source is missing, damaged or empty, or changes while it is read, the filters remove more than
     filters.max_filtered_share, or the cache cannot be written.
@@ -91,48 +106,72 @@ def prepare(
     filters = data.filters if is_training else None
     pipeline = Pipeline(filters, data.languages(sources[0]), tokenizers)
     pipeline.load()  # report a missing package early
-    states = corpus.file_states(sources)
-    fingerprints = [corpus.source_fingerprint(source, data) for source in sources]
-    folder = cache_folder(data.cache_dir) / _fingerprint(fingerprints, pipeline, tokenizers, keep_text)
+    contents = _Contents.of(sources, data)
+    fingerprint = _fingerprint(contents.fingerprints, pipeline, tokenizers, keep_text)
+    folder = cache_folder(data.cache_dir) / fingerprint
+
     where = ", ".join(corpus.describe(source) for source in sources)
     if folder.is_dir():
         log.info("%s: already tokenized, found in %s", where, folder)
     else:
-        what = f"{folder.parent}: the tokenized corpus"
-        with (
-            explain_write_errors(what, "set another folder with data.cache_dir; finished shards are kept"),
-            _locked(folder, where),
-        ):
+        remedy = "set another folder with data.cache_dir; finished shards are kept"
+        cache = folder.parent
+        with explain_write_errors(f"{cache}: the tokenized corpus", remedy), _locked(folder, where):
             if not folder.is_dir():  # otherwise, another process has created it in the meantime
-                _clear_stale(folder.parent)
-                job = _Job(pipeline, folder.with_name(f"{folder.name}{BUILDING}"), keep_text)
-                shards = _raw_shards(sources, data, states, fingerprints)
-                try:
-                    _make(folder, where, shards, job, data.num_workers, advance)
-                except DataError:
-                    corpus.require_unchanged(sources, states)  # a change may be the cause of this error
-                    raise
+                _clear_stale(cache)
+                job = _Job(pipeline, cache / f"{folder.name}{BUILDING}", keep_text)
+                _make(folder, where, contents, job, advance)
+
     store = Store(folder)
     if filters is not None:
         store.report.check(filters, where)
     return store
 
 
+@dataclass(frozen=True)
+class _Contents:
+    """Contents of the sources of a corpus, which must not change while they are read."""
+
+    sources: Sequence[Source]
+    data: DataConfig
+    states: dict[str, FileState]
+    """States of the files before the fingerprints were computed."""
+    fingerprints: list[str]
+    """Fingerprint of each source."""
+
+    @classmethod
+    def of(cls, sources: Sequence[Source], data: DataConfig) -> "_Contents":
+        """Return the current contents; raise DataError if a source is missing or cannot be read."""
+        states = corpus.file_states(sources)
+        fingerprints = [corpus.source_fingerprint(source, data) for source in sources]
+        return cls(sources, data, states, fingerprints)
+
+    def require_unchanged(self) -> None:
+        """Raise DataError if a file has changed."""
+        corpus.require_unchanged(self.sources, self.states)
+
+
 def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: TokenizerPair, keep_text: bool) -> str:
-    """Return the name of a corpus in the cache; disabled filters do not affect it."""
-    keys = {name: key_of(FilterConfig, name) for name in FilterConfig.model_fields}
-    filters = pipeline.filters and {
-        name: value for name, value in pipeline.filters if keys[name].in_fingerprint and value != keys[name].off
-    }
+    """Return the name of a corpus in the cache; `sources` are the fingerprints of the sources."""
     settings = {
         "version": [PREPARATION, SHARD_PAIRS],
         "sources": sources,
         "tokenizers": [tokenizer.model_sha256 for tokenizer in tokenizers],
-        "filters": filters,
+        "filters": None if pipeline.filters is None else _active_filters(pipeline.filters),
         "languages": pipeline.languages,
         "keep_text": keep_text,
     }
     return json_sha256(settings)[:32]
+
+
+def _active_filters(filters: FilterConfig) -> dict[str, Any]:
+    """Return the filters that affect the prepared corpus, without those that are off."""
+    active = {}
+    for name, value in filters:
+        key = key_of(FilterConfig, name)
+        if key.in_fingerprint and value != key.off:
+            active[name] = value
+    return active
 
 
 def _locked(folder: Path, where: str) -> AbstractContextManager[object]:
@@ -149,7 +188,8 @@ def _clear_stale(cache: Path) -> None:
     """Delete interrupted preparations that have not been resumed for a week."""
     for building in cache.glob(f"*{BUILDING}"):
         with suppress(FileNotFoundError):  # deleted by another process
-            if time.time() - building.stat().st_mtime > STALE_SECONDS and delete_unused(building):
+            age = time.time() - building.stat().st_mtime
+            if age > STALE_SECONDS and delete_unused(building):
                 log.info("%s: deleted; its preparation was interrupted more than a week ago", building)
 
 
@@ -182,9 +222,10 @@ class _Job:
 
     def _write_record(self, number: int, report: DataReport) -> None:
         """Write the report on a shard, with the SHA-256 of its files, which are complete."""
-        files = (self.path(number, suffix) for suffix in (".npy", ".arrow"))
-        values = {"report": report.to_dict(), "sha256": file_hashes(self.folder, files)}
-        write_text(self.path(number, ".json"), json.dumps(sealed(values)))
+        files = [self.path(number, ".npy"), self.path(number, ".arrow")]
+        record = {"report": report.to_dict(), "sha256": file_hashes(self.folder, files)}
+        text = json.dumps(sealed(record))
+        write_text(self.path(number, ".json"), text)
 
     def read_report(self, number: int) -> DataReport:
         """Return the report on a finished shard; raise DataError if it is damaged."""
@@ -197,7 +238,9 @@ class _Job:
             data = read_bytes(path)
         except OSError as error:
             raise _damaged(path) from error
-        if hashlib.sha256(data).hexdigest() != self._read_record(number)["sha256"].get(path.name):
+        hashes = self._read_record(number)["sha256"]
+        sha256 = hashlib.sha256(data).hexdigest()
+        if sha256 != hashes.get(path.name):
             raise _damaged(path)
         return np.asarray(np.load(io.BytesIO(data)))
 
@@ -229,14 +272,17 @@ class _Job:
     def make_shard(self, shard: _RawShard, num_threads: int) -> None:
         """Filter, tokenize and write the records of a shard."""
         if not self.folder.is_dir():  # on another machine
-            raise DataError(f"{self.folder.parent}: not that of the main process; set data.cache_dir to a shared one")
+            cache = self.folder.parent
+            raise DataError(f"{cache}: not the folder of the main process; set data.cache_dir to a shared folder")
         gc.disable()  # searching a million small lists for cycles would take a tenth of the time
         try:
             report = DataReport()
             parts = [self._filter(records, report, num_threads) for records in shard.records]
             pairs = join(part for part, _ in parts)
+            rows = np.concatenate([part_rows for _, part_rows in parts])
+
             with atomic_file(self.path(shard.number, ".npy")) as file, open(file, "wb") as opened:
-                np.save(opened, np.concatenate([rows for _, rows in parts]))
+                np.save(opened, rows)
             if len(pairs):
                 with atomic_file(self.path(shard.number, ".arrow")) as file:
                     write_shard(file, pairs)
@@ -246,125 +292,180 @@ class _Job:
 
     def _filter(self, records: RawRecords, report: DataReport, num_threads: int) -> tuple[Pairs, np.ndarray]:
         """Return the kept pairs with a `ROW` each, and add counts to the report."""
+        tokenizers = self.pipeline.tokenizers
+        assert tokenizers is not None
         texts = records.texts()
+        src_lines, tgt_lines = texts
         report.read += records.size
-        report.count_unusual(*texts)
+        report.count_unusual(src_lines, tgt_lines)
+        report.count_normalized("src", src_lines, tokenizers.src.normalizer)
+        report.count_normalized("tgt", tgt_lines, tokenizers.tgt.normalizer)
+
         filtered = self.pipeline.run(texts, num_threads)
         report.leave_out(count_reasons(filtered.codes))
-        for side, lines, tokenizer in zip(SIDES, texts, self.pipeline.tokenizers or (), strict=True):
-            report.count_normalized(side, lines, tokenizer.normalizer)
         kept = np.flatnonzero(filtered.codes == KEPT)
-        texts, counts = take(texts, kept), filtered.counts[kept]
+        texts = take(texts, kept)
+        counts = filtered.counts[kept]
         if self.pipeline.filters is None:
-            for column, side in enumerate(SIDES):
-                report.blank[side] += int((counts[:, column] == 0).sum())
-        rows = np.empty(len(counts), dtype=ROW)
+            src_lengths, tgt_lengths, _, _ = counts.T
+            report.blank["src"] += int((src_lengths == 0).sum())
+            report.blank["tgt"] += int((tgt_lengths == 0).sum())
+
+        rows = np.zeros(len(counts), dtype=ROW)
+        rows["counts"] = counts
         keys = self.pipeline.keys(texts)
-        rows["key"], rows["counts"] = keys if keys is not None else 0, counts
-        columns = [pa.array(lines, pa.string()) for lines in texts] if self.keep_text else []
-        return make_pairs(*filtered.tokens, *columns), rows
+        if keys is not None:
+            rows["key"] = keys
+        columns = list(filtered.tokens)
+        if self.keep_text:
+            columns += [pa.array(lines, pa.string()) for lines in texts]
+        return make_pairs(*columns), rows
 
 
 def _damaged(path: Path) -> DataError:
     return DataError(f"{path}: damaged or changed; run the command again, which makes the file again")
 
 
-def _make(
-    folder: Path, where: str, shards: Iterator[_RawShard], job: _Job, num_workers: int | None, advance: Advance
-) -> None:
+# ---- the whole corpus -----------------------------------------------------------------------------------------------
+
+
+def _make(folder: Path, where: str, contents: _Contents, job: _Job, advance: Advance) -> None:
+    """Make the folder of a corpus, or complete it after an interruption."""
     if not (job.folder / STORE).is_file():  # otherwise, it was interrupted just before the end
-        resumes = job.folder.is_dir()
+        resumes = ", resuming an interrupted preparation" if job.folder.is_dir() else ""
         job.folder.mkdir(parents=True, exist_ok=True)
-        log.info("%s: tokenizing into %s%s", where, folder, ", resuming an interrupted preparation" if resumes else "")
-        num_shards = 0
-
-        def missing_shards() -> Iterator[_RawShard]:
-            nonlocal num_shards
-            for shard in shards:
-                num_shards += 1
-                if not job.is_finished(shard.number):
-                    yield shard
-
+        log.info("%s: tokenizing into %s%s", where, folder, resumes)
         try:
-            with Workers(job.make_shard, num_workers) as workers:
-                for shard, _ in workers.map(missing_shards()):
-                    advance(shard.end, shard.share)
-            if not num_shards:
-                raise DataError(f"{where}: the corpus is empty: no lines were read")
-        except WorkerEndedError as error:
-            raise DataError(f"{error}; finished shards are kept") from error
-        except DataError as error:
-            if not isinstance(error.__cause__, OSError):  # a network may work again, and the shards are kept
-                shutil.rmtree(job.folder, ignore_errors=True)  # a corrected corpus has a different fingerprint
+            num_shards = _make_shards(where, contents, job, advance)
+            _finish(job, num_shards)
+        except DataError:
+            contents.require_unchanged()  # a change may be the cause of this error
             raise
-        _finish(job, num_shards)
+
     for path in job.folder.iterdir():
-        if path.name not in (STORE, DUPLICATES) and path.suffix != ".arrow":
+        is_kept = path.name in (STORE, DUPLICATES) or path.suffix == ".arrow"
+        if not is_kept:
             path.unlink()
     sync(job.folder)
     os.rename(job.folder, folder)
     sync(folder.parent)
 
 
-def _raw_shards(
-    sources: Sequence[Source], data: DataConfig, states: dict[str, tuple[int, int, int]], fingerprints: Sequence[str]
-) -> Iterator[_RawShard]:
-    """Yield all records, divided into shards, source by source; `states` were read before the fingerprints.
+def _make_shards(where: str, contents: _Contents, job: _Job, advance: Advance) -> int:
+    """Make the missing shards, and return the number of all shards."""
+    missing_shards = _MissingShards(job, _raw_shards(contents))
+    try:
+        with Workers(job.make_shard, contents.data.num_workers) as workers:
+            for shard, _ in workers.map(missing_shards):
+                advance(shard.end, shard.share)
+        if not missing_shards.num_shards:
+            raise DataError(f"{where}: the corpus is empty: no lines were read")
+    except WorkerEndedError as error:
+        raise DataError(f"{error}; finished shards are kept") from error
+    except DataError as error:
+        if not isinstance(error.__cause__, OSError):  # a network may work again, and the shards are kept
+            shutil.rmtree(job.folder, ignore_errors=True)  # a corrected corpus has a different fingerprint
+        raise
+    return missing_shards.num_shards
+
+
+class _MissingShards:
+    """Iterable of the shards that are not finished, which reads all shards and counts them."""
+
+    def __init__(self, job: _Job, shards: Iterator[_RawShard]) -> None:
+        self._job = job
+        self._shards = shards
+        self.num_shards = 0
+        """Number of shards read so far, including finished ones."""
+
+    def __iter__(self) -> Iterator[_RawShard]:
+        for shard in self._shards:
+            self.num_shards += 1
+            if not self._job.is_finished(shard.number):
+                yield shard
+
+
+def _raw_shards(contents: _Contents) -> Iterator[_RawShard]:
+    """Yield all records, divided into shards, source by source.
 
     Raises DataError if a source changes, before the first shard that may differ from the fingerprinted contents.
     """
-    records, end = list[RawRecords](), 0
-    before, num_bytes = 0, sum(map(corpus.bytes_on_disk, sources))
-    for source, fingerprint in zip(sources, fingerprints, strict=True):
+    data = contents.data
+    records: list[RawRecords] = []
+    end = 0
+    num_bytes = sum(map(corpus.bytes_on_disk, contents.sources))
+    num_bytes_before = 0
+    for source, fingerprint in zip(contents.sources, contents.fingerprints, strict=True):
         with corpus.open_reader(source, data) as reader:
             # `datasets` has now resolved the commit, or downloaded Arrow files, which do not change.
             corpus.require_same_version(source, data, fingerprint)
-            while (some := reader.take(min(PAIRS_AT_ONCE, SHARD_PAIRS - end % SHARD_PAIRS))).size:
-                records.append(some)
-                end += some.size
+            while True:
+                missing = SHARD_PAIRS - end % SHARD_PAIRS
+                next_records = reader.take(min(PAIRS_AT_ONCE, missing))
+                if not next_records.size:
+                    break
+                records.append(next_records)
+                end += next_records.size
                 if end % SHARD_PAIRS == 0:
-                    corpus.require_unchanged(sources, states)
-                    share = (before + reader.position) / max(1, num_bytes)
+                    contents.require_unchanged()
+                    share = (num_bytes_before + reader.position) / max(1, num_bytes)
                     yield _RawShard(end // SHARD_PAIRS - 1, records, end, share)
                     records = []
         if isinstance(source, HubDataset) and source.stream:
             corpus.require_same_version(source, data, fingerprint)
-        before += corpus.bytes_on_disk(source)
-    corpus.require_unchanged(sources, states)
+        num_bytes_before += corpus.bytes_on_disk(source)
+
+    contents.require_unchanged()
     if records:
         yield _RawShard(end // SHARD_PAIRS, records, end, 1.0)
 
 
 def _finish(job: _Job, num_shards: int) -> None:
     """Write the row numbers of duplicates and, last, store.json, which completes the store."""
-    shards, report, longest = list[Shard](), DataReport(), np.zeros(2, dtype=np.int64)
-    first_row = crc32 = 0
+    shards: list[Shard] = []
+    report = DataReport()
+    longest = np.zeros(2, dtype=np.int64)
+    first_row = 0
+    crc32 = 0
     with atomic_file(job.folder / DUPLICATES) as file, open(file, "wb") as opened:
         for number, is_duplicate in enumerate(_duplicates(job, num_shards)):
             rows = job.read_rows(number)
-            duplicates = np.flatnonzero(is_duplicate)
-            report += job.read_report(number)
-            report.leave_out({DUPLICATE: len(duplicates)})
             counts = rows["counts"][~is_duplicate]
+            duplicates = np.flatnonzero(is_duplicate)
+
+            report += job.read_report(number)
+            report.leave_out({Reason.DUPLICATE.value: len(duplicates)})
             report.count_kept(counts)
-            longest = np.maximum(longest, counts[:, :2].max(axis=0, initial=0))
-            opened.write(numbers := (first_row + duplicates).astype("<i8").tobytes())
-            crc32 = zlib.crc32(numbers, crc32)
+            longest_of_shard = counts[:, :2].max(axis=0, initial=0)
+            longest = np.maximum(longest, longest_of_shard)
+
+            row_numbers = (first_row + duplicates).astype("<i8").tobytes()
+            opened.write(row_numbers)
+            crc32 = zlib.crc32(row_numbers, crc32)
             first_row += len(rows)
             if len(rows):
                 path = job.path(number, ".arrow")
-                shards.append(Shard(path.name, len(rows), len(counts), path.stat().st_size))
+                size = path.stat().st_size
+                shards.append(Shard(path.name, len(rows), len(counts), size))
+
     if first_row == report.kept:
         (job.folder / DUPLICATES).unlink()
     report.left_out = in_order(report.left_out)
-    values = {"shards": [vars(shard) for shard in shards], "longest": longest.tolist(), "report": report.to_dict()}
-    values |= {"duplicates_crc32": crc32}
-    write_json(job.folder / STORE, sealed({"format": FORMAT, **values}), indent=1)
+    values = {
+        "format": FORMAT,
+        "shards": [vars(shard) for shard in shards],
+        "longest": longest.tolist(),
+        "report": report.to_dict(),
+        "duplicates_crc32": crc32,
+    }
+    write_json(job.folder / STORE, sealed(values), indent=1)
 
 
 def _duplicates(job: _Job, num_shards: int) -> Iterator[Mask]:
     """Yield a mask of the duplicate rows of each shard."""
     sizes = [len(job.read_rows(number)) for number in range(num_shards)]
-    if job.pipeline.filters is None or not job.pipeline.filters.drop_duplicates:
+    filters = job.pipeline.filters
+    if filters is None or not filters.drop_duplicates:
         return (np.zeros(size, np.bool_) for size in sizes)
-    return repeated((job.read_rows(number)["key"] for number in range(num_shards)), sum(sizes), job.folder)
+    keys = (job.read_rows(number)["key"] for number in range(num_shards))
+    return repeated(keys, sum(sizes), job.folder)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from errno import ENOENT
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,21 +27,33 @@ from mtformer.data.store.pairs import Ints, Pairs, flat, join
 from mtformer.errors import DataError
 from mtformer.files import FORMAT, read_json, require_format, unsealed
 
-BLOCK_PAIRS = 256  # number of pairs that are read together; an epoch shuffles blocks, and then the pairs of many blocks
+BLOCK_PAIRS = 256
+"""Number of pairs that are read together; an epoch shuffles blocks, and then the pairs of many blocks."""
+
 OPEN_FILES = 64
+"""Maximum number of open shards."""
+
 DUPLICATES = "duplicates.bin"
+"""File with the row numbers of duplicates."""
+
 CHECKSUM = "crc32"
-WRITE_BYTES = 1 << 20  # size of the write buffer in bytes; a block is written in many small pieces
+"""Metadata of a record batch: its checksum."""
+
+WRITE_BYTES = 1 << 20
+"""Size of the write buffer in bytes; a block is written in many small pieces."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of a store; `pairs` is the number of rows that are not duplicates."""
+    """One file of a store."""
 
     name: str
     rows: int
+    """Number of rows, including duplicates."""
     pairs: int
+    """Number of rows that are not duplicates."""
     bytes: int
+    """Size of the file."""
 
 
 class Store:
@@ -65,20 +78,23 @@ class Store:
             for shard in self._shards:
                 if (folder / shard.name).stat().st_size != shard.bytes:
                     raise ValueError(f"{shard.name} has changed in size")
-        num_duplicates = sum(shard.rows - shard.pairs for shard in self._shards)
-        self._duplicates: Ints = np.zeros(0, dtype=np.int64)
-        if num_duplicates:
-            with self._reading(folder / DUPLICATES):
-                self._duplicates = np.memmap(folder / DUPLICATES, "<i8", "r", shape=(num_duplicates,))
-                if zlib.crc32(self._duplicates.data) != contents["duplicates_crc32"]:
-                    raise ValueError("the checksum does not match")
+
+        self._duplicates = self._read_duplicates(contents)
+        """Row numbers of duplicates, in ascending order."""
         rows = np.array([shard.rows for shard in self._shards], dtype=np.int64)
-        self._end_block = np.cumsum(-(-rows // BLOCK_PAIRS))
-        ends = np.cumsum(rows)
-        first_rows = [np.arange(end - size, end, BLOCK_PAIRS) for size, end in zip(rows, ends, strict=True)]
-        self._row = np.concatenate([*first_rows, [rows.sum()]])
+        num_blocks = -(-rows // BLOCK_PAIRS)
+        self._end_blocks = np.cumsum(num_blocks)
+        """For each shard, the number of blocks up to its end."""
+        first_rows: list[Ints] = []
+        num_rows = 0
+        for shard in self._shards:
+            end = num_rows + shard.rows
+            first_rows.append(np.arange(num_rows, end, BLOCK_PAIRS, dtype=np.int64))
+            num_rows = end
+        self._first_rows = np.concatenate([*first_rows, [num_rows]])
         """First row of each block, and number of rows."""
-        self.block_sizes = np.diff(self._row) - np.diff(np.searchsorted(self._duplicates, self._row))
+        duplicates_before = np.searchsorted(self._duplicates, self._first_rows)
+        self.block_sizes = np.diff(self._first_rows) - np.diff(duplicates_before)
         """Number of pairs in each block."""
         self.num_blocks = len(self.block_sizes)
 
@@ -89,19 +105,39 @@ class Store:
         """Return the pairs of one or more blocks, in this order."""
         return join(self._read(block) for block in numbers)
 
+    def _read_duplicates(self, contents: dict[str, Any]) -> Ints:
+        num_rows = sum(shard.rows for shard in self._shards)
+        num_pairs = sum(shard.pairs for shard in self._shards)
+        num_duplicates = num_rows - num_pairs
+        if not num_duplicates:
+            return np.zeros(0, dtype=np.int64)
+        path = self.folder / DUPLICATES
+        with self._reading(path):
+            duplicates = np.memmap(path, "<i8", "r", shape=(num_duplicates,))
+            if zlib.crc32(duplicates.data) != contents["duplicates_crc32"]:
+                raise ValueError("the checksum does not match")
+        return duplicates
+
     def _read(self, block: int) -> Pairs:
-        shard = int(np.searchsorted(self._end_block, block, side="right"))
-        number = block - (int(self._end_block[shard - 1]) if shard else 0)
+        """Return the pairs of a block, without duplicates."""
+        shard = int(np.searchsorted(self._end_blocks, block, side="right"))
+        first_block = int(self._end_blocks[shard - 1]) if shard else 0
+        number = block - first_block
         path = self.folder / self._shards[shard].name
         with self._reading(path):
-            pairs, metadata = _open(path, path.stat().st_ino).get_batch_with_custom_metadata(number)
+            reader = _open(path, path.stat().st_ino)
+            pairs, metadata = reader.get_batch_with_custom_metadata(number)
             if metadata is None or int(metadata[CHECKSUM]) != checksum(pairs):
                 raise ValueError(f"the checksum of block {number} does not match")
         if self.block_sizes[block] == len(pairs):
             return pairs
-        first, last = np.searchsorted(self._duplicates, self._row[block : block + 2])
-        duplicates = self._duplicates[first:last] - self._row[block]
-        return pairs.take(np.delete(np.arange(len(pairs)), duplicates))
+
+        first_row = self._first_rows[block]
+        end_row = self._first_rows[block + 1]
+        first, end = np.searchsorted(self._duplicates, [first_row, end_row])
+        duplicates = self._duplicates[first:end] - first_row
+        rows = np.delete(np.arange(len(pairs)), duplicates)
+        return pairs.take(rows)
 
     @contextmanager
     def _reading(self, path: Path) -> Iterator[None]:
@@ -110,22 +146,25 @@ class Store:
             yield
         except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())
-            remedy = f"delete the folder {self.folder} to prepare the corpus again"
             if isinstance(error, OSError) and error.errno not in (None, ENOENT):  # too many open files, for example
                 raise DataError(f"{path}: cannot be read: {reason}") from error
+            remedy = f"delete the folder {self.folder} to prepare the corpus again"
             raise DataError(f"{path}: damaged or changed ({reason:.200}); {remedy}") from error
 
 
 @lru_cache(OPEN_FILES)
-def _open(path: Path, inode: int) -> pa.ipc.RecordBatchFileReader:  # another file may replace a damaged one
+def _open(path: Path, inode: int) -> pa.ipc.RecordBatchFileReader:
+    """Open a shard; the inode number is part of the key, because another file may replace a damaged one."""
     return pa.ipc.open_file(pa.OSFile(str(path)))
 
 
 def checksum(pairs: Pairs) -> int:
     """Return the CRC-32 checksum of all columns."""
     crc = 0
-    for ids_N, lengths_B in map(flat, pairs.columns):
-        crc = zlib.crc32(np.ascontiguousarray(ids_N).data, zlib.crc32(lengths_B.data, crc))
+    for column in pairs.columns:
+        values_N, lengths_B = flat(column)
+        crc = zlib.crc32(lengths_B.data, crc)
+        crc = zlib.crc32(np.ascontiguousarray(values_N).data, crc)
     return crc
 
 

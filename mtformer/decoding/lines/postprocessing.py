@@ -131,7 +131,7 @@ def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
         yield flag.FEWER_SENTENCES
     has_lost_address = not all(_has_address(text, found) for found in addresses(source))
     source, text = (unicodedata.normalize("NFKC", one) for one in (source, text))
-    has_other_numbers = numbers_differ(source, text, in_digits, is_strict=True)
+    has_other_numbers = numbers_differ(source, text, in_digits=in_digits, is_strict=True)
     source, text = source.casefold(), text.casefold()
     is_short = len(text.split()) <= 2 and len(UNSPACED.findall(text)) <= 8 and (text.isascii() or len(text) < 40)
     if text.split() == source.split() and not is_short:  # names and URLs are often the same
