@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mtformer"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 # The packages and modules of one layer do not import each other.
 LAYERS = [
-    {"", "errors", "formatting", "version"},
+    {"", "enums", "errors", "formatting", "version"},
     {"files"},
     {"cluster", "config", "device", "run_dir", "templating", "weights"},
     {"text", "model"},

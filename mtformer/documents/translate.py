@@ -1,0 +1,33 @@
+"""Translation of documents of any format."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from mtformer.decoding.lines.translation import REPAIRED, Translation, join_n_best
+from mtformer.decoding.translator import Translator
+from mtformer.documents.document import Document
+
+
+def translate_documents(translator: Translator, documents: Sequence[Document], **arguments: Any) -> list[Translation]:
+    """Translate the texts of documents, and return a translation for each, whose text is the whole document.
+
+    Args:
+        translator: the model.
+        documents: documents, each of which can be written once.
+        **arguments: arguments of `Translator.translate`; those that have a value for each line, and `n_best`, are not
+            supported.
+    """
+    lines = list(chain.from_iterable(document.lines for document in documents))
+    translations = translator.translate(lines, **{**arguments, "attention": True})
+
+    results = []
+    start = 0
+    for document in documents:
+        of_document = translations[start : start + len(document.lines)]
+        start += len(document.lines)
+        [joined] = join_n_best([[translation] for translation in of_document], translator.decoding.length_penalty)
+        flags = (*joined.flags, REPAIRED) if document.is_repaired else joined.flags
+        results.append(replace(joined, text=document.join(of_document), flags=flags, attention=None))
+    return results
