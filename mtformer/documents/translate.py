@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from mtformer.decoding.lines.translation import REPAIRED, Translation, join_n_best
+from mtformer.decoding.lines.translation import Flag, Translation, join_n_best
 from mtformer.decoding.translator import Translator
 from mtformer.documents.document import Document
 
@@ -28,6 +28,6 @@ def translate_documents(translator: Translator, documents: Sequence[Document], *
         of_document = translations[start : start + len(document.lines)]
         start += len(document.lines)
         [joined] = join_n_best([[translation] for translation in of_document], translator.decoding.length_penalty)
-        flags = (*joined.flags, REPAIRED) if document.is_repaired else joined.flags
+        flags = (*joined.flags, Flag.REPAIRED) if document.is_repaired else joined.flags
         results.append(replace(joined, text=document.join(of_document), flags=flags, attention=None))
     return results

@@ -23,7 +23,7 @@ from mtformer.data.batching.augment import add_typos, change_case, drop_final_st
 from mtformer.data.filters.numbers import values
 from mtformer.decoding.lines.postprocessing import EMAIL, URL, addresses
 from mtformer.decoding.lines.sentences import join_lines
-from mtformer.decoding.lines.translation import REPETITION, Translation
+from mtformer.decoding.lines.translation import Flag, Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.evaluation.card import EvalSet
@@ -169,7 +169,7 @@ def _measure(twins: Sequence[Pair], found: Sequence[Translation], ratio: float) 
     most = [LONG_RATIO * length + (LONG_MARGIN if length else 0) for length in expected]
     links = [link for one in found if one.attention is not None for link in one.attention.links]
     return row | {
-        "loops": _percentage(REPETITION in one.flags for one in found),
+        "loops": _percentage(Flag.REPETITION in one.flags for one in found),
         "long": _percentage(len(text) > limit for text, limit in zip(texts, most, strict=True)),
         "unaligned": _percentage(weight < WEAK_LINK for _, _, weight in links),
     }

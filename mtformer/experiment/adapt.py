@@ -39,7 +39,8 @@ from mtformer.data.corpus.sources import (
 )
 from mtformer.data.corpus.tmx import read_tmx
 from mtformer.data.data_report import Pair
-from mtformer.decoding.translator import Translator, from_data_report
+from mtformer.decoding.loading import from_data_report
+from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights, verified_weights
 from mtformer.device import pick_device
 from mtformer.errors import ConfigError, DataError, log

@@ -19,7 +19,7 @@ from mtformer.data.corpus.sources import files_of
 from mtformer.decoding.ctranslate2.conversion import write_model
 from mtformer.decoding.ctranslate2.engine import import_ctranslate2
 from mtformer.decoding.lines.confidence import load_calibration
-from mtformer.decoding.translator import from_data_report
+from mtformer.decoding.loading import from_data_report
 from mtformer.decoding.weights import find_weights, is_default, verified_weights
 from mtformer.errors import CheckpointError, ConfigError, DataError, explain_write_errors, log
 from mtformer.evaluation.card import read_card

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import random_lines
 
-from mtformer.decoding.lines.translation import REPAIRED, Attention, Translation
+from mtformer.decoding.lines.translation import Attention, Flag, Translation
 from mtformer.decoding.translator import Translator
 from mtformer.documents.html import Fragment, translate_html
 from mtformer.run_dir import RunDir
@@ -236,6 +236,6 @@ def test_fragments_are_translated_like_their_texts(run: RunDir) -> None:
     for one, text in zip(found, plain, strict=False):
         assert Structure(one.text).text == text
         assert one.text.count("<b>") == 1
-        assert REPAIRED not in one.flags
+        assert Flag.REPAIRED not in one.flags
     assert [one.text for one in found[len(lines) :]] == ["", "<br>", f"<p>{plain[0]}</p><i>{plain[1]}</i>"]
-    assert REPAIRED in found[-1].flags
+    assert Flag.REPAIRED in found[-1].flags
