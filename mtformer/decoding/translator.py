@@ -156,14 +156,11 @@ class Translator:
         load = load_ctranslate2 if backend == "ctranslate2" else load_transformers
         loaded = load(members, tokenizers, device, precision)
 
-        translator = Translator(
-            loaded.engine,
-            tokenizers,
-            configs[0].decoding,
-            trained_tokens=min(config.data.filters.max_tokens for config in configs),
-            multi_sentence_share=min(from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0 for run in runs),
-            data=configs[0].data,
-        )
+        # An ensemble can do what all of its members can do.
+        trained_tokens = min(config.data.filters.max_tokens for config in configs)
+        share = min(from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0 for run in runs)
+        decoding = configs[0].decoding
+        translator = Translator(loaded.engine, tokenizers, decoding, trained_tokens, share, data=configs[0].data)
         translator.weights = loaded.weights
         translator.weight_hashes = loaded.weight_hashes
         # The confidence was fitted to the translations of one checkpoint.
@@ -273,10 +270,11 @@ class Translator:
         is_auto_split = decoding.split == "auto" and not self.knows_several_sentences
         # A bound on the tokens of a translation cannot be divided among its sentences.
         has_bound = decoding.min_length > 0 or decoding.max_length is not None
+        splits_sentences = decoding.split == "always" or is_auto_split
         return Splitting(
             preferred_tokens=preferred_tokens - num_tags,
             max_tokens=self.max_tokens - num_tags,
-            splits_sentences=(decoding.split == "always" or is_auto_split) and not has_bound,
+            splits_sentences=splits_sentences and not has_bound,
         )
 
     def _search(
@@ -300,9 +298,10 @@ class Translator:
                 for number, n_best in zip(numbers, postprocess(batch, n_bests), strict=True):
                     results[number] = n_best
 
-                num_left.subtract(segment.line for segment in batch)
-                lines_in_batch = {segment.line for segment in batch}
-                report(sum(num_left[line] == 0 for line in lines_in_batch))
+                lines_of_batch = [segment.line for segment in batch]
+                num_left.subtract(lines_of_batch)
+                finished = [line for line in set(lines_of_batch) if num_left[line] == 0]
+                report(len(finished))
         return results
 
     def _completed(self, given_line: Line, searched_line: Line, n_best: Sequence[Translation]) -> Translation:

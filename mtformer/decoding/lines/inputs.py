@@ -116,22 +116,11 @@ def check_inputs(lines: Sequence[str], requirements: Requirements, target: Targe
         _require_one_per_line("lists of required phrases", len(phrases), len(texts))
 
     checked = []
-    for index, text in enumerate(texts):
-        number = first_line + index + 1
-        prefix_ids = _prefix_ids(prefixes[index], number, target)
-        phrases_of_line = check_lines(phrases[index], f"the required phrases of line {number}")
-        phrase_ids = _required_ids(phrases_of_line, number, target)
-        required_texts = [*phrases_of_line, *map(one_line, requirements.glossary.required_terms(text))]
-        checked.append(
-            Line(
-                text=text,
-                prefix=target.normalized(prefixes[index]),
-                prefix_ids=prefix_ids,
-                prefix_pieces=target.tokenizer.pieces(prefixes[index]),
-                required=[target.normalized(required_text) for required_text in required_texts],
-                required_ids=[ids for ids in phrase_ids if UNK not in ids],
-            )
-        )
+    for number, (text, prefix, phrases_of_line) in enumerate(
+        zip(texts, prefixes, phrases, strict=True), first_line + 1
+    ):
+        terms = requirements.glossary.required_terms(text)
+        checked.append(_checked_line(text, prefix, phrases_of_line, terms, target, number))
     return checked
 
 
@@ -140,19 +129,32 @@ def _require_one_per_line(name: str, count: int, num_lines: int) -> None:
         raise DataError(f"{count} {name} for {num_lines} lines; give one per line")
 
 
-def _prefix_ids(prefix: str, number: int, target: TargetText) -> list[int]:
-    [ids] = target.tokenizer.encode([prefix])
-    check_length(f"the prefix of line {number} has", len(ids), target.max_tokens)
-    return ids
+def _checked_line(
+    text: str, prefix: str, phrases: Sequence[str], terms: Sequence[str], target: TargetText, number: int
+) -> Line:
+    """Return a line with what its translation must contain; `number` is that of the line, for messages.
 
+    The ids of glossary terms are those of the segments with their source terms; see `make_segments`.
+    """
+    [prefix_ids] = target.tokenizer.encode([prefix])
+    check_length(f"the prefix of line {number} has", len(prefix_ids), target.max_tokens)
 
-def _required_ids(phrases: Sequence[str], number: int, target: TargetText) -> list[Phrase]:
-    phrase_ids = target.phrase_ids(phrases)
+    checked_phrases = check_lines(phrases, f"the required phrases of line {number}")
+    phrase_ids = target.phrase_ids(checked_phrases)
     if not all(phrase_ids):
         raise DataError(f"a required phrase of line {number} is blank; leave it out")
     num_tokens = sum(map(len, phrase_ids))
     check_length(f"the required phrases of line {number} have", num_tokens, target.max_tokens)
-    return phrase_ids
+
+    required_texts = [*checked_phrases, *map(one_line, terms)]
+    return Line(
+        text=text,
+        prefix=target.normalized(prefix),
+        prefix_ids=prefix_ids,
+        prefix_pieces=target.tokenizer.pieces(prefix),
+        required=[target.normalized(required_text) for required_text in required_texts],
+        required_ids=[ids for ids in phrase_ids if UNK not in ids],
+    )
 
 
 def check_lines(lines: Sequence[str], name: str = "lines") -> list[str]:
@@ -251,6 +253,7 @@ def _segments_of_line(
             is_first = not segments
             terms = [term for term in glossary.required_terms(text) if term in terms_of_line]
             known_terms = [ids for ids in target.phrase_ids(terms) if UNK not in ids]
+            has_space_before = text_before[-1].isspace() or text[0].isspace()
             segment = Segment(
                 source=[*source, EOS],
                 line=number,
@@ -258,7 +261,7 @@ def _segments_of_line(
                 prefix_pieces=line.prefix_pieces if is_first else [],
                 required=[*phrases, *known_terms],
                 text=text,
-                continues_word=not (text_before[-1].isspace() or text[0].isspace()),
+                continues_word=not has_space_before,
             )
             segments.append(segment)
         text_before = text

@@ -128,11 +128,8 @@ class Postprocessor:
 
         have_scores = all(hypothesis.token_log_probabilities for hypothesis in hypotheses)
         if self.extras.token_scores and not have_scores:
-            scores = self.engine.score(sources, targets)
-            hypotheses = [
-                replace(hypothesis, token_log_probabilities=log_probs)
-                for hypothesis, log_probs in zip(hypotheses, scores, strict=True)
-            ]
+            scored = zip(hypotheses, self.engine.score(sources, targets), strict=True)
+            hypotheses = [replace(hypothesis, token_log_probabilities=log_probs) for hypothesis, log_probs in scored]
         weights: Sequence[Tensor | None] = [None] * len(pairs)
         if self.extras.attention and pairs:
             weights = self.engine.attention(sources, targets)

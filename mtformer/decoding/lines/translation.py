@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, groupby
 from statistics import fmean
+from typing import TypeVar
 from unicodedata import normalize
 
 import torch
@@ -20,6 +21,8 @@ from mtformer.decoding.lines.sentences import join_lines, needs_space
 from mtformer.enums import StrEnum
 from mtformer.text.tokenizer import BYTE_PIECE, SPACE
 from mtformer.text.words import whole_words
+
+Value = TypeVar("Value")
 
 
 class Flag(StrEnum):
@@ -81,14 +84,14 @@ class Attention:
         tgt_start = 0
         for src_start, rows in groupby(range(len(self.weights)), key=lambda row: self.src_starts[row]):
             weights_TS = torch.tensor([self.weights[row] for row in rows])
-            tgt_end = tgt_start + weights_TS.size(0)
-            src_end = src_start + weights_TS.size(1)
-            links_of_segment = _links(
-                weights_TS, self.src_pieces[src_start:src_end], self.tgt_pieces[tgt_start:tgt_end]
-            )
-            for src, tgt, share in links_of_segment:
-                links.append((src_words[src_start] + src, tgt_words[tgt_start] + tgt, share))
-            tgt_start = tgt_end
+            num_tgt_pieces, num_src_pieces = weights_TS.shape
+            src_pieces = self.src_pieces[src_start : src_start + num_src_pieces]
+            tgt_pieces = self.tgt_pieces[tgt_start : tgt_start + num_tgt_pieces]
+            for src, tgt, share in _links(weights_TS, src_pieces, tgt_pieces):
+                src_word = src_words[src_start] + src
+                tgt_word = tgt_words[tgt_start] + tgt
+                links.append((src_word, tgt_word, share))
+            tgt_start += num_tgt_pieces
         return links
 
 
@@ -150,25 +153,32 @@ def join(translations: Sequence[Translation], length_penalty: float) -> Translat
     if len(translations) == 1:
         return translations[0]
 
-    num_tokens = sum(len(translation.tokens) + 1 for translation in translations)  # with eos
-    log_probability = sum(translation.log_probability for translation in translations)
+    texts = [translation.text for translation in translations]
+    tokens = _concatenated([translation.tokens for translation in translations])
+    pieces = _concatenated([translation.pieces for translation in translations])
+    token_log_probs = _concatenated([translation.token_log_probabilities for translation in translations])
+    flags = _concatenated([translation.flags for translation in translations])
     confidences = [translation.confidence for translation in translations if translation.confidence is not None]
     agreements = [translation.agreement for translation in translations if translation.agreement is not None]
-    flags = chain.from_iterable(translation.flags for translation in translations)
-    token_log_probs = chain.from_iterable(translation.token_log_probabilities for translation in translations)
 
+    log_probability = sum(translation.log_probability for translation in translations)
+    length = len(tokens) + len(translations)  # with the eos of each segment
     return Translation(
-        text=join_lines(translation.text for translation in translations),
-        score=log_probability / num_tokens**length_penalty,
-        tokens=list(chain.from_iterable(translation.tokens for translation in translations)),
+        text=join_lines(texts),
+        score=log_probability / length**length_penalty,
+        tokens=tokens,
         log_probability=log_probability,
-        token_log_probabilities=list(token_log_probs),
-        pieces=list(chain.from_iterable(translation.pieces for translation in translations)),
+        token_log_probabilities=token_log_probs,
+        pieces=pieces,
         flags=tuple(dict.fromkeys(flags)),
         attention=_join_attention(translations),
         confidence=min(confidences, default=None),
         agreement=fmean(agreements) if agreements else None,
     )
+
+
+def _concatenated(values: Sequence[Sequence[Value]]) -> list[Value]:
+    return list(chain.from_iterable(values))
 
 
 def flag_phrases(translation: Translation, prefix: str, required: Sequence[str]) -> Translation:
