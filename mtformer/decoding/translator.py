@@ -225,43 +225,45 @@ class Translator:
         """
         decoding = override(self.decoding, **settings)
         self.engine.check(decoding, required=required is not None or bool(glossary))
-        requirements = Requirements(prefixes, required, Glossary.from_mapping(glossary or {}))
+        report = progress or _ignore
+
+        # Check the input, and convert it to segments.
+        terms = Glossary.from_mapping(glossary or {})
+        requirements = Requirements(prefixes, required, terms)
         target_text = TargetText(self.tokenizers.tgt, self.max_tokens, self.has_spaces)
         given_lines = check_inputs(lines, requirements, target_text, first_line)
-        searched_lines = given_lines if self._has_turkic_case else without_case(given_lines, self.tokenizers.src)
-
-        src_tokenizer = self.tokenizers.src
+        searched_lines = self._without_case(given_lines)
         splitting = self._splitting(decoding)
-        segments = make_segments(
-            searched_lines, src_tokenizer, target_text, requirements.glossary, splitting, first_line
-        )
-        report = progress or _ignore
-        num_blank = len(lines) - len({segment.line for segment in segments})
-        report(num_blank)
+        segments = make_segments(searched_lines, self.tokenizers.src, target_text, terms, splitting, first_line)
+        lines_with_text = {segment.line for segment in segments}
+        report(len(lines) - len(lines_with_text))
 
+        # Search for the n best translations of each segment.
         needs_agreement = token_scores or self.calibration is not None
         extras = Extras(attention, token_scores, agreement=needs_agreement)
         postprocess = Postprocessor(self.engine, self.tokenizers, decoding, extras, self.in_digits)
+        unfit_phrases = UnfitPhrases(lambda trials: self._search(trials, postprocess, _ignore), self.tokenizers.tgt)
         with evaluating(self.models):
             n_bests = self._search(segments, postprocess, report)
-            unfit_phrases = UnfitPhrases(
-                lambda trials: self._search(trials, postprocess, _ignore), target_text.tokenizer
-            )
             n_bests = unfit_phrases.leave_out(segments, n_bests)
 
+        # Join the segments of each line, and complete its translations.
         n_bests_of_lines: list[list[list[Translation]]] = [[] for _ in lines]
         for segment, n_best in zip(segments, n_bests, strict=True):
             n_bests_of_lines[segment.line - first_line].append(n_best)
-        joined = [join_n_best(n_bests_of_line, decoding.length_penalty) for n_bests_of_line in n_bests_of_lines]
-        return list(map(self._completed, given_lines, searched_lines, joined))
+        translations = []
+        for given_line, searched_line, of_segments in zip(given_lines, searched_lines, n_bests_of_lines, strict=True):
+            n_best = join_n_best(of_segments, decoding.length_penalty)
+            translations.append(self._completed(given_line, searched_line, n_best))
+        return translations
 
-    @property
-    def _has_turkic_case(self) -> bool:
-        """True if upper and lower case of a language differ from those of Python."""
-        if self.data is None:
-            return False
-        languages = map(base_code, chain.from_iterable(self.data.directions))
-        return not TURKIC.isdisjoint(languages)
+    def _without_case(self, lines: Sequence[Line]) -> Sequence[Line]:
+        """Return the lines in the case in which they are translated."""
+        if self.data is not None:
+            languages = map(base_code, chain.from_iterable(self.data.directions))
+            if not TURKIC.isdisjoint(languages):
+                return lines
+        return without_case(lines, self.tokenizers.src)
 
     def _splitting(self, decoding: DecodingConfig) -> Splitting:
         """Return which lines are split into segments."""
@@ -312,14 +314,14 @@ class Translator:
             searched_line: the same line, possibly in lower case, as it was translated.
             n_best: its translations, best first.
         """
-        flagged = [flag_phrases(translation, given_line.prefix, given_line.required) for translation in n_best]
+        completed = [flag_phrases(translation, given_line.prefix, given_line.required) for translation in n_best]
         if self.calibration is not None:
-            flagged[0] = self.calibration.rate(searched_line.text, flagged[0])
+            completed[0] = self.calibration.rate(searched_line.text, completed[0])
         if given_line.text != searched_line.text:
             change = case_of(given_line.text)
-            if change is not None:
-                flagged = [in_case(translation, change) for translation in flagged]
-        best, *alternatives = flagged
+            assert change is not None
+            completed = [in_case(translation, change) for translation in completed]
+        best, *alternatives = completed
         return replace(best, alternatives=tuple(alternatives))
 
     def score(
@@ -339,19 +341,24 @@ class Translator:
         """
         if len(sources) != len(targets):
             raise DataError(f"{len(sources)} sources and {len(targets)} targets; give the same number of both")
-        src_ids = [[*ids, EOS] for ids in self.tokenizers.src.encode(check_lines(sources))]
+        encoded_sources = self.tokenizers.src.encode(check_lines(sources))
+        src_ids = [[*ids, EOS] for ids in encoded_sources]
         tgt_ids = self.tokenizers.tgt.encode(check_lines(targets))
+
+        lengths = []
         num_tags = len(self.engine.target.tags)
-        lengths = [max(num_tags + len(src), len(tgt) + 1) for src, tgt in zip(src_ids, tgt_ids, strict=True)]
+        for src, tgt in zip(src_ids, tgt_ids, strict=True):
+            lengths.append(max(num_tags + len(src), len(tgt) + 1))
         fitting = [number for number, length in enumerate(lengths) if length <= self.engine.max_positions]
         report = progress or _ignore
         report(len(lengths) - len(fitting))
 
         results: list[Scored | None] = [None] * len(lengths)
         batch_tokens = self.engine.batch_tokens(self.decoding)
+        batches = plan_batches(_chosen(lengths, fitting), batch_tokens, num_rows=1)
         with evaluating(self.models):
-            for batch in plan_batches(_chosen(lengths, fitting), batch_tokens, num_rows=1):
-                numbers = [fitting[position] for position in batch]
+            for batch in batches:
+                numbers = _chosen(fitting, batch)
                 scores = self.engine.score(_chosen(src_ids, numbers), _chosen(tgt_ids, numbers))
                 for number, log_probs in zip(numbers, scores, strict=True):
                     self._require_finite(log_probs)
@@ -366,7 +373,9 @@ class Translator:
             return
         files = "".join(f"{path}: " for path in self.weights)
         cause = f"training diverged, or its weights are too large for {self.engine.dtype}"
-        remedy = "use another checkpoint" if "32" in self.engine.dtype else "use another checkpoint or precision fp32"
+        remedy = "use another checkpoint"
+        if "32" not in self.engine.dtype:
+            remedy += " or precision fp32"
         raise MtformerError(f"{files}the model's scores are not finite; {cause}; {remedy}")
 
 

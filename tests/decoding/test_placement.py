@@ -8,7 +8,7 @@ from toy import tiny_transformer
 
 from mtformer.config.schema import DecodingConfig, TokenizerConfig
 from mtformer.decoding.lines.translation import Translation
-from mtformer.decoding.lines.unfit_phrases import UnfitPhrases
+from mtformer.decoding.lines.unfit_phrases import Trial, UnfitPhrases
 from mtformer.decoding.search.segments import Segment
 from mtformer.decoding.translator import Translator
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
@@ -171,7 +171,7 @@ def test_a_search_without_phrases_is_needed_only_for_unlikely_tokens(tokenizer: 
     for log_prob, expected in ((LIKELY, False), (UNLIKELY, True)):
         log_probs = [LIKELY] * len(tokens) + [log_prob]
         translation = Translation(case.constrained, 0.0, [*tokens, *ids], token_log_probabilities=log_probs)
-        assert unfit_phrases.may_fail(segment, translation) == expected
+        assert unfit_phrases.may_fail(Trial(segment, [translation])) == expected
 
 
 def test_glossary_terms_of_each_sentence_are_treated_alike(

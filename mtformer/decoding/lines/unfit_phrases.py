@@ -62,9 +62,7 @@ class UnfitPhrases:
                 constrained[number] = Trial(segment, result[number])
 
         while constrained:
-            suspicious = {
-                number: trial for number, trial in constrained.items() if self.may_fail(trial.segment, trial.best)
-            }
+            suspicious = {number: trial for number, trial in constrained.items() if self.may_fail(trial)}
             trials_with_fewer = self._search_with_fewer_phrases(suspicious)
             constrained = {}
             for number, trial in suspicious.items():
@@ -95,48 +93,57 @@ class UnfitPhrases:
 
     def _better_trial(self, trial: Trial, trials_with_fewer: Sequence[Trial]) -> Trial | None:
         """Return the best trial that does not fail; None if the given one does not, or all of them do."""
-        if not self._fails(trial.segment, trial.best, trials_with_fewer):
+        if not self._fails(trial, trials_with_fewer):
             return None
 
-        without_any = [other for other in trials_with_fewer if not other.segment.required]
-        usable = [other for other in trials_with_fewer if not self._fails(other.segment, other.best, without_any)]
+        without_any = [candidate for candidate in trials_with_fewer if not candidate.segment.required]
+        usable = [candidate for candidate in trials_with_fewer if not self._fails(candidate, without_any)]
         return max(usable, key=_num_phrases_and_score, default=None)
 
-    def may_fail(self, segment: Segment, translation: Translation) -> bool:
+    def may_fail(self, trial: Trial) -> bool:
         """Return True if a translation may fail because of required phrases; to be sure needs more searches."""
-        return has_unlikely_token(translation) or self._fails(segment, translation)
+        return has_unlikely_token(trial.best) or self._fails(trial)
 
-    def _fails(self, segment: Segment, translation: Translation, trials_with_fewer: Sequence[Trial] = ()) -> bool:
+    def _fails(self, trial: Trial, trials_with_fewer: Sequence[Trial] = ()) -> bool:
         """Return True if a translation lacks required phrases, or has what they may cause.
 
         That is a repetition or, for a phrase that does not fit, a further sentence, or the phrase before or after the
-        sentence.
+        sentence. `trials_with_fewer` are those of the same segment with fewer phrases, as far as they are known.
         """
-        if Flag.REPETITION in translation.flags or missing(translation.tokens, segment.required):
+        translation = trial.best
+        required = trial.segment.required
+        if Flag.REPETITION in translation.flags or missing(translation.tokens, required):
             return True
 
-        phrases = self.tokenizer.decode(segment.required)
-        if self._has_further_sentence(segment, translation.text, phrases, trials_with_fewer):
+        phrases = self.tokenizer.decode(required)
+        if _has_further_sentence(trial, phrases, trials_with_fewer):
             return True
 
-        for phrase, ids in zip(phrases, segment.required, strict=True):
-            for trial in trials_with_fewer:
-                if ids not in trial.segment.required and is_appended(phrase, ids, translation, trial.best):
+        for phrase, ids in zip(phrases, required, strict=True):
+            for with_fewer in trials_with_fewer:
+                is_left_out = ids not in with_fewer.segment.required
+                if is_left_out and is_appended(phrase, ids, translation, with_fewer.best):
                     return True
         return False
 
-    def _has_further_sentence(
-        self, segment: Segment, text: str, phrases: Sequence[str], trials_with_fewer: Sequence[Trial]
-    ) -> bool:
-        """Return True if a translation has more sentences than its source and the translation without phrases."""
-        for phrase in phrases:
-            # A phrase is one word here: it may contain periods, and begin a further sentence in lower case.
-            if phrase:
-                text = text.replace(phrase, WORD)
 
-        texts_without_phrases = [trial.best.text for trial in trials_with_fewer if not trial.segment.required]
-        max_sentences = max(map(_num_sentences, [segment.text, *texts_without_phrases]))
-        return _num_sentences(text) > max_sentences
+def _has_further_sentence(trial: Trial, phrases: Sequence[str], trials_with_fewer: Sequence[Trial]) -> bool:
+    """Return True if a translation has more sentences than its source and the translation without phrases.
+
+    Args:
+        trial: a segment and its translation with required phrases.
+        phrases: text of these phrases.
+        trials_with_fewer: trials with fewer of the phrases.
+    """
+    text = trial.best.text
+    for phrase in phrases:
+        # A phrase is one word here: it may contain periods, and begin a further sentence in lower case.
+        if phrase:
+            text = text.replace(phrase, WORD)
+
+    texts_without_phrases = [candidate.best.text for candidate in trials_with_fewer if not candidate.segment.required]
+    max_sentences = max(map(_num_sentences, [trial.segment.text, *texts_without_phrases]))
+    return _num_sentences(text) > max_sentences
 
 
 def _num_phrases_and_score(trial: Trial) -> tuple[int, float]:
