@@ -44,14 +44,11 @@ class AttentionMaps:
     def alignment(self) -> list[tuple[int, int]]:
         """Pairs (source word, target word), one per target word, as in `mtformer translate --alignment`."""
         layer = alignment_layer(len(self.cross_LHTS))
-        weights_TS = self.cross_LHTS[layer].mean(dim=0)[:, self.num_tags :]
-        attention = Attention(
-            src_pieces=self.src_pieces[self.num_tags : -1],
-            tgt_pieces=self.tgt_pieces[:-1],
-            weights=weights_TS.tolist(),
-            src_starts=[0] * len(weights_TS),
-        )
-        return attention.alignment
+        mean_TS = self.cross_LHTS[layer].mean(dim=0)
+        weights = mean_TS[:, self.num_tags :].tolist()
+        src_pieces = self.src_pieces[self.num_tags : -1]
+        tgt_pieces = self.tgt_pieces[:-1]
+        return Attention(src_pieces, tgt_pieces, weights, src_starts=[0] * len(weights)).alignment
 
 
 @dataclass(frozen=True)
@@ -96,18 +93,23 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
     check_length("the translation has", len(decoder_input), translator.engine.max_positions)
 
     weights_of = _record(model, encoder_input, decoder_input)
+    encoder_LHSS = _of_layers(model.encoder, "self_attention", weights_of)
+    decoder_LHTT = _of_layers(model.decoder, "self_attention", weights_of)
+    cross_LHTS = _of_layers(model.decoder, "cross_attention", weights_of)
+
     tag_pieces = src_tokenizer.id_pieces(target.tags)
-    start_piece = translator.tokenizers.tgt.id_pieces([target.start])
+    src_pieces = src_tokenizer.pieces(pair.source)
+    [start_piece] = translator.tokenizers.tgt.id_pieces([target.start])
     return AttentionMaps(
         source=checked_source,
         translation=pair.text,
-        src_pieces=[*tag_pieces, *src_tokenizer.pieces(pair.source), END],
+        src_pieces=[*tag_pieces, *src_pieces, END],
         tgt_pieces=[*pair.pieces, END],
-        decoder_keys=[*start_piece, *pair.pieces],
-        encoder_LHSS=_of_layers(model.encoder, "self_attention", weights_of),
-        decoder_LHTT=_of_layers(model.decoder, "self_attention", weights_of),
-        cross_LHTS=_of_layers(model.decoder, "cross_attention", weights_of),
-        num_tags=len(target.tags),
+        decoder_keys=[start_piece, *pair.pieces],
+        encoder_LHSS=encoder_LHSS,
+        decoder_LHTT=decoder_LHTT,
+        cross_LHTS=cross_LHTS,
+        num_tags=len(tag_pieces),
     )
 
 
@@ -133,7 +135,8 @@ def _was_searched_in_sentence_case(source: str, translation: Translation, tokeni
     if change is None:
         return False
     [searched_text] = tokenizer.decode([translation.tokens])
-    return change(translation.text) == translation.text and change(searched_text) != searched_text
+    has_case = change(translation.text) == translation.text
+    return has_case and change(searched_text) != searched_text
 
 
 def _record(
@@ -151,5 +154,8 @@ def _record(
 
 def _of_layers(layers: nn.ModuleList, name: str, weights_of: Mapping[MultiHeadAttention, Tensor]) -> Tensor:
     """Return the weights of the attention with this name in all layers: float32, on the CPU."""
-    modules = [getattr(layer, name) for layer in layers]
-    return torch.stack([weights_of[module][0].float().cpu() for module in modules])
+    weights = []
+    for layer in layers:
+        [weights_HTS] = weights_of[getattr(layer, name)]
+        weights.append(weights_HTS.float().cpu())
+    return torch.stack(weights)

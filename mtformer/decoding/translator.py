@@ -152,19 +152,21 @@ class Translator:
             config = load_config(run.config).config
             members += [Member(run, config, name) for name in checkpoints]
         configs = [member.config for member in members]
-        tokenizers = with_tags(TokenizerPair.load(runs[0].tokenizer), configs[0].data)
+        first_config = configs[0]
+        tokenizers = with_tags(TokenizerPair.load(runs[0].tokenizer), first_config.data)
         load = load_ctranslate2 if backend == "ctranslate2" else load_transformers
         loaded = load(members, tokenizers, device, precision)
 
         # An ensemble can do what all of its members can do.
         trained_tokens = min(config.data.filters.max_tokens for config in configs)
         share = min(from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0 for run in runs)
-        decoding = configs[0].decoding
-        translator = Translator(loaded.engine, tokenizers, decoding, trained_tokens, share, data=configs[0].data)
+        decoding = first_config.decoding
+        translator = Translator(loaded.engine, tokenizers, decoding, trained_tokens, share, first_config.data)
         translator.weights = loaded.weights
         translator.weight_hashes = loaded.weight_hashes
-        # The confidence was fitted to the translations of one checkpoint.
-        if len(members) == 1 and is_default(runs[0], loaded.weights, configs[0].training.best_metric):
+        # The confidence was fitted to the translations of the default checkpoint.
+        has_default_weights = is_default(runs[0], loaded.weights, first_config.training.best_metric)
+        if len(members) == 1 and has_default_weights:
             translator.calibration = load_calibration(runs[0].confidence)
         return translator
 
@@ -185,7 +187,8 @@ class Translator:
         if self.data is None:
             raise ConfigError(f"to '{language}': this model has one direction; leave the target language out")
         translator = copy.copy(self)
-        translator.engine = self.engine.with_target(target(self.data, self.tokenizers, language))
+        tags = target(self.data, self.tokenizers, language)
+        translator.engine = self.engine.with_target(tags)
         translator.has_spaces = base_code(language) not in WITHOUT_SPACES
         return translator
 
@@ -242,7 +245,11 @@ class Translator:
         needs_agreement = token_scores or self.calibration is not None
         extras = Extras(attention, token_scores, agreement=needs_agreement)
         postprocess = Postprocessor(self.engine, self.tokenizers, decoding, extras, self.in_digits)
-        unfit_phrases = UnfitPhrases(lambda trials: self._search(trials, postprocess, _ignore), self.tokenizers.tgt)
+
+        def search_again(trials: Sequence[Segment]) -> list[list[Translation]]:
+            return self._search(trials, postprocess, _ignore)
+
+        unfit_phrases = UnfitPhrases(search_again, self.tokenizers.tgt)
         with evaluating(self.models):
             n_bests = self._search(segments, postprocess, report)
             n_bests = unfit_phrases.leave_out(segments, n_bests)
@@ -348,7 +355,8 @@ class Translator:
         lengths = []
         num_tags = len(self.engine.target.tags)
         for src, tgt in zip(src_ids, tgt_ids, strict=True):
-            lengths.append(max(num_tags + len(src), len(tgt) + 1))
+            tgt_length = len(tgt) + 1  # with the first token
+            lengths.append(max(num_tags + len(src), tgt_length))
         fitting = [number for number, length in enumerate(lengths) if length <= self.engine.max_positions]
         report = progress or _ignore
         report(len(lengths) - len(fitting))

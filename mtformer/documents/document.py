@@ -34,8 +34,11 @@ class Word:
 
 def words_in(text: str, pattern: re.Pattern[str]) -> list[Word]:
     """Return the matches of `WORD` or `PART_OF_WORD` in a text."""
-    matches = pattern.finditer(text)
-    return [Word(match[0], match.start(), match.end(), match["punctuation"] is not None) for match in matches]
+    words = []
+    for match in pattern.finditer(text):
+        is_punctuation = match["punctuation"] is not None
+        words.append(Word(match[0], match.start(), match.end(), is_punctuation))
+    return words
 
 
 @dataclass(eq=False)

@@ -205,7 +205,9 @@ def _runs(soup: BeautifulSoup, blocks: set[Tag]) -> list[HtmlRun]:
     """Put the nodes of each text into a temporary element, and return those with letters, in the order of the page."""
 
     def is_block(node: PageElement) -> bool:
-        return node.is_block if isinstance(node, _Untranslated) else isinstance(node, Tag) and node in blocks
+        if isinstance(node, _Untranslated):
+            return node.is_block
+        return isinstance(node, Tag) and node in blocks
 
     elements: set[Tag] = set()
     remaining: list[Tag] = [soup]

@@ -35,7 +35,8 @@ def _write_run(run: HtmlRun, translation: Translation) -> None:
         tag = run.nodes.get(mark, element)
         assert isinstance(tag, Tag)
         tag.clear()
-        tag.extend([part if isinstance(part, str) else run.nodes[part] for part in content])
+        for part in content:
+            tag.append(part if isinstance(part, str) else run.nodes[part])
 
     element.insert(0, space_before)
     element.append(space_after)

@@ -40,6 +40,11 @@ class Span(NamedTuple):
     end: int
 
     @property
+    def num_words(self) -> int:
+        """Number of words in it."""
+        return self.end - self.start
+
+    @property
     def is_empty(self) -> bool:
         """True if it contains no words."""
         return self.start == self.end
@@ -53,13 +58,17 @@ def place_marks(source: MarkedText, translation: Translation) -> dict[Mark, Cont
         translation: its translation, with attention.
     """
     words = words_in(translation.text, source.word_pattern)
-    placement = _Placement(source, words, _attention_of_words(source, words, translation.attention))
+    attention = _attention_of_words(source, words, translation.attention)
+    placement = _Placement(source, words, attention)
     # Marks without words are last, because their position depends on the elements around them.
     for mark in sorted(source.marks, key=lambda mark: not mark.words):
         placement.place(mark)
 
-    elements = [mark for mark in source.marks if mark.is_element and mark.words]
-    return {mark: placement.content(mark, translation.text) for mark in [source.root, *elements]}
+    contents = {source.root: placement.content(source.root, translation.text)}
+    for mark in source.marks:
+        if mark.is_element and mark.words:
+            contents[mark] = placement.content(mark, translation.text)
+    return contents
 
 
 class _Placement:
@@ -102,7 +111,7 @@ class _Placement:
             position = self._position_without_words(mark, mark.parent)
             span = Span(position, position)
         self.spans[mark] = span
-        self.innermost_placed[span.start : span.end] = [mark] * (span.end - span.start)
+        self.innermost_placed[span.start : span.end] = [mark] * span.num_words
 
     def _free_words(self, parent: Mark) -> set[int]:
         """Return the target words in an element that belong to none of its inner marks."""
@@ -121,7 +130,8 @@ class _Placement:
         return {word for word in around if self.labels[word] in mark.words}
 
     def _attention_to(self, mark: Mark, word: int) -> float:
-        return sum(self.attention[word].get(source_word, 0.0) for source_word in mark.words)
+        weights = self.attention[word]
+        return sum(weights.get(source_word, 0.0) for source_word in mark.words)
 
     def _score(self, word: int, own_words: Collection[int], free_words: Collection[int]) -> float:
         if word in own_words:
@@ -165,7 +175,8 @@ class _Placement:
 
             # A mark without words has spaces around it as in the source.
             allows_space = text[inner_start : inner_start + 1] not in NO_SPACE_BEFORE
-            needs_space = inner.follows_space and inner_span.start > span.start and not gap.endswith(" ")
+            is_at_start = inner_span.start <= span.start
+            needs_space = inner.follows_space and not is_at_start and not gap.endswith(" ")
             if needs_space and allows_space:
                 gap += " "
             content += [gap, inner]
@@ -189,15 +200,17 @@ def _best_span(own_words: Collection[int], scores: Sequence[float], first: int) 
     sums = list(accumulate(scores, initial=0.0))
     start = min(own_words)
     best_span = Span(start, start)
-    best_order = (0.0, 0, 0)
+    best_score = 0.0
     for last in sorted(own_words):
         # Start here if the words before have no positive sum.
         if sums[last - first] <= sums[start - first]:
             start = last
-        order = (sums[last + 1 - first] - sums[start - first], start - last, -start)
-        if order > best_order:
-            best_order = order
-            best_span = Span(start, last + 1)
+        span = Span(start, last + 1)
+        score = sums[span.end - first] - sums[span.start - first]
+        is_shorter = span.num_words < best_span.num_words
+        if score > best_score or (score == best_score and is_shorter):
+            best_score = score
+            best_span = span
     return best_span
 
 

@@ -27,7 +27,11 @@ def translate_documents(translator: Translator, documents: Sequence[Document], *
     for document in documents:
         of_document = translations[start : start + len(document.lines)]
         start += len(document.lines)
-        [joined] = join_n_best([[translation] for translation in of_document], translator.decoding.length_penalty)
-        flags = (*joined.flags, Flag.REPAIRED) if document.is_repaired else joined.flags
-        results.append(replace(joined, text=document.join(of_document), flags=flags, attention=None))
+        n_bests = [[translation] for translation in of_document]
+        [joined] = join_n_best(n_bests, translator.decoding.length_penalty)
+        flags = joined.flags
+        if document.is_repaired:
+            flags = (*flags, Flag.REPAIRED)
+        text = document.join(of_document)
+        results.append(replace(joined, text=text, flags=flags, attention=None))
     return results

@@ -99,8 +99,7 @@ class Tokenizer:
 
         `sha256` remains that of the file, by which runs recognize their tokenizer.
         """
-        ids = {tag: self.piece_id(tag) for tag in tags}
-        in_text = [tag for tag, number in ids.items() if number != UNK and not self._processor.IsControl(number)]
+        in_text = [tag for tag in dict.fromkeys(tags) if self._is_found_in_text(tag)]
         if not in_text:
             return self
 
@@ -111,6 +110,11 @@ class Tokenizer:
         tokenizer.model = with_control_pieces(self.model, in_text)
         tokenizer._processor = _processor(tokenizer.model)
         return tokenizer
+
+    def _is_found_in_text(self, piece: str) -> bool:
+        """Return True if the tokenizer has a piece that is no control symbol."""
+        number = self.piece_id(piece)
+        return number != UNK and not self._processor.IsControl(number)
 
     @cached_property
     def tag_ids(self) -> list[int]:

@@ -60,6 +60,7 @@ def _train(sentences: list[str], config: TokenizerConfig, tags: Sequence[str], n
     characters_of_tags = "".join(sorted(set("".join(tags))))
     settings = config.model_dump(include={"model_type", "vocab_size", "character_coverage", "byte_fallback"})
     model = io.BytesIO()
+
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),

@@ -95,12 +95,14 @@ def features(source: str, translation: Translation) -> dict[str, float]:
     """
     num_pieces = max(1, len(translation.pieces))
     mean_log_prob = min(0.0, translation.log_probability / num_pieces)
-    length_ratio = math.log((len(translation.text) + 1) / (len(source) + 1))
+    ratio = (len(translation.text) + 1) / (len(source) + 1)
+    length_ratio = math.log(ratio)
+    num_flags = sum(flag != Flag.LOW_CONFIDENCE for flag in translation.flags)
     values = {
         "probability": math.exp(mean_log_prob),
         "length_ratio": length_ratio,
         "length_difference": abs(length_ratio),
-        "flags": float(sum(flag != Flag.LOW_CONFIDENCE for flag in translation.flags)),
+        "flags": float(num_flags),
     }
 
     if translation.token_log_probabilities:
@@ -171,9 +173,11 @@ def _fit(rows: Sequence[Mapping[str, float]], names: Sequence[str], is_good_N: t
         return total
 
     optimizer.step(loss)
-    weights_F = parameters[:-1].where(~is_flags_F, parameters[:-1].clamp(max=0))
+    weights_F = parameters[:-1]
+    weights_F = weights_F.where(~is_flags_F, weights_F.clamp(max=0))
     terms = zip(means_F.tolist(), scales_F.tolist(), weights_F.tolist(), strict=True)
-    return Logistic(bias=parameters[-1].item(), terms=dict(zip(names, terms, strict=True)))
+    bias = parameters[-1].item()
+    return Logistic(bias=bias, terms=dict(zip(names, terms, strict=True)))
 
 
 def _values(row: Mapping[str, float], names: Sequence[str]) -> list[float]:

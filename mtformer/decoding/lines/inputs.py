@@ -116,9 +116,8 @@ def check_inputs(lines: Sequence[str], requirements: Requirements, target: Targe
         _require_one_per_line("lists of required phrases", len(phrases), len(texts))
 
     checked = []
-    for number, (text, prefix, phrases_of_line) in enumerate(
-        zip(texts, prefixes, phrases, strict=True), first_line + 1
-    ):
+    rows = zip(texts, prefixes, phrases, strict=True)
+    for number, (text, prefix, phrases_of_line) in enumerate(rows, start=first_line + 1):
         terms = requirements.glossary.required_terms(text)
         checked.append(_checked_line(text, prefix, phrases_of_line, terms, target, number))
     return checked
@@ -147,13 +146,14 @@ def _checked_line(
     check_length(f"the required phrases of line {number} have", num_tokens, target.max_tokens)
 
     required_texts = [*checked_phrases, *map(one_line, terms)]
+    known_ids = [ids for ids in phrase_ids if UNK not in ids]
     return Line(
         text=text,
         prefix=target.normalized(prefix),
         prefix_ids=prefix_ids,
         prefix_pieces=target.tokenizer.pieces(prefix),
-        required=[target.normalized(required_text) for required_text in required_texts],
-        required_ids=[ids for ids in phrase_ids if UNK not in ids],
+        required=list(map(target.normalized, required_texts)),
+        required_ids=known_ids,
     )
 
 
@@ -222,7 +222,8 @@ def make_segments(
 
     segments = []
     encoded_lines = src_tokenizer.encode([line.text for line in lines])
-    for number, (line, ids) in enumerate(zip(lines, encoded_lines, strict=True), start=first_line):
+    pairs = zip(lines, encoded_lines, strict=True)
+    for number, (line, ids) in enumerate(pairs, start=first_line):
         parts = [(line.text, ids)]
         if _is_split(line, len(ids), splitting):
             texts = split_line(line.text, num_tokens, splitting.preferred_tokens, splitting.max_tokens)

@@ -219,9 +219,10 @@ def _is_copy(source: str, text: str) -> bool:
     words = text.split()
     if words != source.split():
         return False
-    has_few_words = len(words) <= MAX_NAME_WORDS and len(UNSPACED.findall(text)) <= MAX_NAME_CHARACTERS
+    has_few_words = len(words) <= MAX_NAME_WORDS
+    has_few_unspaced = len(UNSPACED.findall(text)) <= MAX_NAME_CHARACTERS
     is_short = text.isascii() or len(text) < MAX_NAME_LENGTH
-    return not (has_few_words and is_short)
+    return not (has_few_words and has_few_unspaced and is_short)
 
 
 def _has_address(text: str, address: str) -> bool:
@@ -264,7 +265,12 @@ def is_padded(tokens: Sequence[int], min_length: int) -> bool:
     min_period = max(1, len(tokens) - min_length + 1)
     max_period = len(tokens) // 2
     periods = range(min_period, max_period + 1)
-    return any(tokens[-period:] == tokens[-2 * period : -period] for period in periods)
+    return any(_ends_with_repetition(tokens, period) for period in periods)
+
+
+def _ends_with_repetition(tokens: Sequence[int], period: int) -> bool:
+    before = tokens[-2 * period : -period]
+    return tokens[-period:] == before
 
 
 def agreement(texts: Sequence[str]) -> float:
@@ -277,7 +283,8 @@ def agreement(texts: Sequence[str]) -> float:
     for text in texts[1:]:
         ngrams = _four_grams(text)
         num_common = len(first_ngrams & ngrams)
-        scores.append(2 * num_common / (len(first_ngrams) + len(ngrams)))
+        num_all = len(first_ngrams) + len(ngrams)
+        scores.append(2 * num_common / num_all)
     return fmean(scores) if scores else 1.0
 
 

@@ -82,7 +82,8 @@ class Attention:
 
         # The target pieces of one segment have the same source pieces.
         tgt_start = 0
-        for src_start, rows in groupby(range(len(self.weights)), key=lambda row: self.src_starts[row]):
+        rows_by_start = groupby(range(len(self.weights)), key=self.src_starts.__getitem__)
+        for src_start, rows in rows_by_start:
             weights_TS = torch.tensor([self.weights[row] for row in rows])
             num_tgt_pieces, num_src_pieces = weights_TS.shape
             src_pieces = self.src_pieces[src_start : src_start + num_src_pieces]
@@ -269,7 +270,8 @@ def _links(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence
     links = []
     for tgt, num_pieces in Counter(tgt_words).items():
         src = best_X[tgt]
-        links.append((src, tgt, weights_XW[tgt, src].item() / num_pieces))
+        share = weights_XW[tgt, src].item() / num_pieces
+        links.append((src, tgt, share))
     return links
 
 

@@ -81,13 +81,14 @@ class UnfitPhrases:
         segments = []
         for number, trial in trials.items():
             phrases = trial.segment.required
-            subsets = dict.fromkeys([(), *combinations(phrases, len(phrases) - 1)])
-            for subset in subsets:
+            without_one = combinations(phrases, len(phrases) - 1)
+            for subset in dict.fromkeys([(), *without_one]):
                 numbers.append(number)
                 segments.append(replace(trial.segment, required=subset))
 
         trials_with_fewer: dict[int, list[Trial]] = {number: [] for number in trials}
-        for number, segment, n_best in zip(numbers, segments, self.search(segments), strict=True):
+        n_bests = self.search(segments)
+        for number, segment, n_best in zip(numbers, segments, n_bests, strict=True):
             trials_with_fewer[number].append(Trial(segment, n_best))
         return trials_with_fewer
 
