@@ -24,6 +24,10 @@ FURTHER_BYTE = re.compile("<0x[89AB][0-9A-F]>")
 UNALIGNED = -1
 """Label of a target word that attends to no source word."""
 
+OWN_WORD = 2.0
+"""Score of a target word with a label in an element."""
+OWN_PUNCTUATION = 1.0
+"""Score of punctuation with a label in an element; it counts less, because its attention is less certain."""
 OTHER_WORD = -1.0
 """Score of a target word that an element may contain, although it belongs to the text around it."""
 FOREIGN_WORD = -1e9
@@ -84,8 +88,8 @@ class _Placement:
         self.words = words
         self.attention = attention
         self.labels = [max(weights, key=weights.__getitem__, default=UNALIGNED) for weights in attention]
-        # Punctuation counts less.
-        self.values = [2.0 if word.text[0].isalnum() else 1.0 for word in words]
+        self.values = [_value(word) for word in words]
+        """Scores of the words in the element that has their labels."""
         self.spans = {source.root: Span(0, len(words))}
         self.innermost_placed = [source.root] * len(words)
         """For each target word, the innermost mark around it among those that are placed."""
@@ -185,6 +189,11 @@ class _Placement:
             position = max(position, inner_start)
         content.append(text[position:end])
         return content
+
+
+def _value(word: Word) -> float:
+    begins_with_letter = word.text[0].isalnum()
+    return OWN_WORD if begins_with_letter else OWN_PUNCTUATION
 
 
 def _best_span(own_words: Collection[int], scores: Sequence[float], first: int) -> Span:

@@ -120,7 +120,7 @@ class Postprocessor:
         return list(translations[: self.decoding.n_best])
 
     def _translations(self, pairs: Sequence[tuple[Segment, Hypothesis]]) -> list[Translation]:
-        """Return the translation of each segment that a hypothesis stands for."""
+        """Return the translation of each segment by its hypothesis."""
         segments = [segment for segment, _ in pairs]
         hypotheses = [hypothesis for _, hypothesis in pairs]
         sources = [segment.source for segment in segments]
