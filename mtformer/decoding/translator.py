@@ -192,6 +192,7 @@ class Translator:
         translator.has_spaces = base_code(language) not in WITHOUT_SPACES
         return translator
 
+    # The public interface has one keyword for each option.
     def translate(
         self,
         lines: Sequence[str],
