@@ -109,7 +109,7 @@ def test_forbidden_imports_are_detected(part: str, line: str, wrong: bool) -> No
 
 INNER_LAYERS = {
     "data": [{"data_report"}, {"corpus"}, {"filters"}, {"store"}, {"batching", "check", "demo"}],
-    "decoding": [{"search", "weights"}, {"lines", "ctranslate2"}, {"translator"}, {"attention_maps"}],
+    "decoding": [{"search", "weights"}, {"lines", "ctranslate2"}, {"loading"}, {"translator"}, {"attention_maps"}],
 }
 """Folders and modules inside a package; those of one layer do not import each other."""
 INNER_MODULES = [path for package in INNER_LAYERS for path in sorted(PACKAGE.glob(f"{package}/**/*.py"))]

@@ -3,6 +3,7 @@
 L layers, H heads, S source pieces, T target pieces (including tags and eos).
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +16,9 @@ from mtformer.decoding.search.inference import alignment_layer, pad
 from mtformer.decoding.translator import Translator, evaluating
 from mtformer.errors import ConfigError
 from mtformer.model.attention import MultiHeadAttention, record_weights
+from mtformer.model.transformer import Transformer
 from mtformer.text.case import case_of
-from mtformer.text.tokenizer import EOS
+from mtformer.text.tokenizer import EOS, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -41,53 +43,119 @@ class AttentionMaps:
     @property
     def alignment(self) -> list[tuple[int, int]]:
         """Pairs (source word, target word), one per target word, as in `mtformer translate --alignment`."""
-        weights_TS = self.cross_LHTS[alignment_layer(len(self.cross_LHTS))].mean(dim=0)[:, self.num_tags :]
-        src_pieces, tgt_pieces = self.src_pieces[self.num_tags : -1], self.tgt_pieces[:-1]
-        return Attention(src_pieces, tgt_pieces, weights_TS.tolist(), [0] * len(weights_TS)).alignment
+        layer = alignment_layer(len(self.cross_LHTS))
+        mean_TS = self.cross_LHTS[layer].mean(dim=0)
+        weights = mean_TS[:, self.num_tags :].tolist()
+        src_pieces = self.src_pieces[self.num_tags : -1]
+        tgt_pieces = self.tgt_pieces[:-1]
+        return Attention(src_pieces, tgt_pieces, weights, src_starts=[0] * len(weights)).alignment
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A source and its translation, as the model reads them."""
+
+    source: str
+    """The source as it was searched, which may be in another case."""
+    text: str
+    """The translation."""
+    tokens: list[int]
+    pieces: list[str]
+    """Pieces of the translation without eos."""
 
 
 @torch.inference_mode()
 def attention_maps(translator: Translator, source: str, translation: str | Translation | None = None) -> AttentionMaps:
     """Return all attention weights of a model for a sentence and its translation.
 
-    The source is encoded as one segment, even if `Translator.translate` would split it into sentences. If `translation`
-    is None, the translator translates the source. The model may be in training mode. Raise ConfigError if the
-    translator has several models or uses another backend, DataError if a side is longer than the model supports.
+    The source is encoded as one segment, even if `Translator.translate` would split it into sentences.
+
+    Args:
+        translator: translator with a single model, which may be in training mode.
+        source: a single line.
+        translation: a single line, or a result of the translator; None: the translator translates the source.
+
+    Raise ConfigError if the translator has several models or uses another backend, DataError if a side is longer than
+    the model supports.
     """
     if translator.engine.name != "mtformer" or len(translator.models) != 1:
         raise ConfigError("attention maps need one model and the mtformer backend; give one run and one checkpoint")
-    [model], tgt, target = translator.models, translator.tokenizers.tgt, translator.engine.target
-    [source] = given = check_lines([source])
+    [model] = translator.models
+    target = translator.engine.target
+    [checked_source] = check_lines([source])
+    pair = _pair(translator, checked_source, translation)
+
+    src_tokenizer = translator.tokenizers.src
+    [src_ids] = src_tokenizer.encode([pair.source])
+    encoder_input = [*target.tags, *src_ids, EOS]
+    decoder_input = [target.start, *pair.tokens]
+    check_length("the source has", len(encoder_input), translator.engine.max_positions)
+    check_length("the translation has", len(decoder_input), translator.engine.max_positions)
+
+    weights_of = _record(model, encoder_input, decoder_input)
+    encoder_LHSS = _of_layers(model.encoder, "self_attention", weights_of)
+    decoder_LHTT = _of_layers(model.decoder, "self_attention", weights_of)
+    cross_LHTS = _of_layers(model.decoder, "cross_attention", weights_of)
+
+    tag_pieces = src_tokenizer.id_pieces(target.tags)
+    src_pieces = src_tokenizer.pieces(pair.source)
+    [start_piece] = translator.tokenizers.tgt.id_pieces([target.start])
+    return AttentionMaps(
+        source=checked_source,
+        translation=pair.text,
+        src_pieces=[*tag_pieces, *src_pieces, END],
+        tgt_pieces=[*pair.pieces, END],
+        decoder_keys=[start_piece, *pair.pieces],
+        encoder_LHSS=encoder_LHSS,
+        decoder_LHTT=decoder_LHTT,
+        cross_LHTS=cross_LHTS,
+        num_tags=len(tag_pieces),
+    )
+
+
+def _pair(translator: Translator, source: str, translation: str | Translation | None) -> _Pair:
+    """Return a source and its translation, whose tokens are those of the search if the translator has made it."""
+    tokenizer = translator.tokenizers.tgt
+    if isinstance(translation, str):
+        [text] = check_lines([translation])
+        [tokens] = tokenizer.encode([text])
+        return _Pair(source, text, tokens, tokenizer.pieces(text))
+
     if translation is None:
         [translation] = translator.translate([source])
-    if isinstance(translation, Translation):
-        tokens, text = translation.tokens, translation.text
-        pieces = [piece for piece in translation.pieces if piece != END]  # a split line has one END per segment
-        change, plain = case_of(source), tgt.decode([tokens])[0]
-        if change is not None and change(text) == text and change(plain) != plain:  # see `without_case`
-            source = sentence_case(source)
-    else:
-        [text] = check_lines([translation])
-        tokens, pieces = tgt.encode([text])[0], tgt.pieces(text)
-    src = [*target.tags, *translator.tokenizers.src.encode([source])[0], EOS]
-    check_length("the source has", len(src), translator.engine.max_positions)
-    check_length("the translation has", len(tokens) + 1, translator.engine.max_positions)
+    pieces = [piece for piece in translation.pieces if piece != END]  # a split line has one END per segment
+    if _was_searched_in_sentence_case(source, translation, tokenizer):
+        source = sentence_case(source)
+    return _Pair(source, translation.text, translation.tokens, pieces)
+
+
+def _was_searched_in_sentence_case(source: str, translation: Translation, tokenizer: Tokenizer) -> bool:
+    """Return True if the text of a translation, but not its tokens, has the case of the source; see `without_case`."""
+    change = case_of(source)
+    if change is None:
+        return False
+    [searched_text] = tokenizer.decode([translation.tokens])
+    has_case = change(translation.text) == translation.text
+    return has_case and change(searched_text) != searched_text
+
+
+def _record(
+    model: Transformer, encoder_input: Sequence[int], decoder_input: Sequence[int]
+) -> Mapping[MultiHeadAttention, Tensor]:
+    """Return the attention weights (1, heads, query, key) of each module in one forward pass."""
     device = model.output.device
+    src_BS, src_lengths_B = pad([encoder_input], device)
+    tgt_BT, _ = pad([decoder_input], device)
     modules = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     with evaluating([model]), record_weights(modules) as recorded:
-        model(*pad([src], device), pad([[target.start, *tokens]], device)[0])
+        model(src_BS, src_lengths_B, tgt_BT)
+    return recorded
 
-    def of_layers(layers: nn.ModuleList, name: str) -> Tensor:
-        return torch.stack([recorded[getattr(layer, name)][0].float().cpu() for layer in layers])
 
-    return AttentionMaps(
-        source=given[0],
-        translation=text,
-        src_pieces=[*translator.tokenizers.src.id_pieces(target.tags), *translator.tokenizers.src.pieces(source), END],
-        tgt_pieces=[*pieces, END],
-        decoder_keys=[*tgt.id_pieces([target.start]), *pieces],
-        encoder_LHSS=of_layers(model.encoder, "self_attention"),
-        decoder_LHTT=of_layers(model.decoder, "self_attention"),
-        cross_LHTS=of_layers(model.decoder, "cross_attention"),
-        num_tags=len(target.tags),
-    )
+def _of_layers(layers: nn.ModuleList, name: str, weights_of: Mapping[MultiHeadAttention, Tensor]) -> Tensor:
+    """Return the weights of the attention with this name in all layers: float32, on the CPU."""
+    weights = []
+    for layer in layers:
+        [weights_HTS] = weights_of[getattr(layer, name)]
+        weights.append(weights_HTS.float().cpu())
+    return torch.stack(weights)

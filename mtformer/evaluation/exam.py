@@ -25,7 +25,7 @@ from mtformer.data.batching.augment import add_typos, change_case, drop_final_st
 from mtformer.data.filters.numbers import values
 from mtformer.decoding.lines.postprocessing import EMAIL, URL, addresses
 from mtformer.decoding.lines.sentences import join_lines
-from mtformer.decoding.lines.translation import REPETITION, Translation
+from mtformer.decoding.lines.translation import Flag, Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.evaluation.card import EvalSet
@@ -227,7 +227,7 @@ def _measure(pairs: Sequence[Pair], translations: Sequence[Translation], length_
         if translation.attention is not None:
             link_weights += [weight for _, _, weight in translation.attention.links]
 
-    row["loops"] = _percentage(REPETITION in translation.flags for translation in translations)
+    row["loops"] = _percentage(Flag.REPETITION in translation.flags for translation in translations)
     row["long"] = _percentage(is_too_long)
     row["unaligned"] = _percentage(weight < WEAK_LINK for weight in link_weights)
     return row

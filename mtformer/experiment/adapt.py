@@ -23,7 +23,8 @@ from mtformer.config.loading import load_config, with_overrides
 from mtformer.config.schema import Config, TrainingConfig
 from mtformer.data.corpus.readers import read_lines
 from mtformer.data.corpus.sources import is_without_checksums
-from mtformer.decoding.translator import Translator, from_data_report
+from mtformer.decoding.loading import from_data_report
+from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import ADAPTED_METRIC, find_weights, is_adapted, verified_weights
 from mtformer.device import pick_device
 from mtformer.errors import ConfigError, log

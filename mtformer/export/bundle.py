@@ -18,7 +18,7 @@ from mtformer.config.support import require_export
 from mtformer.decoding.ctranslate2.conversion import write_model
 from mtformer.decoding.ctranslate2.loading import import_ctranslate2
 from mtformer.decoding.lines.confidence import load_calibration
-from mtformer.decoding.translator import from_data_report
+from mtformer.decoding.loading import from_data_report
 from mtformer.decoding.weights import find_weights, is_adapted, is_default, verified_weights
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors
 from mtformer.export.argos import atomic_archive, write_argos

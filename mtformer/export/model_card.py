@@ -11,7 +11,7 @@ from mtformer.config.data import DataConfig
 from mtformer.config.languages import language_name
 from mtformer.config.schema import Config
 from mtformer.data.corpus.sources import files_of
-from mtformer.decoding.translator import from_data_report
+from mtformer.decoding.loading import from_data_report
 from mtformer.errors import DataError
 from mtformer.evaluation.card import ScoreCard, read_card
 from mtformer.files import file_sha256, read_json

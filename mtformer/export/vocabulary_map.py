@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mtformer.config.data import DataConfig, Source
 from mtformer.data.corpus.sources import read_pairs, source_fingerprint
-from mtformer.decoding.translator import from_data_report
+from mtformer.decoding.loading import from_data_report
 from mtformer.errors import ConfigError, log
 from mtformer.run_dir import CT2_VOCABULARY_MAP, RunDir
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, TokenizerPair

@@ -4,10 +4,14 @@ from collections.abc import Collection
 
 from mtformer.text.protobuf import field, message_fields, set_subfield
 
-PIECES, NORMALIZER = 1, 3
-"""Fields of a model."""
-TEXT, KIND = 1, 3
-"""Fields of a piece."""
+PIECES = 1
+"""Field of a model: a piece."""
+NORMALIZER = 3
+"""Field of a model: the settings of its normalization."""
+TEXT = 1
+"""Field of a piece: its text."""
+KIND = 3
+"""Field of a piece: its type."""
 CONTROL = 3
 """Type of a control symbol."""
 ADD_DUMMY_PREFIX = 3
@@ -19,10 +23,11 @@ def with_control_pieces(model: bytes, texts: Collection[str]) -> bytes:
     beginnings = tuple(field(TEXT, text) for text in texts)
     parts = []
     for number, value in message_fields(model):
-        is_listed = number == PIECES and value.startswith(beginnings)  # the text is the first field
-        # If a field occurs more than once, the last value is used.
-        changed = value + field(KIND, CONTROL) if is_listed else value
-        parts.append(field(number, changed))
+        if number == PIECES and value.startswith(beginnings):  # the text is the first field
+            # If a field occurs more than once, the last value is used.
+            parts.append(field(number, value + field(KIND, CONTROL)))
+        else:
+            parts.append(field(number, value))
     return b"".join(parts)
 
 

@@ -23,20 +23,26 @@ from mtformer.files import read_bytes
 from mtformer.text.protobuf import message_fields, set_subfield, without_subfield
 
 COMPOSE_RULES = Path(__file__).with_name("compose.tsv")
+"""Rule file of `compose`."""
 RULES = "normalization.tsv"
 """Name of the copy of a rule file in a folder of tokenizers."""
 CHANGED_SHARE = 1 / 1000
 """Share of changed target lines above which there is a warning."""
 NUM_EXAMPLES = 2
+"""Number of examples in a warning."""
 EXCERPT = 60
 """Maximum number of characters of an example."""
 SPACES = re.compile("[ \t]+")
 SPACE = "▁"
+"""SentencePiece's symbol for a space."""
 CODE_POINTS = re.compile("(?:[0-9A-Fa-f]{1,6}(?: +|$))*")
+"""Hexadecimal numbers with spaces between them."""
 NORMALIZER_SPEC = 3
+"""Number of the field of SentencePiece's models with the normalization; see `mtformer.text.protobuf`."""
 NAME = 1
+"""Number of its subfield with the name of the rules."""
 RULE_PATH = 6
-"""Numbers of a field of SentencePiece's models, and of its subfields; see `mtformer.text.protobuf`."""
+"""Number of its subfield with the path of the rule file."""
 USER_DEFINED = "user_defined"
 """SentencePiece's name of the rules of a file."""
 QUIET = 2
@@ -69,7 +75,7 @@ def _parse(path: str, contents: bytes) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8; write code points as hexadecimal numbers") from error
     for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.startswith("#"):
+        if not _has_rule(line):
             continue
         sequence, replacement, *_ = [*line.split("\t"), ""]
         try:
@@ -82,6 +88,11 @@ def _parse(path: str, contents: bytes) -> dict[str, str]:
     if "" in rules or any("\0" in sequence for sequence in rules):
         raise DataError(f"{path}: a rule replaces nothing, or NUL, which SentencePiece does not support; remove it")
     return rules
+
+
+def _has_rule(line: str) -> bool:
+    """Return False for a blank line or a comment."""
+    return line.strip() != "" and not line.startswith("#")
 
 
 def _characters(code_points: str) -> str:
@@ -105,7 +116,7 @@ def trainer_options(config: TokenizerConfig, rules: bytes | None) -> Iterator[di
 @contextmanager
 def _rule_file(contents: bytes) -> Iterator[str]:
     """Yield the path of a file with these rules, without comments, which SentencePiece does not support."""
-    lines = [line for line in contents.decode("utf-8-sig").splitlines() if line.strip() and not line.startswith("#")]
+    lines = [line for line in contents.decode("utf-8-sig").splitlines() if _has_rule(line)]
     with TemporaryDirectory() as folder:
         path = Path(folder, RULES)
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -115,7 +126,9 @@ def _rule_file(contents: bytes) -> Iterator[str]:
 def without_rule_path(model: bytes, config: TokenizerConfig) -> bytes:
     """Return a trained model without the path of its rule file, which differs from run to run, and with its name."""
     model = without_subfield(model, NORMALIZER_SPEC, RULE_PATH)
-    return set_subfield(model, NORMALIZER_SPEC, NAME, COMPOSE) if config.normalization == COMPOSE else model
+    if config.normalization == COMPOSE:
+        model = set_subfield(model, NORMALIZER_SPEC, NAME, COMPOSE)
+    return model
 
 
 @dataclass(frozen=True)
@@ -135,8 +148,10 @@ class Normalizer:
     @classmethod
     def of_model(cls, model: bytes) -> "Normalizer":
         """Return the normalization of a SentencePiece model."""
-        spec = dict(message_fields(dict(message_fields(model))[NORMALIZER_SPEC]))
-        return cls(spec.get(NAME, b"").decode("utf-8"), model)
+        fields = dict(message_fields(model))
+        settings = dict(message_fields(fields[NORMALIZER_SPEC]))
+        name = settings.get(NAME, b"").decode("utf-8")
+        return cls(name, model)
 
     def __call__(self, lines: Sequence[str]) -> list[str]:
         """Return the lines as the model sees them."""
@@ -147,19 +162,28 @@ class Normalizer:
         """Return the lines that normalization changes, apart from their spaces, by index."""
         changed: dict[int, str] = {}
         for number, (line, normalized) in enumerate(zip(lines, self(lines), strict=True)):
-            if line != normalized and SPACES.sub(" ", line).strip(" ") != normalized:
+            if line == normalized:
+                continue
+            with_single_spaces = SPACES.sub(" ", line).strip(" ")
+            if with_single_spaces != normalized:
                 changed[number] = normalized
         return changed
 
-    def warning(self, num_changed: int, num_lines: int, examples: Sequence[Sequence[str]], what: str) -> str | None:
+    def warning(
+        self, num_changed: int, num_lines: int, examples: Sequence[Sequence[str]], lines_name: str
+    ) -> str | None:
         """Return a message if the normalization changes more than `CHANGED_SHARE` of some lines, else None.
 
-        `examples` are lines with their normalized text, and `what` names the lines in the message.
+        Args:
+            num_changed: number of changed lines.
+            num_lines: number of all lines.
+            examples: changed lines, each with its normalized text.
+            lines_name: what the lines are, for the message.
         """
         if num_changed <= CHANGED_SHARE * num_lines:
             return None
         rules = "the rule file of tokenizer.normalization" if self.is_file else f"tokenizer.normalization {self.name}"
-        count = f"{num_changed:,} of {num_lines:,} {what}"
+        count = f"{num_changed:,} of {num_lines:,} {lines_name}"
         remedy = f"to keep text as it is, train with tokenizer.normalization: {COMPOSE}"
         if self.name == COMPOSE:
             remedy = "it composes characters (NFC) and removes control characters; do the same in the files"
@@ -191,14 +215,16 @@ def describe(examples: Sequence[Sequence[str]]) -> str:
     """Return examples of changed lines, given with their normalized text, for a message."""
     texts = []
     for before, after in examples[:NUM_EXAMPLES]:
-        texts.append(f"'{shown(excerpt(before, after))}' becomes '{shown(excerpt(after, before))}'")
+        changed_part = shown(excerpt(before, after))
+        new_part = shown(excerpt(after, before))
+        texts.append(f"'{changed_part}' becomes '{new_part}'")
     return ", ".join(texts)
 
 
-def excerpt(text: str, other: str) -> str:
+def excerpt(text: str, other_text: str) -> str:
     """Return the part of a text around its first difference from another one."""
     num_equal = 0
-    for character, other_character in zip(text, other, strict=False):
+    for character, other_character in zip(text, other_text, strict=False):
         if character != other_character:
             break
         num_equal += 1
@@ -212,5 +238,6 @@ def shown(text: str) -> str:
 
 
 def _escaped(character: str) -> str:
-    is_visible = character.isprintable() and not unicodedata.category(character).startswith("M")
+    is_mark = unicodedata.category(character).startswith("M")
+    is_visible = character.isprintable() and not is_mark
     return character if is_visible else f"[U+{ord(character):04X}]"

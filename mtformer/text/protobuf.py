@@ -6,66 +6,108 @@ A `ModelProto` has field 1 for each piece (subfields: 1 text, 2 score, 3 type), 
 
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
+
+VARINT = 0
+"""Wire type of an integer of variable length."""
+EIGHT_BYTES = 1
+"""Wire type of a value of 8 bytes."""
+LENGTH_DELIMITED = 2
+"""Wire type of a string or a message, which begins with its length."""
+FOUR_BYTES = 5
+"""Wire type of a value of 4 bytes, such as a float."""
+SIZES = {EIGHT_BYTES: 8, FOUR_BYTES: 4}
+"""Number of bytes of each wire type of fixed size."""
+
+
+class _Field(NamedTuple):
+    """A field of a message."""
+
+    number: int
+    value: bytes
+    """Its value without wire type and length."""
+    encoding: bytes
+    """The whole field, as it is in the message."""
 
 
 def message_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the number and raw value of each field of a message."""
-    for number, value, _ in _fields(message):
-        yield number, value
+    for part in _fields(message):
+        yield part.number, part.value
 
 
 def without_subfield(message: bytes, number: int, subfield: int) -> bytes:
     """Return a message without a subfield of field `number`, which is itself a message."""
     parts = []
-    for key, value, encoded in _fields(message):
-        if key == number:
-            kept = [inner for inner_key, _, inner in _fields(value) if inner_key != subfield]
-            encoded = field(number, b"".join(kept))
-        parts.append(encoded)
+    for part in _fields(message):
+        if part.number == number:
+            kept = [inner.encoding for inner in _fields(part.value) if inner.number != subfield]
+            parts.append(field(number, b"".join(kept)))
+        else:
+            parts.append(part.encoding)
     return b"".join(parts)
 
 
 def set_subfield(message: bytes, number: int, subfield: int, value: int | float | str | bytes) -> bytes:
     """Return a message with this value in a subfield of field `number`, which is itself a message."""
     parts = []
-    for key, contents, encoded in _fields(without_subfield(message, number, subfield)):
-        parts.append(field(key, field(subfield, value) + contents) if key == number else encoded)
+    for part in _fields(without_subfield(message, number, subfield)):
+        if part.number == number:
+            parts.append(field(number, field(subfield, value) + part.value))
+        else:
+            parts.append(part.encoding)
     return b"".join(parts)
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield the number, the raw value and the whole encoding of each field."""
+def _fields(message: bytes) -> Iterator[_Field]:
+    """Yield the fields of a message.
+
+    A field begins with a varint (see `_varint`): its number in the upper bits, the wire type in the lowest three.
+    """
     position = 0
     while position < len(message):
-        beginning = position
-        key, position = _read_varint(message, position)
         start = position
-        if key & 7 == 0:
-            position = _read_varint(message, position)[1]
-        elif key & 7 == 2:
-            length, start = _read_varint(message, position)
-            position = start + length
+        key, value_start = _read_varint(message, position)
+        wire_type = key & 7
+        if wire_type == VARINT:
+            _, position = _read_varint(message, value_start)
+        elif wire_type == LENGTH_DELIMITED:
+            length, value_start = _read_varint(message, value_start)
+            position = value_start + length
         else:
-            position += {1: 8, 5: 4}[key & 7]
-        yield key >> 3, message[start:position], message[beginning:position]
+            position = value_start + SIZES[wire_type]
+        yield _Field(key >> 3, message[value_start:position], message[start:position])
 
 
 def field(number: int, value: int | float | str | bytes) -> bytes:
-    """Return a field with this number."""
+    """Return the encoding of a field with this number."""
     if isinstance(value, int):
-        return _varint(number << 3) + _varint(value)
+        return _key(number, VARINT) + _varint(value)
     if isinstance(value, float):
-        return _varint(number << 3 | 5) + struct.pack("<f", value)
+        return _key(number, FOUR_BYTES) + struct.pack("<f", value)
     data = value.encode() if isinstance(value, str) else value
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
+    return _key(number, LENGTH_DELIMITED) + _varint(len(data)) + data
+
+
+def _key(number: int, wire_type: int) -> bytes:
+    """Return the beginning of a field."""
+    return _varint(number << 3 | wire_type)
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Return a variable-length integer (see `_varint`) and the position after it."""
-    end = next(i for i in range(position, len(data)) if data[i] < 128) + 1
-    return sum((byte & 127) << 7 * i for i, byte in enumerate(data[position:end])), end
+    value = 0
+    shift = 0
+    while data[position] >= 128:
+        value += (data[position] & 127) << shift
+        shift += 7
+        position += 1
+    return value + (data[position] << shift), position + 1
 
 
 def _varint(value: int) -> bytes:
     """Return a varint: seven bits per byte, lowest bits first; the eighth bit is set in all bytes except the last."""
-    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _varint(value >> 7)
+    if value < 128:
+        return bytes([value])
+    lowest_bits = value & 127
+    return bytes([lowest_bits | 128]) + _varint(value >> 7)

@@ -15,10 +15,14 @@ def language_tag(language: str) -> str:
 
 def tags_by_side(data: DataConfig) -> tuple[list[str], list[str]]:
     """Return all tags on the source side and on the target side; the tokenizers must have a piece for each."""
-    languages = [language_tag(language) for language in data.target_languages]
-    tags = [corpus.tag for corpus in data.corpora.values() if corpus.tag is not None]
-    src = [*tags, *languages] if data.language_tags == "source" else tags
-    return list(dict.fromkeys(src)), languages if data.language_tags == "target" else []
+    src_tags = [corpus.tag for corpus in data.corpora.values() if corpus.tag is not None]
+    tgt_tags = []
+    language_tags = [language_tag(language) for language in data.target_languages]
+    if data.language_tags == "source":
+        src_tags += language_tags
+    if data.language_tags == "target":
+        tgt_tags = language_tags
+    return list(dict.fromkeys(src_tags)), tgt_tags
 
 
 def with_tags(tokenizers: TokenizerPair, data: DataConfig) -> TokenizerPair:
@@ -38,9 +42,9 @@ def require_tags(tags: Sequence[str], tokenizer: Tokenizer) -> None:
     """Raise ConfigError if a tag is not a piece of the tokenizer."""
     missing = [tag for tag in tags if tokenizer.piece_id(tag) == UNK]
     if missing:
-        what = f"the tokenizer has no piece {', '.join(map(repr, missing))}"
+        problem = f"the tokenizer has no piece {', '.join(map(repr, missing))}"
         remedy = f"train it with tokenizer.user_symbols: {missing}, or let `mtformer train` train one"
-        raise ConfigError(f"{tokenizer.name}: {what}; {remedy}")
+        raise ConfigError(f"{tokenizer.name}: {problem}; {remedy}")
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,8 @@ def target(data: DataConfig, tokenizers: TokenizerPair, language: str | None = N
     known = data.target_languages
     language = language or data.tgt_lang
     if language not in known:
-        raise ConfigError(f"this model does not translate to '{language}'; it was trained on {', '.join(known)}")
+        problem = f"this model does not translate to '{language}'"
+        raise ConfigError(f"{problem}; it was trained on {', '.join(known)}")
     excluded = tokenizers.tgt.tag_ids
     if data.language_tags == "source":
         return Target(tags=[tag_id(language_tag(language), tokenizers.src)], excluded=excluded)

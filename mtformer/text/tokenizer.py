@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -15,21 +15,41 @@ from mtformer.files import atomic_folder, read_bytes
 from mtformer.text.model_file import with_control_pieces, without_first_space
 from mtformer.text.normalization import RULES, Normalizer
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
+PAD = 0
+"""Id of padding."""
+UNK = 1
+"""Id of an unknown piece."""
+BOS = 2
+"""Id of the beginning of a sentence."""
+EOS = 3
+"""Id of the end of a sentence."""
+SPECIAL_IDS = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS}
+"""Special ids by their names in SentencePiece."""
 CONTROL_IDS = frozenset((PAD, BOS, EOS))
-JOINT, SRC, TGT = "joint.model", "src.model", "tgt.model"
+"""Special ids that stand for no text."""
+JOINT = "joint.model"
+"""Name of the file of a joint vocabulary."""
+SRC = "src.model"
+"""Name of the file of a source vocabulary."""
+TGT = "tgt.model"
+"""Name of the file of a target vocabulary."""
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
-SPACE = "▁"  # SentencePiece's symbol for a space
+"""Piece that stands for a byte, with `tokenizer.byte_fallback`."""
+SPACE = "▁"
+"""SentencePiece's symbol for a space."""
 
 
 class Tokenizer:
-    """One SentencePiece model, given as the bytes of a `.model` file; `name` is used in error messages.
+    """One SentencePiece model.
 
     Tags are control symbols: text never contains them, a text such as `<2de>` is encoded as ordinary characters, and
     decoding skips them. In new models they have this type. In a model of version 0.3 or of another program they may be
     user-defined symbols, which SentencePiece finds in text; `with_tags` makes them control symbols.
 
-    `rules` are the contents of the rule file of its normalization, which is copied with it; the model has them too.
+    Args:
+        model: contents of a `.model` file.
+        name: name in error messages.
+        rules: contents of the rule file of its normalization, which is copied with it; the model has them too.
 
     Raise DataError if `model` is not a SentencePiece model, or its special ids are not pad 0, unk 1, bos 2, eos 3.
     """
@@ -42,19 +62,20 @@ class Tokenizer:
             self._processor = _processor(model)
         except RuntimeError as error:
             raise DataError(f"{name}: not a SentencePiece model, or damaged; train it or copy it again") from error
-        ids = tuple(getattr(self._processor, f"{special}_id")() for special in ("pad", "unk", "bos", "eos"))
-        if ids != (PAD, UNK, BOS, EOS):
-            what = f"its special ids are pad {ids[0]}, unk {ids[1]}, bos {ids[2]}, eos {ids[3]}"
-            remedy = "train it with `mtformer tokenizer train`, or with SentencePiece's"
-            options = "pad_id=0, unk_id=1, bos_id=2, eos_id=3"
-            raise DataError(f"{name}: {what}, but must be pad 0, unk 1, bos 2, eos 3; {remedy} {options}")
+        ids = {special: getattr(self._processor, f"{special}_id")() for special in SPECIAL_IDS}
+        if ids != SPECIAL_IDS:
+            problem = f"its special ids are {_listed(ids, ' ')}, but must be {_listed(SPECIAL_IDS, ' ')}"
+            options = _listed(SPECIAL_IDS, "_id=")
+            remedy = f"train it with `mtformer tokenizer train`, or with SentencePiece's {options}"
+            raise DataError(f"{name}: {problem}; {remedy}")
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a `.model` file; raise DataError if it is missing, damaged, or has other special ids."""
-        rules = Path(path).with_name(RULES)
+        rule_file = Path(path).with_name(RULES)
         try:
-            return cls(read_bytes(path), str(path), read_bytes(rules) if rules.is_file() else None)
+            rules = read_bytes(rule_file) if rule_file.is_file() else None
+            return cls(read_bytes(path), str(path), rules)
         except OSError as error:
             raise DataError(f"{path}: the tokenizer cannot be read: {error.strerror}") from error
 
@@ -78,17 +99,22 @@ class Tokenizer:
 
         `sha256` remains that of the file, by which runs recognize their tokenizer.
         """
-        ids = {tag: self.piece_id(tag) for tag in tags}
-        found = [tag for tag, number in ids.items() if number != UNK and not self._processor.IsControl(number)]
-        if not found:
+        in_text = [tag for tag in dict.fromkeys(tags) if self._is_found_in_text(tag)]
+        if not in_text:
             return self
-        other = copy.copy(self)
-        for name in ("model_sha256", "tag_ids", "_joining_processor"):
-            vars(other).pop(name, None)
-        other.sha256 = self.sha256
-        other.model = with_control_pieces(self.model, found)
-        other._processor = _processor(other.model)
-        return other
+
+        tokenizer = copy.copy(self)
+        for cached_value in ("model_sha256", "tag_ids", "_joining_processor"):
+            vars(tokenizer).pop(cached_value, None)
+        tokenizer.sha256 = self.sha256
+        tokenizer.model = with_control_pieces(self.model, in_text)
+        tokenizer._processor = _processor(tokenizer.model)
+        return tokenizer
+
+    def _is_found_in_text(self, piece: str) -> bool:
+        """Return True if the tokenizer has a piece that is no control symbol."""
+        number = self.piece_id(piece)
+        return number != UNK and not self._processor.IsControl(number)
 
     @cached_property
     def tag_ids(self) -> list[int]:
@@ -117,8 +143,8 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each list of ids; pad, bos and eos are skipped, and unk becomes ` ⁇ `."""
-        kept = [[piece for piece in line if piece not in CONTROL_IDS] for line in ids]
-        return self._processor.DecodeIds(kept) if kept else []
+        ids_of_text = [_without_control_ids(line) for line in ids]
+        return self._processor.DecodeIds(ids_of_text) if ids_of_text else []
 
     def pieces(self, line: str) -> list[str]:
         """Return the pieces of a line as text; unknown characters are copied."""
@@ -152,6 +178,15 @@ class Tokenizer:
         return self.id_pieces(range(self.vocab_size))
 
 
+def _listed(ids: Mapping[str, int], separator: str) -> str:
+    """Return special ids with their names, for a message."""
+    return ", ".join(f"{name}{separator}{number}" for name, number in ids.items())
+
+
+def _without_control_ids(ids: Sequence[int]) -> list[int]:
+    return [number for number in ids if number not in CONTROL_IDS]
+
+
 def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
     """Load a model; raise RuntimeError if it is damaged."""
     processor = sentencepiece.SentencePieceProcessor()
@@ -172,8 +207,11 @@ class TokenizerPair(NamedTuple):
 
     def equals(self, other: "TokenizerPair") -> bool:
         """Return True if the tokenizers come from the same files, or are equal because tags became control symbols."""
-        have_same_files = [one.sha256 for one in self] == [one.sha256 for one in other]
-        return have_same_files or [one.model_sha256 for one in self] == [one.model_sha256 for one in other]
+        have_same_files = self.src.sha256 == other.src.sha256 and self.tgt.sha256 == other.tgt.sha256
+        if have_same_files:
+            return True
+        have_same_source = self.src.model_sha256 == other.src.model_sha256
+        return have_same_source and self.tgt.model_sha256 == other.tgt.model_sha256
 
     def with_tags(self, tags: Collection[str]) -> "TokenizerPair":
         """Return the tokenizers with these pieces as control symbols; see `Tokenizer.with_tags`."""
@@ -191,7 +229,8 @@ class TokenizerPair(NamedTuple):
             joint = Tokenizer.load(folder / JOINT)
             return cls(joint, joint)
         if not (folder / SRC).is_file() or not (folder / TGT).is_file():
-            raise DataError(f"{folder}: no tokenizer found (neither {JOINT} nor both {SRC} and {TGT})")
+            problem = f"no tokenizer found (neither {JOINT} nor both {SRC} and {TGT})"
+            raise DataError(f"{folder}: {problem}; give a folder with these files, such as `tokenizer` of a run")
         return cls(Tokenizer.load(folder / SRC), Tokenizer.load(folder / TGT))
 
     def save(self, folder: str | Path) -> None:

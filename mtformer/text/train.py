@@ -17,54 +17,59 @@ from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
 MAX_LINE_BYTES = 1 << 14
 """Maximum line length for training. Longer lines are rarely sentences, and training time grows with their square."""
-NUM_THREADS = 8  # fixed, because the order of floating-point sums, and thus the model, depends on the number of threads
+NUM_THREADS = 8
+"""Fixed, because the order of floating-point sums, and thus the model, depends on the number of threads."""
 SLOW_FROM = 200_000
 """Number of lines above which training takes minutes: 876,000 Japanese and English lines take 9 minutes and 2.9 GB."""
+QUIET = 2
+"""Log level of SentencePiece without information and warnings."""
 
 
 def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path, tags: Sequence[str] = ()) -> None:
     """Train a model and write it to `path` atomically; the same lines, config and tags give an identical file.
 
-    Tags are control symbols, also those among `user_symbols`. A rule file of the normalization is copied next to the
-    model. A uniform sample of `train_sentences` lines is used. Raises DataError without text, or if `vocab_size` or the
-    rule file is invalid.
+    Args:
+        lines: training text, of which a uniform sample of `train_sentences` lines is used.
+        config: the `tokenizer` section.
+        path: the `.model` file to write. A rule file of the normalization is copied next to it.
+        tags: pieces that become control symbols, even if they are among `user_symbols`.
+
+    Raise DataError if the lines have no text, `vocab_size` is too large or too small for them, or the rule file is
+    invalid.
     """
     rules = rules_of(config)
     # SentencePiece can sample too, but not with a given seed.
     sentences = _sample(lines, config.train_sentences)
-    log.info(
-        "training a %s tokenizer of %d pieces on %s lines%s", config.model_type, config.vocab_size,
-        f"{len(sentences):,}", "; this takes several minutes" if len(sentences) > SLOW_FROM else "",
-    )  # fmt: skip
-    model = io.BytesIO()
+    tokenizer = f"a {config.model_type} tokenizer of {config.vocab_size} pieces"
+    duration = "; this takes several minutes" if len(sentences) > SLOW_FROM else ""
+    log.info("training %s on %s lines%s", tokenizer, f"{len(sentences):,}", duration)
+
     with trainer_options(config, rules) as normalization:
-        _train(sentences, config, tags, normalization, model)
+        model = _train(sentences, config, tags, normalization)
     with atomic_file(path) as temporary:
-        temporary.write_bytes(without_rule_path(model.getvalue(), config))
+        temporary.write_bytes(without_rule_path(model, config))
     if rules is not None and is_rule_file(config.normalization):
         with atomic_file(path.with_name(RULES)) as temporary:
             temporary.write_bytes(rules)
 
 
-def _train(
-    sentences: list[str],
-    config: TokenizerConfig,
-    tags: Sequence[str],
-    normalization: dict[str, Any],
-    model: io.BytesIO,
-) -> None:
-    """Train on these lines with SentencePiece's options for normalization, and write the model."""
-    symbols = [symbol for symbol in dict.fromkeys(config.user_symbols) if symbol not in tags]
+def _train(sentences: list[str], config: TokenizerConfig, tags: Sequence[str], normalization: dict[str, Any]) -> bytes:
+    """Train on these lines with SentencePiece's options for normalization, and return the model."""
+    user_symbols = [symbol for symbol in dict.fromkeys(config.user_symbols) if symbol not in tags]
+    # SentencePiece ignores tags in the training text, but the model must be able to spell such a text.
+    characters_of_tags = "".join(sorted(set("".join(tags))))
+    settings = config.model_dump(include={"model_type", "vocab_size", "character_coverage", "byte_fallback"})
+    model = io.BytesIO()
+
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
             model_writer=model,
-            **config.model_dump(include={"model_type", "vocab_size", "character_coverage", "byte_fallback"}),
+            **settings,
             **normalization,
-            user_defined_symbols=symbols,
+            user_defined_symbols=user_symbols,
             control_symbols=list(dict.fromkeys(tags)),
-            # SentencePiece ignores tags in the training text, but the model must be able to spell such a text.
-            required_chars="".join(sorted(set("".join(tags)))),
+            required_chars=characters_of_tags,
             input_sentence_size=0,
             max_sentence_length=MAX_LINE_BYTES,
             pad_id=PAD,
@@ -72,10 +77,11 @@ def _train(
             bos_id=BOS,
             eos_id=EOS,
             num_threads=NUM_THREADS,
-            minloglevel=2,
+            minloglevel=QUIET,
         )
     except RuntimeError as error:
         raise DataError(_explain(str(error), config)) from error
+    return model.getvalue()
 
 
 def _sample(lines: Iterable[str], size: int) -> list[str]:
@@ -83,32 +89,50 @@ def _sample(lines: Iterable[str], size: int) -> list[str]:
 
     Reservoir sampling (Vitter's algorithm R). The number of lines that are too long is logged.
     """
-    generator, num_seen, num_long = random.Random(0), 0, 0
+    generator = random.Random(0)
+    num_seen = 0
+    num_long = 0
     kept: list[str] = []
     for line in lines:
-        if len(line) * 4 > MAX_LINE_BYTES and len(line.encode("utf-8")) > MAX_LINE_BYTES:
+        if _is_too_long(line):
             num_long += 1
-        elif line and not line.isspace():
-            num_seen += 1
-            if num_seen <= size:
-                kept.append(line)
-            elif (index := generator.randrange(num_seen)) < size:
-                kept[index] = line
+            continue
+        if not line or line.isspace():
+            continue
+
+        num_seen += 1
+        if num_seen <= size:
+            kept.append(line)
+            continue
+        index = generator.randrange(num_seen)
+        if index < size:
+            kept[index] = line
+
     if num_long:
         log.warning("the tokenizer is not trained on %d lines of more than %d bytes", num_long, MAX_LINE_BYTES)
     return kept
 
 
+def _is_too_long(line: str) -> bool:
+    # A character has up to four bytes, so most lines need not be encoded.
+    may_be_too_long = len(line) * 4 > MAX_LINE_BYTES
+    return may_be_too_long and len(line.encode("utf-8")) > MAX_LINE_BYTES
+
+
 def _explain(message: str, config: TokenizerConfig) -> str:
     """Rewrite SentencePiece's error message in terms of config keys."""
     setting = f"tokenizer.vocab_size {config.vocab_size}"
-    if found := re.search(r"set it to a value <= (\d+)", message):
-        return f"{setting}: the training text gives at most {found[1]} pieces; set tokenizer.vocab_size to that or less"
-    if found := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
-        return (
-            f"{setting}: special pieces and the distinct characters of the training text alone need {found[1]} pieces; "
-            "set tokenizer.vocab_size above that, or lower tokenizer.character_coverage"
-        )
+    maximum = re.search(r"set it to a value <= (\d+)", message)
+    if maximum:
+        problem = f"the training text gives at most {maximum[1]} pieces"
+        return f"{setting}: {problem}; set tokenizer.vocab_size to that or less"
+
+    minimum = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message)
+    if minimum:
+        problem = f"special pieces and the distinct characters of the training text alone need {minimum[1]} pieces"
+        remedy = "set tokenizer.vocab_size above that, or lower tokenizer.character_coverage"
+        return f"{setting}: {problem}; {remedy}"
+
     if "sentences_.empty()" in message or "Input corpus is empty" in message:
         return "the corpus is empty: the training data has no line with text"
     return f"{setting}: SentencePiece failed: {' '.join(message.split())}"

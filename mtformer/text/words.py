@@ -27,24 +27,29 @@ SPACED = rf"(?:(?!{UNSPACED}|\p{{Tibetan}})[\p{{Alphabetic}}\p{{Nd}}])"
 """A letter or digit of a script with spaces."""
 
 AFTER_UNSPACED = rf"(?<={UNSPACED}[\p{{Mark}}\p{{Grapheme_Extend}}]*)"
+"""Position after a letter of a script without spaces, with its marks."""
 AFTER_APOSTROPHE = rf"(?<={ELIDING}{APOSTROPHE})(?={ELIDING})(?<!n{APOSTROPHE}(?=t\b))"
+"""Position after an apostrophe that separates words. `n't` belongs to the word: `t` is not found in `can't`."""
 BEFORE_APOSTROPHE = rf"(?<={ELIDING})(?={APOSTROPHE}{ELIDING})(?!(?<=n){APOSTROPHE}t\b)"
-"""`n't` belongs to the word: `can` is not found in `can't`."""
+"""Position before such an apostrophe: `can` is not found in `can't`."""
 
 NEXT_TO_TIBETAN = r"(?<=\p{Tibetan})(?!\p{Tibetan})|(?<!\p{Tibetan})(?=\p{Tibetan})"
 """In Tibetan, which has no spaces either, a mark ends each syllable, so terms are not found inside of syllables."""
 
 BETWEEN_WORDS = rf"\b|(?={UNSPACED})|{AFTER_UNSPACED}|{NEXT_TO_TIBETAN}"
+"""Position between two words of any scripts."""
 BEFORE_LETTER = rf"(?:{BETWEEN_WORDS}|{AFTER_APOSTROPHE})"
+"""Border before a term that begins with a letter or digit."""
 AFTER_LETTER = rf"(?:{BETWEEN_WORDS}|{BEFORE_APOSTROPHE})(?!{MARK})"
-"""Borders of a term that begins or ends with a letter or digit."""
+"""Border after a term that ends with a letter or digit."""
 BEFORE_PUNCTUATION = rf"\b(?<!{SPACED}{MARK}*)"
+"""Border before a term that begins with another character."""
 AFTER_PUNCTUATION = rf"(?!{SPACED})"
-"""Borders of a term that begins or ends with another character."""
+"""Border after a term that ends with another character."""
 IS_LETTER = regex.compile(rf"[\p{{Alphabetic}}\p{{Mark}}\p{{N}}_]|{UNSPACED}")
-
-
+"""A character whose borders are those of letters."""
 INVISIBLE = regex.compile(r"[\p{Z}\p{Cc}\p{Cf}]*")
+"""White space, control characters and characters without width."""
 
 
 def is_blank(text: str) -> bool:

@@ -13,7 +13,8 @@ from turns import markdown_table
 
 from mtformer.config.loading import load_config
 from mtformer.data.corpus.readers import open_bytes
-from mtformer.decoding.translator import Translator, from_data_report
+from mtformer.decoding.loading import from_data_report
+from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights
 from mtformer.device import DTYPES, pick_device, set_up_kernels
 from mtformer.evaluation.scores import for_language, score

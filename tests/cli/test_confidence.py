@@ -12,7 +12,7 @@ from program import invoke
 from typer.testing import Result
 
 from mtformer.decoding.lines.confidence import GOOD_CHRF, Calibration, Logistic, features, fit, load_calibration
-from mtformer.decoding.lines.translation import LOW_CONFIDENCE, NUMBERS, Translation, join
+from mtformer.decoding.lines.translation import Flag, Translation, join
 from mtformer.errors import DataError
 from mtformer.run_dir import RunDir
 
@@ -24,7 +24,7 @@ def simulated(num: int, seed: int) -> tuple[list[str], list[Translation], list[f
     for _ in range(num):
         length, quality = chance.randint(1, 30), chance.gauss(0, 1)
         tokens = [min(-0.01, -1 + 0.6 * quality + chance.gauss(0, 0.3)) for _ in range(length)]
-        flags = (NUMBERS,) if chance.random() < 0.1 else ()
+        flags = (Flag.NUMBERS,) if chance.random() < 0.1 else ()
         good = chance.random() < 1 / (1 + math.exp(-(2 * quality - 2 * len(flags))))
         text = "word " * length
         agreement = 1 / (1 + math.exp(-quality - chance.gauss(0, 0.5)))
@@ -59,7 +59,7 @@ def test_the_confidence_is_the_share_of_good_translations(
     gaps = [abs(sum(p for p, _ in some) - sum(good for _, good in some)) for some in bins.values()]
     assert sum(gaps) / len(found) < 0.04
     assert len(bins) > 7
-    assert all((LOW_CONFIDENCE in one.flags) == ((one.confidence or 0) < 0.2) for one in found)
+    assert all((Flag.LOW_CONFIDENCE in one.flags) == ((one.confidence or 0) < 0.2) for one in found)
 
 
 def test_a_blank_line_is_certain_and_a_split_line_as_good_as_its_worst_part(calibration: Calibration) -> None:
@@ -76,7 +76,7 @@ def test_each_feature_counts(calibration: Calibration) -> None:
     first = calibration.rate(sources[0], one).confidence
     for other in (
         replace(one, log_probability=2 * one.log_probability),
-        replace(one, flags=(NUMBERS,)),
+        replace(one, flags=(Flag.NUMBERS,)),
         replace(one, agreement=0.0),
     ):
         assert (calibration.rate(sources[0], other).confidence or 1) < (first or 0)
@@ -90,12 +90,12 @@ def test_flags_never_raise_the_confidence(share: float) -> None:
     """Even if dev has no flag, or only translations with a flag are good."""
     sources, translations, chrf = simulated(600, seed=7)
     num_flagged = round(share * 600)
-    translations = [replace(one, flags=(NUMBERS,) * (n < num_flagged)) for n, one in enumerate(translations)]
+    translations = [replace(one, flags=(Flag.NUMBERS,) * (n < num_flagged)) for n, one in enumerate(translations)]
     fitted = fit(sources, translations, [GOOD_CHRF] * num_flagged + chrf[num_flagged:])
     pairs = [*zip(sources, translations, strict=True)]
     plain, flagged = (
         [fitted.rate(source, replace(one, flags=flags)).confidence or 0 for source, one in pairs]
-        for flags in ((), (NUMBERS,))
+        for flags in ((), (Flag.NUMBERS,))
     )
     assert all(worse <= better for worse, better in zip(flagged, plain, strict=True))
     if share < 0.01:
@@ -106,7 +106,7 @@ def test_extreme_features_are_limited() -> None:
     one = Logistic(bias=0.0, terms={"length_ratio": (0.0, 1.0, 1.0)})
     assert 0 < one.probability({"length_ratio": -1e4}) < 1e-9
     assert 1 - 1e-9 < one.probability({"length_ratio": 1e4}) < 1
-    certain = Translation("x", 0.0, [4], 0.0, [0.0, -1000.0], ["a"], (NUMBERS, LOW_CONFIDENCE))
+    certain = Translation("x", 0.0, [4], 0.0, [0.0, -1000.0], ["a"], (Flag.NUMBERS, Flag.LOW_CONFIDENCE))
     found = features("x", certain)
     assert (found["deviation"], found["flags"]) == (20.0, 1.0)  # the flag of an earlier fit is not a feature
 

@@ -17,7 +17,7 @@ from mtformer.config.data import DataConfig
 from mtformer.config.loading import load_config
 from mtformer.data.corpus import sources
 from mtformer.decoding.lines.confidence import Calibration
-from mtformer.decoding.lines.translation import REPETITION, Translation
+from mtformer.decoding.lines.translation import Flag, Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.evaluation.scores import sentence_chrf
@@ -345,7 +345,7 @@ def hypothesis(text: str, *flags: str, alternatives: tuple[Translation, ...] = (
 
 
 def test_the_translation_nearest_to_the_reference_is_used() -> None:
-    others = (hypothesis("Ein Hund schläft."), hypothesis("Ein Hund schläft hier.", REPETITION), hypothesis(""))
+    others = (hypothesis("Ein Hund schläft."), hypothesis("Ein Hund schläft hier.", Flag.REPETITION), hypothesis(""))
     n_best = hypothesis("A dog sleeps here.", alternatives=others)
     assert best_text("a dog sleeps here.", n_best, "Ein Hund schläft hier.") == "Ein Hund schläft."
     assert best_text("a dog sleeps here.", n_best, None) == "Ein Hund schläft."

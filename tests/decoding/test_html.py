@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import random_lines
 
-from mtformer.decoding.lines.translation import REPAIRED, Attention, Translation
+from mtformer.decoding.lines.translation import Attention, Flag, Translation
 from mtformer.decoding.translator import Translator
+from mtformer.documents.document import WORD, Mark, MarkedText, words_in
 from mtformer.documents.html import Fragment, translate_html
+from mtformer.documents.inline import place_marks
 from mtformer.run_dir import RunDir
 
 VOID = ("br", "img", "wbr")
@@ -236,6 +238,20 @@ def test_fragments_are_translated_like_their_texts(run: RunDir) -> None:
     for one, text in zip(found, plain, strict=False):
         assert Structure(one.text).text == text
         assert one.text.count("<b>") == 1
-        assert REPAIRED not in one.flags
+        assert Flag.REPAIRED not in one.flags
     assert [one.text for one in found[len(lines) :]] == ["", "<br>", f"<p>{plain[0]}</p><i>{plain[1]}</i>"]
-    assert REPAIRED in found[-1].flags
+    assert Flag.REPAIRED in found[-1].flags
+
+
+def test_marks_of_any_format_are_placed() -> None:
+    """A mark contains the second word, and a comment with a space on both sides is before the third."""
+    root = Mark(None, first_word=0, is_element=True, end_word=3)
+    emphasis = Mark(root, first_word=1, is_element=True, end_word=2)
+    comment = Mark(root, first_word=2, is_element=False, end_word=2, follows_space=True, precedes_space=True)
+    root.marks += [emphasis, comment]
+    source = MarkedText("a red dog", words_in("a red dog", WORD), root, [emphasis, comment], WORD)
+    found = translation("ein Hund rot", "a red dog", lambda i, j: float(j == (0, 2, 1)[i]))
+    contents = place_marks(source, found)
+    assert list(contents) == [root, emphasis]
+    assert contents[emphasis] == ["rot"]
+    assert contents[root] == ["ein ", comment, " ", "Hund ", emphasis, ""]

@@ -8,6 +8,7 @@ from toy import tiny_transformer
 
 from mtformer.config.schema import DecodingConfig, TokenizerConfig
 from mtformer.decoding.lines.translation import Translation
+from mtformer.decoding.lines.unfit_phrases import Trial, UnfitPhrases
 from mtformer.decoding.search.segments import Segment
 from mtformer.decoding.translator import Translator
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
@@ -163,15 +164,14 @@ def test_of_several_phrases_those_with_a_place_are_kept(
 def test_a_search_without_phrases_is_needed_only_for_unlikely_tokens(tokenizer: Tokenizer) -> None:
     """Otherwise each translation with a phrase would cost a second search."""
     case = PLACED[0]
-    model = tiny_transformer(0, tokenizer.vocab_size)
-    translator = Translator([model], TokenizerPair(tokenizer, tokenizer), DecodingConfig())
+    unfit_phrases = UnfitPhrases(lambda segments: [], tokenizer)
     ids = tuple(tokenizer.encode([case.phrase])[0])
     segment = Segment([3], required=[ids], text=case.source)
     tokens = tokenizer.encode([case.constrained])[0]
     for log_prob, expected in ((LIKELY, False), (UNLIKELY, True)):
         log_probs = [LIKELY] * len(tokens) + [log_prob]
         translation = Translation(case.constrained, 0.0, [*tokens, *ids], token_log_probabilities=log_probs)
-        assert translator._may_fail(segment, translation) == expected
+        assert unfit_phrases.may_fail(Trial(segment, [translation])) == expected
 
 
 def test_glossary_terms_of_each_sentence_are_treated_alike(

@@ -8,9 +8,8 @@ import pytest
 from sacrebleu.metrics.chrf import CHRF
 from toy import random_lines
 
-from mtformer.decoding.lines import translation as flag
 from mtformer.decoding.lines.postprocessing import expected_utilities, is_looping, search_flags, text_flags
-from mtformer.decoding.lines.translation import MEANINGS
+from mtformer.decoding.lines.translation import MEANINGS, Flag
 from mtformer.decoding.search.hypotheses import Hypothesis
 
 
@@ -39,18 +38,18 @@ def test_loops_are_detected(tokens: list[int], expected: bool) -> None:
     ("given", "expected"),
     [
         ({}, ()),
-        ({"tokens": [7] * 9}, (flag.REPETITION,)),
+        ({"tokens": [7] * 9}, (Flag.REPETITION,)),
         ({"tokens": [7] * 9, "src_tokens": [4] * 9}, ()),
-        ({"tokens": [7, 8, 9, 7, 8, 9], "min_length": 6}, (flag.REPETITION,)),
-        ({"tokens": [7, 8, 9, 7, 8, 9], "min_length": 4}, (flag.REPETITION,)),
+        ({"tokens": [7, 8, 9, 7, 8, 9], "min_length": 6}, (Flag.REPETITION,)),
+        ({"tokens": [7, 8, 9, 7, 8, 9], "min_length": 4}, (Flag.REPETITION,)),
         ({"tokens": [7, 8, 9, 7, 8, 9], "min_length": 3}, ()),
         ({"tokens": [7, 8, 9, 7, 8, 9, 4], "min_length": 7}, ()),
-        ({"tokens": [7, 8, 9, 9], "min_length": 4}, (flag.REPETITION,)),
+        ({"tokens": [7, 8, 9, 9], "min_length": 4}, (Flag.REPETITION,)),
         ({"tokens": [], "min_length": 4}, ()),
-        ({"at_limit": True}, (flag.LENGTH_LIMIT,)),
+        ({"at_limit": True}, (Flag.LENGTH_LIMIT,)),
         (
             {"tokens": [7] * 9, "log_probability": -100.0, "at_limit": True},
-            (flag.REPETITION, flag.LENGTH_LIMIT),
+            (Flag.REPETITION, Flag.LENGTH_LIMIT),
         ),
     ],
 )
@@ -60,39 +59,39 @@ def test_flags_that_depend_on_tokens(given: dict[str, Any], expected: tuple[str,
         "tokens": [7, 8, 9], "score": 0.0, "log_probability": -1.0, "token_log_probabilities": [],
         **{key: given.pop(key) for key in given.keys() & {"tokens", "log_probability", "at_limit"}},
     })  # fmt: skip
-    assert tuple(search_flags(one=found, **{**ordinary, **given})) == expected
+    assert tuple(search_flags(hypothesis=found, **{**ordinary, **given})) == expected
 
 
 @pytest.mark.parametrize(
     ("source", "text", "expected"),
     [
-        ("a dog  runs ", "A dog runs", [flag.COPY]),
+        ("a dog  runs ", "A dog runs", [Flag.COPY]),
         ("John Smith", "John Smith", []),
         ("a dog runs", "a dog", []),
-        ("犬が公園を走っています。", "犬が公園を走っています。", [flag.COPY]),
-        (*["ฉันอยากไปเที่ยวทะเลกับครอบครัวในวันหยุดปีใหม่"] * 2, [flag.COPY]),
+        ("犬が公園を走っています。", "犬が公園を走っています。", [Flag.COPY]),
+        (*["ฉันอยากไปเที่ยวทะเลกับครอบครัวในวันหยุดปีใหม่"] * 2, [Flag.COPY]),
         ("กรุงเทพมหานคร", "กรุงเทพมหานคร", []),
         ("自由民主党", "自由民主党", []),
-        ("Who? Where? Why?", "Wer? Warum?", [flag.FEWER_SENTENCES]),
-        ("Mr. Lee came. He ate.", "Herr Lee kam, dann aß er.", [flag.FEWER_SENTENCES]),
-        ("No. 3", "Nr. 5", [flag.NUMBERS]),
+        ("Who? Where? Why?", "Wer? Warum?", [Flag.FEWER_SENTENCES]),
+        ("Mr. Lee came. He ate.", "Herr Lee kam, dann aß er.", [Flag.FEWER_SENTENCES]),
+        ("No. 3", "Nr. 5", [Flag.NUMBERS]),
         ("Louis 14 reigned for a long time.", "Ludwig XIV. regierte lange Zeit.", []),
         ("Mr. Lee came.", "Er kam. Er aß.", []),
-        ("A dog", "", [flag.FEWER_SENTENCES]),
+        ("A dog", "", [Flag.FEWER_SENTENCES]),
         ("Who is it? Where is he?", "是谁?他在哪?", []),
         ("It cost 1,350.50 in 1998.", "Es kostete 1.350,50 im Jahr 1998.", []),
-        ("It cost 1,350 in 1998.", "Es kostete viel im Jahr 1998.", [flag.NUMBERS]),
-        ("It cost 137.", "Es kostete 189.", [flag.NUMBERS]),
-        ("Call 5347812.", "Ruf an.", [flag.NUMBERS]),
+        ("It cost 1,350 in 1998.", "Es kostete viel im Jahr 1998.", [Flag.NUMBERS]),
+        ("It cost 137.", "Es kostete 189.", [Flag.NUMBERS]),
+        ("Call 5347812.", "Ruf an.", [Flag.NUMBERS]),
         ("See https://a.org/b, or WWW.b.de.", "Siehe https://a.org/b oder www.b.de!", []),
-        ("See https://a.org/b.", "Siehe https://a.org/.", [flag.LOST_ADDRESS]),
-        ("See https://a.org/b.", "Siehe https://a.org/bc.", [flag.LOST_ADDRESS]),
-        ("See https://A.org/Bc.", "Siehe https://a.org/bc.", [flag.LOST_ADDRESS]),
+        ("See https://a.org/b.", "Siehe https://a.org/.", [Flag.LOST_ADDRESS]),
+        ("See https://a.org/b.", "Siehe https://a.org/bc.", [Flag.LOST_ADDRESS]),
+        ("See https://A.org/Bc.", "Siehe https://a.org/bc.", [Flag.LOST_ADDRESS]),
         ("See https://A.org/Bc.", "https://a.org/Bcを参照。", []),
-        ("Write to b@c.de.", "Schreib an ab@c.de.", [flag.LOST_ADDRESS]),
-        ("Write to b@c.de.", "Schreib an b@c.design.", [flag.LOST_ADDRESS]),
+        ("Write to b@c.de.", "Schreib an ab@c.de.", [Flag.LOST_ADDRESS]),
+        ("Write to b@c.de.", "Schreib an b@c.design.", [Flag.LOST_ADDRESS]),
         ("Write to a.b@c-d.org.", "Schreib an a.b@c-d.org", []),
-        ("Write to a.b@c-d.org and me.", "Schreib mir.", [flag.LOST_ADDRESS]),
+        ("Write to a.b@c-d.org and me.", "Schreib mir.", [Flag.LOST_ADDRESS]),
         ("请看https://a.com，www.b.com（英文）。", "See https://a.com, www.b.com (English).", []),
         ("I eat. He sleeps.", "ฉันกิน เขานอน", []),
     ],

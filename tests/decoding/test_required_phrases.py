@@ -23,8 +23,9 @@ from toy import (
 from mtformer.config.data import DataConfig
 from mtformer.config.schema import DecodingConfig, TokenizerConfig
 from mtformer.decoding.lines import postprocessing
-from mtformer.decoding.lines.inputs import Line, _phrase_ids, check_inputs, make_segments, required_terms
-from mtformer.decoding.lines.translation import LOST_ADDRESS, NUMBERS, REPETITION, Translation, flag_phrases
+from mtformer.decoding.lines.glossary import Glossary
+from mtformer.decoding.lines.inputs import Line, Requirements, Splitting, TargetText, check_inputs, make_segments
+from mtformer.decoding.lines.translation import Flag, Translation, flag_phrases
 from mtformer.decoding.search.candidates import Step
 from mtformer.decoding.search.constraints import RequiredPhrases, missing, num_met
 from mtformer.decoding.search.hypotheses import Hypothesis
@@ -245,7 +246,7 @@ OTHERS = [
     ],
 )
 def test_terms_are_whole_words_and_the_longest_first(text: str, expected: list[str]) -> None:
-    assert required_terms([*TERMS, *OTHERS], text) == expected
+    assert Glossary((*TERMS, *OTHERS)).required_terms(text) == expected
 
 
 def test_a_phrase_without_spaces_has_no_leading_space(tmp_path: Path) -> None:
@@ -253,10 +254,10 @@ def test_a_phrase_without_spaces_has_no_leading_space(tmp_path: Path) -> None:
     train_tokenizer(lines, TokenizerConfig(vocab_size=40, model_type="bpe"), tmp_path / "model")
     tokenizer = Tokenizer.load(tmp_path / "model")
     for phrase in ("狗", "หมา"):
-        [ids] = _phrase_ids([phrase], tokenizer)
+        [ids] = TargetText(tokenizer, 50).phrase_ids([phrase])
         assert "".join(tokenizer.id_pieces(ids)) == phrase
         assert tokenizer.pieces(phrase)[0].startswith(SPACE)
-    assert _phrase_ids(["dog", "\u3000"], tokenizer) == [tuple(tokenizer.encode(["dog"])[0]), ()]
+    assert TargetText(tokenizer, 50).phrase_ids(["dog", "\u3000"]) == [tuple(tokenizer.encode(["dog"])[0]), ()]
 
 
 JAPANESE = ["先生はPythonを使う。", "犬はPCを買う。", "猫は3本のペンを見る。", "Pythonは便利だ。"]
@@ -272,9 +273,9 @@ def japanese(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 @pytest.mark.parametrize("phrase", ["Python", "PC", "3本", "犬", "Python PC"])
 def test_the_target_language_decides_about_the_space_before_a_phrase(japanese: Tokenizer, phrase: str) -> None:
-    [within] = _phrase_ids([phrase], japanese, has_spaces=False)
+    [within] = TargetText(japanese, 50, has_spaces=False).phrase_ids([phrase])
     assert "".join(japanese.id_pieces(within)) == phrase.replace(" ", SPACE)
-    [after_space] = _phrase_ids([phrase], japanese)
+    [after_space] = TargetText(japanese, 50).phrase_ids([phrase])
     is_unspaced = phrase == "犬"
     assert "".join(japanese.id_pieces(after_space)) == ("" if is_unspaced else SPACE) + phrase.replace(" ", SPACE)
 
@@ -284,12 +285,13 @@ def test_the_target_language_decides_about_the_space_before_a_phrase(japanese: T
 def test_required_phrases_and_glossary_terms_have_the_same_form(
     japanese: Tokenizer, phrase: str, has_spaces: bool
 ) -> None:
-    expected = _phrase_ids([phrase], japanese, has_spaces)
-    [line] = check_inputs(["a dog"], None, [[phrase]], japanese, 50, 0, [], has_spaces)
+    target = TargetText(japanese, 50, has_spaces)
+    expected = target.phrase_ids([phrase])
+    [line] = check_inputs(["a dog"], Requirements(phrases=[[phrase]]), target, first_line=0)
     assert line.required_ids == expected
     free = Line("a dog", "", [], [], [], [])
-    pair = TokenizerPair(japanese, japanese)
-    [segment] = make_segments([free], pair, 50, 50, 0, True, [("dog", phrase)], has_spaces)
+    glossary = Glossary((("dog", phrase),))
+    [segment] = make_segments([free], japanese, target, glossary, Splitting(50, 50, splits_sentences=True), 0)
     assert segment.required == expected
 
 
@@ -342,8 +344,10 @@ def test_a_glossary_equals_required_phrases_of_each_sentence(translator: Transla
 
 def test_a_term_across_a_sentence_end_leaves_no_shorter_one(translator: Translator) -> None:
     line = Line("I work at Yahoo! Inc in Berlin.", "", [], [], [], [])
-    glossary = [("Yahoo! Inc", "Yahoo"), ("Inc", "GmbH")]
-    segments = make_segments([line], translator.tokenizers, 100, 100, 0, True, glossary)
+    glossary = Glossary((("Yahoo! Inc", "Yahoo"), ("Inc", "GmbH")))
+    src, tgt = translator.tokenizers
+    splitting = Splitting(100, 100, splits_sentences=True)
+    segments = make_segments([line], src, TargetText(tgt, 100), glossary, splitting, 0)
     assert [segment.required for segment in segments] == [[], []]
 
 
@@ -368,13 +372,13 @@ def test_a_phrase_that_needs_a_repetition_is_dropped(
         for segment in segments:
             tokens = [token for phrase in segment.required for token in phrase]
             text = translator.tokenizers.tgt.decode([tokens])[0]
-            found.append([Translation(text, 0.0, tokens, flags=(REPETITION,) * (text in repeated))])
+            found.append([Translation(text, 0.0, tokens, flags=(Flag.REPETITION,) * (text in repeated))])
         return found
 
     monkeypatch.setattr(translator, "_search", search)
     [one] = translator.translate(["der hund"], required=[given.split(",")])
     assert one.text == used
-    assert [flag for flag in one.flags if flag != REPETITION] == [f"missing: {phrase}" for phrase in missed]
+    assert [flag for flag in one.flags if flag != Flag.REPETITION] == [f"missing: {phrase}" for phrase in missed]
 
 
 @pytest.mark.parametrize(
@@ -388,12 +392,12 @@ def test_a_phrase_that_needs_a_further_sentence_is_dropped(
         tokens = [[token for phrase in segment.required for token in phrase] for segment in segments]
         return [[Translation(found if ids else "der hund", 0.0, ids)] for ids in tokens]
 
-    monkeypatch.setattr("mtformer.decoding.translator.split_sentences", lambda text: text.split("z"))
+    monkeypatch.setattr("mtformer.decoding.lines.unfit_phrases.split_sentences", lambda text: text.split("z"))
     monkeypatch.setattr(translator, "_search", search)
     assert translator.translate(["der hund"], required=[[phrase]])[0].text == used
 
 
-@pytest.mark.parametrize("flag", [NUMBERS, LOST_ADDRESS])
+@pytest.mark.parametrize("flag", [Flag.NUMBERS, Flag.LOST_ADDRESS])
 def test_keep_returns_the_first_hypothesis_without_lost_numbers(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:

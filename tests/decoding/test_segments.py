@@ -12,7 +12,8 @@ import pytest
 from toy import WORDS, random_lines
 
 from mtformer.config.schema import TokenizerConfig
-from mtformer.decoding.lines.inputs import check_inputs, without_case
+from mtformer.decoding.lines.glossary import Glossary
+from mtformer.decoding.lines.inputs import Requirements, TargetText, check_inputs, without_case
 from mtformer.decoding.lines.sentences import join_lines, split_line
 from mtformer.decoding.lines.translation import Translation, flag_phrases
 from mtformer.decoding.translator import Translator
@@ -284,7 +285,8 @@ def test_lines_without_capitals(
     translator: Translator, line: str, prefix: str, required: list[str], expected: str
 ) -> None:
     src, tgt = translator.tokenizers.src, translator.tokenizers.tgt
-    lines = check_inputs([line], [prefix], [required], tgt, translator.max_tokens, 0, [("Frau", "rot")])
+    requirements = Requirements([prefix], [required], Glossary((("Frau", "rot"),)))
+    lines = check_inputs([line], requirements, TargetText(tgt, translator.max_tokens), first_line=0)
     assert [one.text for one in without_case(lines, src)] == [expected]
 
 
@@ -307,5 +309,6 @@ def test_capitals_that_the_tokenizer_knows_are_kept(translator: Translator, tmp_
     lines = random_lines(200, seed=1)
     train_tokenizer(iter([*lines, *map(str.upper, lines)]), TokenizerConfig(vocab_size=80), tmp_path / "both.model")
     line = lines[0].upper()
-    checked = check_inputs([line], None, None, translator.tokenizers.tgt, translator.max_tokens, 0, [])
+    target = TargetText(translator.tokenizers.tgt, translator.max_tokens)
+    checked = check_inputs([line], Requirements(), target, first_line=0)
     assert without_case(checked, Tokenizer.load(tmp_path / "both.model"))[0].text == line

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mtformer.decoding.lines.postprocessing import is_looping
-from mtformer.decoding.lines.translation import REPETITION, Attention, Translation
+from mtformer.decoding.lines.translation import Attention, Flag, Translation
 from mtformer.errors import ConfigError, DataError
 from mtformer.evaluation.card import EvalSet
 from mtformer.evaluation.exam import (
@@ -63,7 +63,7 @@ class FakeTranslator:
             rows = [even if "?" in word else [float(n == 0) for n in range(len(src_words))] for word in words]
             weights = Attention(src_words, [f"▁{word}" for word in words], rows, [0] * len(words))
         ids = [hash(word) for word in words]
-        return Translation(text, 0.0, ids, flags=(REPETITION,) if is_looping(ids) else (), attention=weights)
+        return Translation(text, 0.0, ids, flags=(Flag.REPETITION,) if is_looping(ids) else (), attention=weights)
 
 
 def card_of(fault: Fault, pairs: Sequence[tuple[str, str]] = PAIRS, **of_translator: Any) -> dict[str, Row]:

@@ -18,7 +18,8 @@ from small_experiment import make_config, train, write_corpus
 
 from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.decoding.lines.postprocessing import Postprocessor
-from mtformer.decoding.translator import Translator, from_data_report
+from mtformer.decoding.loading import from_data_report
+from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError
 from mtformer.evaluation import scores

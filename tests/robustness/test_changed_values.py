@@ -16,7 +16,7 @@ from program import invoke
 
 from mtformer.data.store.cache import STORE
 from mtformer.decoding.lines.confidence import Calibration, Logistic, write_calibration
-from mtformer.decoding.translator import _warn_once
+from mtformer.decoding.loading import _warn_once
 from mtformer.files import cache_folder
 from mtformer.run_dir import RunDir
 

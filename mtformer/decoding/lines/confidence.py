@@ -13,17 +13,30 @@ from statistics import pstdev
 import torch
 from pydantic import BaseModel
 
-from mtformer.decoding.lines.translation import LOW_CONFIDENCE, Translation
+from mtformer.decoding.lines.translation import Flag, Translation
 from mtformer.errors import CheckpointError, DataError, log
 from mtformer.files import read_json, sealed, unsealed, write_json
 from mtformer.text.words import is_blank
 
-GOOD_CHRF = 50.0  # a translation is good if its sentence chrF2++ is at least this
+GOOD_CHRF = 50.0
+"""Minimum sentence chrF2++ of a good translation."""
 MIN_PAIRS = 500
-LOW = 0.2  # confidence below which a translation has the flag `low confidence`
+"""Minimum number of dev pairs with a translation."""
+LOW_CONFIDENCE = 0.2
+"""Confidence below which a translation has a flag."""
 RIDGE = 1.0
+"""Factor of the penalty on the squared weights."""
+LOGITS_PER_FLAG = -2.0
+"""Weight of a flag that is expected before fitting, because a dev set may have hardly any flags."""
+MAX_LOGIT = 30.0
+"""Maximum absolute value of the logit of a confidence, so that the exponential stays in range."""
+MAX_DEVIATION = 20.0
+"""Maximum of the feature `deviation`; a single token may have an arbitrarily low log-probability."""
+MIN_SCALE = 1e-6
+"""Minimum standard deviation of a feature, for features that are constant on the dev set."""
+WITHOUT_FEATURES = ((), ("agreement",), ("deviation",), ("agreement", "deviation"))
+"""Features that a search may not provide; there is a regression for each combination."""
 REMEDY = "write it again with `mtformer eval RUN --calibrate`"
-LOGITS_PER_FLAG = -2.0  # expected before fitting, because a dev set may have hardly any flags
 
 
 class Logistic(BaseModel, frozen=True, extra="forbid", strict=True):
@@ -35,8 +48,11 @@ class Logistic(BaseModel, frozen=True, extra="forbid", strict=True):
 
     def probability(self, features: Mapping[str, float]) -> float:
         """Return the probability of a good translation; features without a term are ignored."""
-        terms = (weight * (features[name] - mean) / scale for name, (mean, scale, weight) in self.terms.items())
-        return 1 / (1 + math.exp(-max(-30.0, min(30.0, self.bias + sum(terms)))))
+        weighted_sum = 0.0
+        for name, (mean, scale, weight) in self.terms.items():
+            weighted_sum += weight * (features[name] - mean) / scale
+        logit = max(-MAX_LOGIT, min(MAX_LOGIT, self.bias + weighted_sum))
+        return 1 / (1 + math.exp(-logit))
 
 
 class Calibration(BaseModel, frozen=True, extra="forbid", strict=True):
@@ -47,79 +63,125 @@ class Calibration(BaseModel, frozen=True, extra="forbid", strict=True):
     regressions: list[Logistic]
     """The regression with the most features is first; the last one has those that every search provides."""
 
-    def rate(self, source: str, one: Translation) -> Translation:
+    def rate(self, source: str, translation: Translation) -> Translation:
         """Return a translation with its confidence, and with a flag if it is low; a blank line has confidence 1."""
-        found = features(source, one)
-        fitting = next(each for each in self.regressions if each.terms.keys() <= found.keys())
-        confidence = 1.0 if is_blank(source) else fitting.probability(found)
-        flags = (*one.flags, *[LOW_CONFIDENCE] * (confidence < LOW))
-        return replace(one, confidence=round(confidence, 4), flags=flags)
+        if is_blank(source):
+            return replace(translation, confidence=1.0)
+
+        values = features(source, translation)
+        confidence = self._fitting(values).probability(values)
+        flags = translation.flags
+        if confidence < LOW_CONFIDENCE:
+            flags = (*flags, Flag.LOW_CONFIDENCE)
+        return replace(translation, confidence=round(confidence, 4), flags=flags)
+
+    def _fitting(self, values: Mapping[str, float]) -> Logistic:
+        """Return the first regression whose features the search has provided."""
+        for regression in self.regressions:
+            if regression.terms.keys() <= values.keys():
+                return regression
+        raise AssertionError("the last regression has only features that every search provides")
 
 
-def features(source: str, one: Translation) -> dict[str, float]:
+def features(source: str, translation: Translation) -> dict[str, float]:
     """Return those features of a translation that its search provides.
 
-    They are the geometric mean of the token probabilities, the logarithm of the ratio of the lengths in characters, its
-    absolute value, and the number of flags; with scores of single tokens, the standard deviation of their
-    log-probabilities; with several beams, `Translation.agreement`.
+    - `probability`: geometric mean of the token probabilities.
+    - `length_ratio`: logarithm of the ratio of the lengths in characters.
+    - `length_difference`: its absolute value.
+    - `flags`: number of flags.
+    - `deviation`: standard deviation of the log-probabilities of single tokens, if the search returns them.
+    - `agreement`: `Translation.agreement`, if there are several beams.
     """
-    ratio = math.log((len(one.text) + 1) / (len(source) + 1))
-    mean = math.exp(min(0.0, one.log_probability / max(1, len(one.pieces))))
-    num_flags = sum(flag != LOW_CONFIDENCE for flag in one.flags)
-    found = {"probability": mean, "length_ratio": ratio, "length_difference": abs(ratio), "flags": float(num_flags)}
-    if one.token_log_probabilities:
-        found["deviation"] = min(20.0, pstdev(one.token_log_probabilities))
-    if one.agreement is not None:
-        found["agreement"] = one.agreement
-    return found
+    num_pieces = max(1, len(translation.pieces))
+    mean_log_prob = min(0.0, translation.log_probability / num_pieces)
+    ratio = (len(translation.text) + 1) / (len(source) + 1)
+    length_ratio = math.log(ratio)
+    num_flags = sum(flag != Flag.LOW_CONFIDENCE for flag in translation.flags)
+    values = {
+        "probability": math.exp(mean_log_prob),
+        "length_ratio": length_ratio,
+        "length_difference": abs(length_ratio),
+        "flags": float(num_flags),
+    }
+
+    if translation.token_log_probabilities:
+        values["deviation"] = min(MAX_DEVIATION, pstdev(translation.token_log_probabilities))
+    if translation.agreement is not None:
+        values["agreement"] = translation.agreement
+    return values
 
 
 def fit(sources: Sequence[str], translations: Sequence[Translation], chrf: Sequence[float]) -> Calibration:
-    """Fit the confidence to translations with their sentence chrF2++; blank lines are left out.
+    """Fit the confidence to translations of dev data.
+
+    Args:
+        sources: source lines; blank lines are left out.
+        translations: their translations.
+        chrf: sentence chrF2++ of each translation.
 
     Raise DataError if there are fewer than 500 translations, or all of them are good, or none is.
     """
-    rows = [row for row in zip(sources, translations, chrf, strict=True) if row[1].pieces]
+    rows = []
+    scores = []
+    for source, translation, score in zip(sources, translations, chrf, strict=True):
+        if translation.pieces:
+            rows.append(features(source, translation))
+            scores.append(score)
     if len(rows) < MIN_PAIRS:
         raise DataError(f"confidence needs at least {MIN_PAIRS} dev pairs, not {len(rows)}")
-    is_good = torch.tensor([score >= GOOD_CHRF for _, _, score in rows], dtype=torch.float64)
-    if is_good.mean() in (0, 1):
-        side = "above" if is_good[0] else "below"
-        raise DataError(f"all translations have a chrF2++ {side} {GOOD_CHRF:g}; it needs both kinds")
-    found = [features(source, one) for source, one, _ in rows]
-    common = [name for name in found[0] if all(name in each for each in found)]
+    is_good_N = torch.tensor([score >= GOOD_CHRF for score in scores], dtype=torch.float64)
+    if is_good_N.mean() in (0, 1):
+        side = "above" if is_good_N[0] else "below"
+        problem = f"all translations have a chrF2++ {side} {GOOD_CHRF:g}"
+        raise DataError(f"{problem}; confidence needs dev pairs with good and bad translations")
+
+    common_names = set(rows[0]).intersection(*rows)
+    names_in_order = [name for name in rows[0] if name in common_names]
     regressions: list[Logistic] = []
-    for missing in ((), ("agreement",), ("deviation",), ("agreement", "deviation")):
-        names = [name for name in common if name not in missing]
-        if all(names != list(one.terms) for one in regressions):
-            regressions.append(_fit([{name: each[name] for name in names} for each in found], is_good))
+    for without in WITHOUT_FEATURES:
+        names = [name for name in names_in_order if name not in without]
+        fitted_names = [list(regression.terms) for regression in regressions]
+        if names not in fitted_names:
+            regressions.append(_fit(rows, names, is_good_N))
     return Calibration(good_chrf=GOOD_CHRF, num_pairs=len(rows), regressions=regressions)
 
 
-def _fit(rows: Sequence[Mapping[str, float]], is_good_N: torch.Tensor) -> Logistic:
+def _fit(rows: Sequence[Mapping[str, float]], names: Sequence[str], is_good_N: torch.Tensor) -> Logistic:
     """Return the regression with the highest likelihood, with a small penalty on the squared weights.
 
     The weight of flags is in logits per flag, is penalized for its distance from the expected one, and is not positive.
     """
-    features_NF = torch.tensor([list(row.values()) for row in rows], dtype=torch.float64)
-    is_flags_F = torch.tensor([name == "flags" for name in rows[0]])
-    means, scales = features_NF.mean(dim=0), features_NF.std(dim=0).clamp(min=1e-6).where(~is_flags_F, 1.0)
-    x_NF = (features_NF - means) / scales
-    weights = torch.zeros(x_NF.size(1) + 1, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
+    features_NF = torch.tensor([_values(row, names) for row in rows], dtype=torch.float64)
+    is_flags_F = torch.tensor([name == "flags" for name in names])
+    means_F = features_NF.mean(dim=0)
+    scales_F = features_NF.std(dim=0).clamp(min=MIN_SCALE).where(~is_flags_F, 1.0)
+    x_NF = (features_NF - means_F) / scales_F
+
+    expected_weights_F = LOGITS_PER_FLAG * is_flags_F
+    parameters = torch.zeros(x_NF.size(1) + 1, dtype=torch.float64, requires_grad=True)  # the weights and the bias
+    optimizer = torch.optim.LBFGS([parameters], max_iter=200, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
-        logits_N = x_NF @ weights[:-1] + weights[-1]
-        total = torch.nn.functional.binary_cross_entropy_with_logits(logits_N, is_good_N, reduction="sum")
-        total = total + RIDGE / 2 * (weights[:-1] - LOGITS_PER_FLAG * is_flags_F).square().sum()
+        weights_F = parameters[:-1]
+        logits_N = x_NF @ weights_F + parameters[-1]
+        cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits(logits_N, is_good_N, reduction="sum")
+        penalty = RIDGE / 2 * (weights_F - expected_weights_F).square().sum()
+        total = cross_entropy + penalty
         total.backward()
         return total
 
     optimizer.step(loss)
-    found = weights[:-1].where(~is_flags_F, weights[:-1].clamp(max=0))
-    terms = zip(means.tolist(), scales.tolist(), found.tolist(), strict=True)
-    return Logistic(bias=weights[-1].item(), terms=dict(zip(rows[0], terms, strict=True)))
+    weights_F = parameters[:-1]
+    weights_F = weights_F.where(~is_flags_F, weights_F.clamp(max=0))
+    terms = zip(means_F.tolist(), scales_F.tolist(), weights_F.tolist(), strict=True)
+    bias = parameters[-1].item()
+    return Logistic(bias=bias, terms=dict(zip(names, terms, strict=True)))
+
+
+def _values(row: Mapping[str, float], names: Sequence[str]) -> list[float]:
+    return [row[name] for name in names]
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
@@ -157,6 +219,6 @@ def load_calibration(path: Path) -> Calibration | None:
     except FileNotFoundError:
         pass  # the model has none
     except CheckpointError:
-        what = "damaged, or of another version, so translations have no confidence"
-        log.warning("%s: %s; delete it, or %s", path, what, REMEDY)
+        problem = "damaged, or of another version, so translations have no confidence"
+        log.warning("%s: %s; delete it, or %s", path, problem, REMEDY)
     return None

@@ -1,29 +1,81 @@
 """Translator input: checking lines, prefixes and phrases, and converting them to segments."""
 
 import re
-import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import regex
 
+from mtformer.decoding.lines.glossary import Glossary
 from mtformer.decoding.lines.sentences import split_line, split_sentences
 from mtformer.decoding.search.segments import Phrase, Segment
 from mtformer.errors import DataError
 from mtformer.text.case import case_of
-from mtformer.text.tokenizer import EOS, UNK, Tokenizer, TokenizerPair
-from mtformer.text.words import UNSPACED, is_blank, whole_words
+from mtformer.text.tokenizer import EOS, UNK, Tokenizer
+from mtformer.text.words import UNSPACED, is_blank
 
-# Every character that some program treats as a line break, and NUL. Inside a line, each run of them becomes a space.
 LINE_BREAKS = re.compile("[\x00\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
-
+"""All characters that some program treats as a line break, and NUL. Inside a line, a run of them becomes a space."""
 BEGINS_UNSPACED = regex.compile(rf"\W*{UNSPACED}")
 """Matches a text whose first letter belongs to a script without spaces."""
-SAME_I = str.maketrans("ı", "i", "\u0307")
-"""For `str.translate` of casefolded text: i, ı, I and İ become equal, as in `re.IGNORECASE`."""
-
 MIN_SAVED = 0.2
 """Minimum share of the tokens of a line in capitals or title case that lower case must save; see `without_case`."""
+
+
+@dataclass(frozen=True)
+class TargetText:
+    """How text of the target language becomes tokens."""
+
+    tokenizer: Tokenizer
+    max_tokens: int
+    """Maximum length of a translation that the model supports."""
+    has_spaces: bool = True
+    """False if the target language has no spaces between words."""
+
+    def phrase_ids(self, phrases: Sequence[str]) -> list[Phrase]:
+        """Return the ids of phrases, without a space before those that follow other text directly.
+
+        These are the phrases in scripts without spaces and, if the target language has no spaces between words, all
+        others: a Japanese sentence has no space before a word in Latin letters. A blank phrase has no ids.
+        """
+        ids_of_phrases: list[Phrase] = []
+        for phrase in phrases:
+            if is_blank(phrase):
+                ids = []
+            elif self.has_spaces and not BEGINS_UNSPACED.match(phrase):
+                [ids] = self.tokenizer.encode([phrase])
+            else:
+                ids = self.tokenizer.encode_within(phrase)
+            ids_of_phrases.append(tuple(ids))
+        return ids_of_phrases
+
+    def normalized(self, text: str) -> str:
+        """Return a text as the tokenizer writes it."""
+        pieces = self.tokenizer.pieces(text)
+        return self.tokenizer.decode_pieces(pieces).strip(" ")
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What translations must contain."""
+
+    prefixes: Sequence[str] | None = None
+    """Beginning of each translation."""
+    phrases: Sequence[Sequence[str]] | None = None
+    """Phrases in each translation."""
+    glossary: Glossary = field(default_factory=Glossary)
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """Rules by which lines become segments; see `split_line`."""
+
+    preferred_tokens: int
+    """Length of the longest training source; longer lines are split."""
+    max_tokens: int
+    """Length of the longest source that the model supports."""
+    splits_sentences: bool
+    """True if shorter lines of several sentences are split too."""
 
 
 @dataclass(frozen=True)
@@ -41,77 +93,68 @@ class Line:
     """Ids of those phrases that have no unknown pieces; the search supports only these."""
 
 
-def required_terms(glossary: Sequence[tuple[str, str]], text: str) -> list[str]:
-    """Return the target terms for the source terms in a text; `glossary` is sorted, longest source terms first.
+def check_inputs(lines: Sequence[str], requirements: Requirements, target: TargetText, first_line: int) -> list[Line]:
+    """Check the arguments of `Translator.translate`, and return the lines with what their translations must contain.
 
-    Terms match whole words (see `mtformer.text.words`); case matters only for terms with capitals. A term inside a
-    longer one does not count.
-    """
-    text, found = unicodedata.normalize("NFC", " ".join(text.split())), []
-    folded = text.casefold().translate(SAME_I)
-    for src, tgt in glossary:
-        if src.casefold().translate(SAME_I) in folded:
-            pattern = whole_words(src, ignore_case=src == src.lower())
-            text, count = pattern.subn("\n", text)
-            found += [tgt] * (count > 0)
-    return found
+    Args:
+        lines: source lines.
+        requirements: what the translations must contain. A prefix, and all phrases of a line together, have at most
+            `target.max_tokens` tokens.
+        target: how target text becomes tokens.
+        first_line: number of the first line in the user's input, from 0, for messages.
 
-
-def check_inputs(
-    lines: Sequence[str],
-    prefixes: Sequence[str] | None,
-    required: Sequence[Sequence[str]] | None,
-    tokenizer: Tokenizer,
-    max_tokens: int,
-    first_line: int,
-    glossary: Sequence[tuple[str, str]],
-    has_spaces: bool = True,
-) -> list[Line]:
-    """Check the arguments of `Translator.translate`.
-
-    For `glossary` see `required_terms`, for `has_spaces` see `_phrase_ids`. A prefix, and all phrases of a line
-    together, have at most `max_tokens` tokens of the target `tokenizer`. Raise DataError if the number of prefixes or
-    phrase lists is wrong, a phrase is blank, or text exceeds the limit.
+    Raise DataError if the number of prefixes or phrase lists is wrong, a phrase is blank, or text exceeds the limit.
     """
     texts = check_lines(lines)
-    prefixes = [""] * len(texts) if prefixes is None else check_lines(prefixes, "prefixes")
-    required = [[]] * len(texts) if required is None else required
-    for name, given in (("prefixes", prefixes), ("lists of required phrases", required)):
-        if len(given) != len(texts):
-            raise DataError(f"{len(given)} {name} for {len(texts)} lines; give one per line")
+    prefixes = [""] * len(texts)
+    phrases: Sequence[Sequence[str]] = [[]] * len(texts)
+    if requirements.prefixes is not None:
+        prefixes = check_lines(requirements.prefixes, "prefixes")
+        _require_one_per_line("prefixes", len(prefixes), len(texts))
+    if requirements.phrases is not None:
+        phrases = requirements.phrases
+        _require_one_per_line("lists of required phrases", len(phrases), len(texts))
+
     checked = []
-    each = zip(texts, prefixes, required, strict=True)
-    for number, (text, prefix, phrases) in enumerate(each, start=first_line + 1):
-        [prefix_ids], prefix_pieces = tokenizer.encode([prefix]), tokenizer.pieces(prefix)
-        check_length(f"the prefix of line {number} has", len(prefix_ids), max_tokens)
-        checked_phrases = check_lines(phrases, f"the required phrases of line {number}")
-        required_ids = _phrase_ids(checked_phrases, tokenizer, has_spaces)
-        if not all(required_ids):
-            raise DataError(f"a required phrase of line {number} is blank; leave it out")
-        check_length(f"the required phrases of line {number} have", sum(map(len, required_ids)), max_tokens)
-        known = [ids for ids in required_ids if UNK not in ids]
-        written = [one_line(one) for one in (prefix, *phrases, *required_terms(glossary, text))]
-        prefix, *phrases = (tokenizer.decode_pieces(tokenizer.pieces(one)).strip(" ") for one in written)
-        checked.append(Line(text, prefix, prefix_ids, prefix_pieces, phrases, known))
+    rows = zip(texts, prefixes, phrases, strict=True)
+    for number, (text, prefix, phrases_of_line) in enumerate(rows, start=first_line + 1):
+        terms = requirements.glossary.required_terms(text)
+        checked.append(_checked_line(text, prefix, phrases_of_line, terms, target, number))
     return checked
 
 
-def _phrase_ids(phrases: Sequence[str], tokenizer: Tokenizer, has_spaces: bool = True) -> list[Phrase]:
-    """Return the ids of phrases, without a space before those that follow other text directly.
+def _require_one_per_line(name: str, count: int, num_lines: int) -> None:
+    if count != num_lines:
+        raise DataError(f"{count} {name} for {num_lines} lines; give one per line")
 
-    These are the phrases in scripts without spaces and, if the target language has no spaces between words
-    (`has_spaces`), all others: a Japanese sentence has no space before a word in Latin letters.
+
+def _checked_line(
+    text: str, prefix: str, phrases: Sequence[str], terms: Sequence[str], target: TargetText, number: int
+) -> Line:
+    """Return a line with what its translation must contain; `number` is that of the line, for messages.
+
+    The ids of glossary terms are those of the segments with their source terms; see `make_segments`.
     """
-    found = []
-    for phrase in phrases:
-        if is_blank(phrase):
-            ids = []
-        elif has_spaces and not BEGINS_UNSPACED.match(phrase):
-            ids = tokenizer.encode([phrase])[0]
-        else:
-            ids = tokenizer.encode_within(phrase)
-        found.append(tuple(ids))
-    return found
+    [prefix_ids] = target.tokenizer.encode([prefix])
+    check_length(f"the prefix of line {number} has", len(prefix_ids), target.max_tokens)
+
+    checked_phrases = check_lines(phrases, f"the required phrases of line {number}")
+    phrase_ids = target.phrase_ids(checked_phrases)
+    if not all(phrase_ids):
+        raise DataError(f"a required phrase of line {number} is blank; leave it out")
+    num_tokens = sum(map(len, phrase_ids))
+    check_length(f"the required phrases of line {number} have", num_tokens, target.max_tokens)
+
+    required_texts = [*checked_phrases, *map(one_line, terms)]
+    known_ids = [ids for ids in phrase_ids if UNK not in ids]
+    return Line(
+        text=text,
+        prefix=target.normalized(prefix),
+        prefix_ids=prefix_ids,
+        prefix_pieces=target.tokenizer.pieces(prefix),
+        required=list(map(target.normalized, required_texts)),
+        required_ids=known_ids,
+    )
 
 
 def check_lines(lines: Sequence[str], name: str = "lines") -> list[str]:
@@ -138,61 +181,95 @@ def without_case(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Line]:
     stays the same if lower case neither avoids unknown tokens nor saves `MIN_SAVED` of the tokens, or if its
     translation must contain a prefix or phrases.
     """
-    found = list(lines)
-    for number, line in enumerate(lines):
-        if case_of(line.text) is not None and not line.prefix and not line.required:
-            text = sentence_case(line.text)
-            before, after = tokenizer.encode([line.text, text])
-            if after.count(UNK) < before.count(UNK) or len(after) <= (1 - MIN_SAVED) * len(before):
-                found[number] = replace(line, text=text)
-    return found
+    return [_without_case(line, tokenizer) for line in lines]
+
+
+def _without_case(line: Line, tokenizer: Tokenizer) -> Line:
+    if case_of(line.text) is None or line.prefix or line.required:
+        return line
+    text = sentence_case(line.text)
+    ids, new_ids = tokenizer.encode([line.text, text])
+    has_fewer_unknown = new_ids.count(UNK) < ids.count(UNK)
+    saves_tokens = len(new_ids) <= (1 - MIN_SAVED) * len(ids)
+    return replace(line, text=text) if has_fewer_unknown or saves_tokens else line
 
 
 def make_segments(
     lines: Sequence[Line],
-    tokenizers: TokenizerPair,
-    preferred: int,
-    max_tokens: int,
+    src_tokenizer: Tokenizer,
+    target: TargetText,
+    glossary: Glossary,
+    splitting: Splitting,
     first_line: int,
-    splits_sentences: bool,
-    glossary: Sequence[tuple[str, str]],
-    has_spaces: bool = True,
 ) -> list[Segment]:
     """Return the segments of all lines: none for a blank line, several for a line that is split.
 
-    Lines of more than `preferred` tokens are split into sentences. With `splits_sentences`, all lines are split, except
-    those with a prefix or required phrases, because it is unknown to which sentence these belong. For `preferred` and
-    `max_tokens` see `split_line`; for `first_line` see `Translator.translate`; for `has_spaces` see `_phrase_ids`.
+    Lines with more tokens than the training sources are split into sentences. With `Splitting.splits_sentences`, all
+    lines are split, except those with a prefix or required phrases, because it is unknown to which sentence these
+    belong.
+
+    Args:
+        lines: checked lines.
+        src_tokenizer: source tokenizer.
+        target: how target text becomes tokens.
+        glossary: its terms are required in the segments that have their source terms.
+        splitting: which lines are split, and where.
+        first_line: number of the first line in the user's input, from 0; see `Segment.line`.
     """
 
     def num_tokens(texts: Sequence[str]) -> list[int]:
-        return [len(ids) for ids in tokenizers.src.encode(texts)]
+        return [len(ids) for ids in src_tokenizer.encode(texts)]
 
     segments = []
-    encoded = tokenizers.src.encode([line.text for line in lines])
-    for number, (line, ids) in enumerate(zip(lines, encoded, strict=True), start=first_line):
-        texts, sources = [line.text], [ids]
-        is_free = not (line.prefix_ids or line.required_ids)
-        if len(ids) > preferred or (splits_sentences and is_free and len(split_sentences(line.text)) > 1):
-            texts = split_line(line.text, num_tokens, preferred, max_tokens)
-            sources = tokenizers.src.encode(texts)
-        prefix, prefix_pieces = line.prefix_ids, line.prefix_pieces
-        # It is unknown which segment a phrase belongs to, so the phrases of a split line are only checked.
-        required, whole_terms = line.required_ids if len(texts) == 1 else [], required_terms(glossary, line.text)
-        before = " "
-        for text, source in zip(texts, sources, strict=True):
-            if source and not is_blank(text):
-                own = [term for term in required_terms(glossary, text) if term in whole_terms]
-                terms = [ids for ids in _phrase_ids(own, tokenizers.tgt, has_spaces) if UNK not in ids]
-                phrases, continues_word = [*required, *terms], not (before[-1].isspace() or text[0].isspace())
-                one = Segment([*source, EOS], number, prefix, prefix_pieces, phrases, text, continues_word)
-                segments.append(one)
-                prefix, prefix_pieces = [], []  # they belong to the first segment only
-            before = text
+    encoded_lines = src_tokenizer.encode([line.text for line in lines])
+    pairs = zip(lines, encoded_lines, strict=True)
+    for number, (line, ids) in enumerate(pairs, start=first_line):
+        parts = [(line.text, ids)]
+        if _is_split(line, len(ids), splitting):
+            texts = split_line(line.text, num_tokens, splitting.preferred_tokens, splitting.max_tokens)
+            parts = list(zip(texts, src_tokenizer.encode(texts), strict=True))
+        segments += _segments_of_line(line, number, parts, target, glossary)
     return segments
 
 
-def check_length(what: str, num_tokens: int, limit: int) -> None:
-    """Raise DataError if a text has too many tokens; `what` is the beginning of the message."""
+def _is_split(line: Line, num_tokens: int, splitting: Splitting) -> bool:
+    if num_tokens > splitting.preferred_tokens:
+        return True
+    is_constrained = bool(line.prefix_ids or line.required_ids)
+    return splitting.splits_sentences and not is_constrained and len(split_sentences(line.text)) > 1
+
+
+def _segments_of_line(
+    line: Line, number: int, parts: Sequence[tuple[str, Sequence[int]]], target: TargetText, glossary: Glossary
+) -> list[Segment]:
+    """Return the segments of a line whose parts are given as text and source ids."""
+    # It is unknown which part a required phrase belongs to, so the phrases of a split line are only checked.
+    phrases = line.required_ids if len(parts) == 1 else []
+    terms_of_line = glossary.required_terms(line.text)
+
+    segments: list[Segment] = []
+    text_before = " "
+    for text, source in parts:
+        if source and not is_blank(text):
+            is_first = not segments
+            terms = [term for term in glossary.required_terms(text) if term in terms_of_line]
+            known_terms = [ids for ids in target.phrase_ids(terms) if UNK not in ids]
+            has_space_before = text_before[-1].isspace() or text[0].isspace()
+            segment = Segment(
+                source=[*source, EOS],
+                line=number,
+                prefix=line.prefix_ids if is_first else [],
+                prefix_pieces=line.prefix_pieces if is_first else [],
+                required=[*phrases, *known_terms],
+                text=text,
+                continues_word=not has_space_before,
+            )
+            segments.append(segment)
+        text_before = text
+    return segments
+
+
+def check_length(description: str, num_tokens: int, limit: int) -> None:
+    """Raise DataError if a text has too many tokens; `description` is the beginning of the message."""
     if num_tokens > limit:
-        raise DataError(f"{what} {num_tokens} tokens; the model supports at most {limit}")
+        raise DataError(f"{description} {num_tokens} tokens; the model supports at most {limit}; shorten it")

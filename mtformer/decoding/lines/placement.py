@@ -27,13 +27,20 @@ def is_appended(phrase: str, ids: Phrase, translation: Translation, without: Tra
 
     Case, spaces and punctuation are ignored. It is False if the model considers the beginnings of the additional text
     and of the phrase likely.
+
+    Args:
+        phrase: text of the phrase.
+        ids: its ids, as they are required.
+        translation: a translation with the phrase.
+        without: the translation of the same source without the phrase.
     """
     sentence = _letters(without.text)
-    rest = _rest(_letters(translation.text), sentence)
-    if not sentence or _letters(phrase) not in rest or has_phrase(without.text, phrase):
+    additional = _additional(_letters(translation.text), sentence)
+    if not sentence or _letters(phrase) not in additional or has_phrase(without.text, phrase):
         return False
 
-    starts = [_num_common(translation.tokens, without.tokens), *_positions(translation.tokens, ids)]
+    start_of_additional = _num_common(translation.tokens, without.tokens)
+    starts = [start_of_additional, *_positions(translation.tokens, ids)]
     # Two tokens, because the first may be only a space.
     log_probs = [sum(translation.token_log_probabilities[start : start + 2]) for start in starts]
     return min(log_probs) < UNLIKELY
@@ -44,8 +51,8 @@ def _letters(text: str) -> str:
     return "".join(filter(str.isalnum, text.casefold()))
 
 
-def _rest(text: str, sentence: str) -> str:
-    """Return what follows or precedes a sentence in a text; an empty string if neither is the case."""
+def _additional(text: str, sentence: str) -> str:
+    """Return what follows or precedes a sentence in a text; an empty string if it does not begin or end with it."""
     if text.startswith(sentence):
         return text[len(sentence) :]
     if text.endswith(sentence):
@@ -53,11 +60,11 @@ def _rest(text: str, sentence: str) -> str:
     return ""
 
 
-def _num_common(tokens: Sequence[int], others: Sequence[int]) -> int:
+def _num_common(tokens: Sequence[int], other_tokens: Sequence[int]) -> int:
     """Return the number of tokens at the beginning that are equal."""
     number = 0
-    for token, other in zip(tokens, others, strict=False):
-        if token != other:
+    for token, other_token in zip(tokens, other_tokens, strict=False):
+        if token != other_token:
             break
         number += 1
     return number
@@ -66,4 +73,5 @@ def _num_common(tokens: Sequence[int], others: Sequence[int]) -> int:
 def _positions(tokens: Sequence[int], phrase: Phrase) -> list[int]:
     """Return the positions at which a phrase begins."""
     size = len(phrase)
-    return [start for start in range(len(tokens) - size + 1) if tuple(tokens[start : start + size]) == phrase]
+    positions = range(len(tokens) - size + 1)
+    return [start for start in positions if tuple(tokens[start : start + size]) == phrase]

@@ -1,18 +1,21 @@
 """Splitting lines into sentences, and joining their translations."""
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain, pairwise
 
 UNSPACED = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 """Chinese characters, kana and their punctuation, which are not separated by spaces."""
 CLOSING = "[\"'«»“”’)\\]」』）】]*"
+"""Quotation marks and brackets after the end of a sentence."""
 SENTENCE_END = re.compile(
     rf"(?:(?<=[.!?…।॥؟۔։።។။፧\u037e])|(?<=[\u0370-\u03ff\u1f00-\u1fff];))(?:\s»)?{CLOSING}\s+"
     rf"|(?:[。！？｡]|．(?!\d)|(?<={UNSPACED.pattern})[!?]+)+{CLOSING.replace('“', '')}\s*"  # in Chinese, “ opens
 )
+"""Final punctuation, which in scripts with spaces is followed by one. In Greek, a semicolon is a question mark."""
 AFTER_END = re.compile(rf"(?:{SENTENCE_END.pattern})\w")
+"""Final punctuation and the letter after it."""
 CLAUSE_END = re.compile(r"[,;:،؛]\s+|[、，；：､]\s*")
 SPACE = re.compile(r"\s+")
 TITLES = (
@@ -24,48 +27,69 @@ ABBREVIATION = re.compile(rf"(?<![^\s(])(?:(?![ap]\.m\.)(?:\w\.)+|\d\d\.|(?:{TIT
 """Initials, an ordinal number or a title, as in `J. R. Smith`, `21. März` and `Dr. Smith`."""
 SHORT_WORD = re.compile(r"(?<!\w)\w{1,4}\.\s+$")
 """Short word that ends with a period; usually an abbreviation if a number follows, as in `Nr. 5`."""
-OPENING, CLOSING_BRACKETS = "(（「『【｢", ")）」』】｣"
+MAX_ABBREVIATION = 64
+"""Number of characters before a possible sentence end in which an abbreviation is searched; a line may be long."""
+OPENING_BRACKETS = "(（「『【｢"
+CLOSING_BRACKETS = ")）」』】｣"
+OPENING_QUOTE = "“"
+CLOSING_QUOTE = "”"
 CountTokens = Callable[[Sequence[str]], list[int]]
+"""Function that returns the number of tokens of each text."""
 
 
 def split_line(line: str, num_tokens: CountTokens, preferred: int, max_tokens: int) -> list[str]:
     """Split a line into sentences of at most `max_tokens` tokens; the concatenation of the parts is the line.
 
     A longer sentence is split at the ends of clauses, a longer clause between words (into parts of up to `preferred`
-    tokens), and a longer word at any character. Only text of more than `preferred` tokens, the length of the longest
-    training source, is split at uncertain sentence ends.
+    tokens), and a longer word at any character.
+
+    Args:
+        line: a line of text.
+        num_tokens: function that returns the number of tokens of each text.
+        preferred: length of the longest training source; only longer text is split at uncertain sentence ends.
+        max_tokens: length of the longest source that the model supports.
     """
     parts = split_sentences(line, num_tokens, preferred)
     for border in (CLAUSE_END, SPACE):
-        lengths = num_tokens(parts)
-        pieces = [_cut(part, border) if n > max_tokens else [part] for part, n in zip(parts, lengths, strict=True)]
-        parts = [packed for some in pieces for packed in _pack(some, num_tokens(some), preferred)]
-    return [half for part in parts for half in _halves(part, num_tokens, max_tokens)]
+        shorter_parts = []
+        for part, length in zip(parts, num_tokens(parts), strict=True):
+            pieces = _cut(part, border) if length > max_tokens else [part]
+            shorter_parts += _pack(pieces, num_tokens(pieces), preferred)
+        parts = shorter_parts
+    return list(chain.from_iterable(_halves(part, num_tokens, max_tokens) for part in parts))
 
 
 def join_lines(parts: Iterable[str]) -> str:
     """Join the translations of the parts of a line, with spaces between them if the script uses spaces."""
     joined = ""
-    for part in filter(None, (part.strip() for part in parts)):
-        joined += f" {part}" if joined and needs_space(joined, part) else part
+    for part in parts:
+        text = part.strip()
+        if joined and text and needs_space(joined, text):
+            joined += " "
+        joined += text
     return joined
 
 
 def needs_space(before: str, after: str) -> bool:
     """Return True if a space belongs between two nonempty strings."""
-    return not (UNSPACED.search(before.rstrip("\"'’”")[-1:]) or UNSPACED.match(after.lstrip("\"'‘“")))
+    last_character = before.rstrip("\"'’”")[-1:]
+    is_unspaced = UNSPACED.match(last_character) or UNSPACED.match(after.lstrip("\"'‘“"))
+    return not is_unspaced
 
 
 def _cut(text: str, border: re.Pattern[str]) -> list[str]:
-    ends = [0, *(match.end() for match in border.finditer(text)), len(text)]
-    return [text[start:end] for start, end in itertools.pairwise(ends) if end > start]
+    """Split a text after each match of a pattern."""
+    ends = [match.end() for match in border.finditer(text)]
+    borders = [0, *ends, len(text)]
+    return [text[start:end] for start, end in pairwise(borders) if end > start]
 
 
 def split_sentences(line: str, num_tokens: CountTokens | None = None, limit: int = 0) -> list[str]:
     """Split a line into sentences; with `num_tokens`, split at uncertain ends only if needed to stay within `limit`."""
     pieces = _cut(line, SENTENCE_END)
     lengths = num_tokens(pieces) if num_tokens else [0] * len(pieces)
-    return _pack(pieces, lengths, limit, partial(_is_continued, has_capitals=not line.islower()))
+    is_continued = partial(_is_continued, has_capitals=not line.islower())
+    return _pack(pieces, lengths, limit, is_continued)
 
 
 def with_capitals(line: str) -> str:
@@ -75,25 +99,35 @@ def with_capitals(line: str) -> str:
 
 def _is_continued(before: str, after: str, has_capitals: bool) -> bool:
     """Return True if it is uncertain whether a sentence ends between two adjacent parts of a line."""
-    end = before[-64:]  # enough for an abbreviation; `before` may be long
-    return bool(
-        ABBREVIATION.search(end)
-        or (has_capitals and after[0].islower())
-        or (after[0].isdigit() and SHORT_WORD.search(end))
-        or not any(map(str.isalnum, after))
-        or (before[-1] in CLOSING_BRACKETS + "”" and after[0] not in OPENING + "“")
-        or sum(map(before.count, OPENING)) > sum(map(before.count, CLOSING_BRACKETS))
-    )
+    end = before[-MAX_ABBREVIATION:]
+    if ABBREVIATION.search(end) or (after[0].isdigit() and SHORT_WORD.search(end)):
+        return True
+    if has_capitals and after[0].islower():
+        return True
+    if not any(map(str.isalnum, after)):
+        return True
+
+    closes_brackets = before[-1] in CLOSING_BRACKETS + CLOSING_QUOTE
+    opens_brackets = after[0] in OPENING_BRACKETS + OPENING_QUOTE
+    if closes_brackets and not opens_brackets:
+        return True
+    num_opened = sum(map(before.count, OPENING_BRACKETS))
+    num_closed = sum(map(before.count, CLOSING_BRACKETS))
+    return num_opened > num_closed
+
+
+def _always(before: str, after: str) -> bool:
+    return True
 
 
 def _pack(
-    pieces: list[str], lengths: list[int], limit: int, belong: Callable[[str, str], bool] = lambda before, after: True
+    pieces: list[str], lengths: list[int], limit: int, belong_together: Callable[[str, str], bool] = _always
 ) -> list[str]:
     """Join adjacent pieces that belong together as long as their total number of tokens is within the limit."""
     packed: list[str] = []
     num_left = 0
     for piece, length in zip(pieces, lengths, strict=True):
-        if packed and length <= num_left and belong(packed[-1], piece):
+        if packed and length <= num_left and belong_together(packed[-1], piece):
             packed[-1] += piece
             num_left -= length
         else:
@@ -107,4 +141,5 @@ def _halves(text: str, num_tokens: CountTokens, limit: int) -> list[str]:
     if len(text) < 2 or num_tokens([text])[0] <= limit:
         return [text]
     middle = len(text) // 2
-    return [*_halves(text[:middle], num_tokens, limit), *_halves(text[middle:], num_tokens, limit)]
+    first_parts = _halves(text[:middle], num_tokens, limit)
+    return first_parts + _halves(text[middle:], num_tokens, limit)

@@ -3,38 +3,56 @@
 S source pieces (without eos), T target pieces, W source words, X target words. Words are separated by whitespace.
 """
 
-import itertools
 import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, groupby
 from statistics import fmean
+from typing import TypeVar
 from unicodedata import normalize
 
 import torch
 from torch import Tensor
 
 from mtformer.decoding.lines.sentences import join_lines, needs_space
+from mtformer.enums import StrEnum
 from mtformer.text.tokenizer import BYTE_PIECE, SPACE
 from mtformer.text.words import whole_words
 
-REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE = "repetition", "length limit", "copy of the source", "low confidence"
-FEWER_SENTENCES, NUMBERS, LOST_ADDRESS = "fewer sentences", "other numbers", "lost URL or e-mail address"
-"""Values of `Translation.flags`."""
-REPAIRED, LOST = "repaired tags", frozenset((NUMBERS, LOST_ADDRESS))
-MISSING = "missing"  # prefix of flags that name a phrase, as in `missing: phrase`
+Value = TypeVar("Value")
+
+
+class Flag(StrEnum):
+    """Warning about a translation, a value of `Translation.flags`."""
+
+    MISSING = "missing"
+    """Beginning of flags that name a required phrase, as in `missing: phrase`."""
+    REPETITION = "repetition"
+    LENGTH_LIMIT = "length limit"
+    FEWER_SENTENCES = "fewer sentences"
+    NUMBERS = "other numbers"
+    LOST_ADDRESS = "lost URL or e-mail address"
+    COPY = "copy of the source"
+    LOW_CONFIDENCE = "low confidence"
+    REPAIRED = "repaired tags"
+
+
+LOST = frozenset((Flag.NUMBERS, Flag.LOST_ADDRESS))
+"""Flags of translations that lost something; see `decoding.keep`."""
+
 MEANINGS = {
-    MISSING: "lack{} a required phrase",
-    REPETITION: "contain{} a repetition",
-    LENGTH_LIMIT: "end{} at the maximum length",
-    FEWER_SENTENCES: "contain{} fewer sentences than the source",
-    NUMBERS: "contain{} other numbers than the source",
-    LOST_ADDRESS: "lack{} a URL or e-mail address from the source",
-    COPY: "repeat{} the source",
-    LOW_CONFIDENCE: "show{} low confidence",
-    REPAIRED: "contain{} tags that were unclosed or wrongly nested, and were repaired",
+    Flag.MISSING: "lack{} a required phrase",
+    Flag.REPETITION: "contain{} a repetition",
+    Flag.LENGTH_LIMIT: "end{} at the maximum length",
+    Flag.FEWER_SENTENCES: "contain{} fewer sentences than the source",
+    Flag.NUMBERS: "contain{} other numbers than the source",
+    Flag.LOST_ADDRESS: "lack{} a URL or e-mail address from the source",
+    Flag.COPY: "repeat{} the source",
+    Flag.LOW_CONFIDENCE: "show{} low confidence",
+    Flag.REPAIRED: "contain{} tags that were unclosed or wrongly nested, and were repaired",
 }
 """Description of each flag; `{}` becomes `s` if one translation has it, else an empty string."""
 
@@ -58,15 +76,24 @@ class Attention:
     @cached_property
     def links(self) -> list[tuple[int, int, float]]:
         """The pairs of `alignment`, each with the share of the target word's attention on the source word."""
-        src_words, tgt_words = word_numbers(self.src_pieces), word_numbers(self.tgt_pieces)
-        found, first = [], 0
-        for start, rows in itertools.groupby(range(len(self.weights)), key=lambda row: self.src_starts[row]):
+        src_words = word_numbers(self.src_pieces)
+        tgt_words = word_numbers(self.tgt_pieces)
+        links = []
+
+        # The target pieces of one segment have the same source pieces.
+        tgt_start = 0
+        rows_by_start = groupby(range(len(self.weights)), key=self.src_starts.__getitem__)
+        for src_start, rows in rows_by_start:
             weights_TS = torch.tensor([self.weights[row] for row in rows])
-            after, end = first + weights_TS.size(0), start + weights_TS.size(1)
-            some = _links(weights_TS, self.src_pieces[start:end], self.tgt_pieces[first:after])
-            found += [(src_words[start] + src, tgt_words[first] + tgt, weight) for src, tgt, weight in some]
-            first = after
-        return found
+            num_tgt_pieces, num_src_pieces = weights_TS.shape
+            src_pieces = self.src_pieces[src_start : src_start + num_src_pieces]
+            tgt_pieces = self.tgt_pieces[tgt_start : tgt_start + num_tgt_pieces]
+            for src, tgt, share in _links(weights_TS, src_pieces, tgt_pieces):
+                src_word = src_words[src_start] + src
+                tgt_word = tgt_words[tgt_start] + tgt
+                links.append((src_word, tgt_word, share))
+            tgt_start += num_tgt_pieces
+        return links
 
 
 @dataclass(frozen=True)
@@ -76,7 +103,7 @@ class Translation:
     text: str
     """Translation without line breaks."""
     score: float
-    """log_probability / length^alpha; 0 for a blank line."""
+    """log_probability / length^length_penalty; 0 for a blank line."""
     tokens: list[int]
     """Token ids without eos."""
     log_probability: float = 0.0
@@ -86,7 +113,7 @@ class Translation:
     pieces: list[str] = field(default_factory=list)
     """Text of each token, and `</s>` for eos; a split line has one eos per segment."""
     flags: tuple[str, ...] = ()
-    """Warnings; each is a constant of this module, or names a missing phrase."""
+    """Warnings; each is a `Flag`, or names a missing phrase after `Flag.MISSING`."""
     attention: Attention | None = None
     """Attention weights, computed only on request."""
     alternatives: tuple["Translation", ...] = ()
@@ -110,41 +137,58 @@ class Scored:
         return sum(self.token_log_probabilities)
 
 
-def join_n_best(segments: Sequence[Sequence[Translation]], alpha: float) -> list[Translation]:
+def join_n_best(segments: Sequence[Sequence[Translation]], length_penalty: float) -> list[Translation]:
     """Join the n-best translations of a line's segments by rank: the best ones, the second best ones, and so on.
 
-    A blank line has no segments. `alpha` is the exponent of the length penalty.
+    Args:
+        segments: translations of each segment, best first; a blank line has no segments.
+        length_penalty: exponent of the length in the score.
     """
-    return [join(of_rank, alpha) for of_rank in zip(*segments, strict=False)] or [Translation("", 0.0, [])]
+    by_rank = zip(*segments, strict=False)
+    joined = [join(translations, length_penalty) for translations in by_rank]
+    return joined or [Translation("", 0.0, [])]
 
 
-def join(segments: Sequence[Translation], alpha: float) -> Translation:
+def join(translations: Sequence[Translation], length_penalty: float) -> Translation:
     """Join the translations of a line's segments; the score is computed from the total log-probability."""
-    if len(segments) == 1:
-        return segments[0]
-    num_tokens = sum(len(one.tokens) + 1 for one in segments)
-    log_probability = sum(one.log_probability for one in segments)
-    agreements = [one.agreement for one in segments if one.agreement is not None]
+    if len(translations) == 1:
+        return translations[0]
+
+    texts = [translation.text for translation in translations]
+    tokens = _concatenated([translation.tokens for translation in translations])
+    pieces = _concatenated([translation.pieces for translation in translations])
+    token_log_probs = _concatenated([translation.token_log_probabilities for translation in translations])
+    flags = _concatenated([translation.flags for translation in translations])
+    confidences = [translation.confidence for translation in translations if translation.confidence is not None]
+    agreements = [translation.agreement for translation in translations if translation.agreement is not None]
+
+    log_probability = sum(translation.log_probability for translation in translations)
+    length = len(tokens) + len(translations)  # with the eos of each segment
     return Translation(
-        text=join_lines(one.text for one in segments),
-        score=log_probability / num_tokens**alpha,
-        tokens=[token for one in segments for token in one.tokens],
+        text=join_lines(texts),
+        score=log_probability / length**length_penalty,
+        tokens=tokens,
         log_probability=log_probability,
-        token_log_probabilities=[value for one in segments for value in one.token_log_probabilities],
-        pieces=[piece for one in segments for piece in one.pieces],
-        flags=tuple(dict.fromkeys(flag for one in segments for flag in one.flags)),
-        attention=_join_attention(segments),
-        confidence=min((one.confidence for one in segments if one.confidence is not None), default=None),
+        token_log_probabilities=token_log_probs,
+        pieces=pieces,
+        flags=tuple(dict.fromkeys(flags)),
+        attention=_join_attention(translations),
+        confidence=min(confidences, default=None),
         agreement=fmean(agreements) if agreements else None,
     )
 
 
+def _concatenated(values: Sequence[Sequence[Value]]) -> list[Value]:
+    return list(chain.from_iterable(values))
+
+
 def flag_phrases(translation: Translation, prefix: str, required: Sequence[str]) -> Translation:
-    """Return the translation with a flag for each missing required phrase."""
-    wrong = [] if translation.text.startswith(prefix) else [f"{MISSING}: {prefix}"]
+    """Return the translation with a flag for each required phrase, or required beginning, that it lacks."""
     missing = [phrase for phrase in required if not has_phrase(translation.text, phrase)]
-    wrong += [f"{MISSING}: {phrase}" for phrase in missing]
-    return replace(translation, flags=(*translation.flags, *wrong))
+    if not translation.text.startswith(prefix):
+        missing.insert(0, prefix)
+    flags = [f"{Flag.MISSING}: {phrase}" for phrase in missing]
+    return replace(translation, flags=(*translation.flags, *flags))
 
 
 def has_phrase(text: str, phrase: str) -> bool:
@@ -153,41 +197,62 @@ def has_phrase(text: str, phrase: str) -> bool:
     return pattern.search(normalize("NFC", text)) is not None
 
 
-def in_case(one: Translation, change: Callable[[str], str]) -> Translation:
+def in_case(translation: Translation, change: Callable[[str], str]) -> Translation:
     """Return the translation after `change`, see `case_of`; `tokens` and `pieces` stay those of the search."""
-    attention = one.attention
+    attention = translation.attention
     if attention is not None:
-        old = attention.tgt_pieces
-        new = change("\0".join(old).replace(SPACE, " ")).replace(" ", SPACE).split("\0")
-        pieces = [piece if BYTE_PIECE.fullmatch(piece) else cased for piece, cased in zip(old, new, strict=True)]
-        attention = replace(attention, tgt_pieces=pieces)
-    return replace(one, text=change(one.text), attention=attention)
+        attention = replace(attention, tgt_pieces=_pieces_in_case(attention.tgt_pieces, change))
+    return replace(translation, text=change(translation.text), attention=attention)
 
 
-def _join_attention(segments: Sequence[Translation]) -> Attention | None:
+def _pieces_in_case(pieces: Sequence[str], change: Callable[[str], str]) -> list[str]:
+    """Return the pieces after a change of their whole text; pieces that stand for bytes stay the same."""
+    text = "\0".join(pieces).replace(SPACE, " ")
+    changed_pieces = change(text).replace(" ", SPACE).split("\0")
+    result = []
+    for piece, changed in zip(pieces, changed_pieces, strict=True):
+        result.append(piece if BYTE_PIECE.fullmatch(piece) else changed)
+    return result
+
+
+def _join_attention(translations: Sequence[Translation]) -> Attention | None:
     """Join the attention of all segments; the joined target pieces form the joined text."""
-    whole, text = Attention([], [], [], []), ""
-    for one in segments:
-        if one.attention is None:
+    joined = Attention([], [], [], [])
+    text_before = ""
+    for translation in translations:
+        attention = translation.attention
+        if attention is None:
             return None
-        whole.src_starts.extend(len(whole.src_pieces) + start for start in one.attention.src_starts)
-        whole.src_pieces.extend(one.attention.src_pieces)
-        pieces, here = list(one.attention.tgt_pieces), one.text.strip()
-        if text and here:
-            pieces[0] = (SPACE if needs_space(text, here) else "") + pieces[0].removeprefix(SPACE)
-        whole.tgt_pieces.extend(pieces)
-        whole.weights.extend(one.attention.weights)
-        text = here or text
-    return whole
+
+        tgt_pieces = list(attention.tgt_pieces)
+        text = translation.text.strip()
+        if text_before and text:
+            space = SPACE if needs_space(text_before, text) else ""
+            tgt_pieces[0] = space + tgt_pieces[0].removeprefix(SPACE)
+        text_before = text or text_before
+
+        num_src_pieces = len(joined.src_pieces)
+        joined.src_starts.extend(num_src_pieces + start for start in attention.src_starts)
+        joined.src_pieces.extend(attention.src_pieces)
+        joined.tgt_pieces.extend(tgt_pieces)
+        joined.weights.extend(attention.weights)
+    return joined
 
 
 def word_numbers(pieces: Sequence[str]) -> list[int]:
     """Return the index of the word in which each piece begins; a lone space belongs to the next word."""
-    ends = [word.end() for word in re.finditer(f"[^{SPACE}]+", "".join(pieces))]
-    starts = itertools.accumulate(map(len, pieces), initial=0)
-    # The first word that ends after the first character of the piece; no word begins after a final space.
-    numbers = [bisect_left(ends, start + (piece != "")) for start, piece in zip(starts, pieces, strict=False)]
-    return [min(number, max(0, len(ends) - 1)) for number in numbers]
+    words = re.finditer(f"[^{SPACE}]+", "".join(pieces))
+    word_ends = [word.end() for word in words]
+    last_word = max(0, len(word_ends) - 1)
+
+    numbers = []
+    piece_start = 0
+    for piece in pieces:
+        # The first word that ends after the first character of the piece; no word begins after a final space.
+        number = bisect_left(word_ends, piece_start + (piece != ""))
+        numbers.append(min(number, last_word))
+        piece_start += len(piece)
+    return numbers
 
 
 def _links(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[str]) -> list[tuple[int, int, float]]:
@@ -195,17 +260,27 @@ def _links(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence
 
     The share is the mean over the pieces of the target word. Rows and columns beyond the pieces (eos) are ignored.
     """
-    if not all("".join(pieces).strip(SPACE) for pieces in (src_pieces, tgt_pieces)):
+    if not _has_words(src_pieces) or not _has_words(tgt_pieces):
         return []
     tgt_words = word_numbers(tgt_pieces)
     weights_TW = _over_words(attention_TS[: len(tgt_pieces)], word_numbers(src_pieces))
     weights_XW = _over_words(weights_TW.T, tgt_words).T
     best_X = weights_XW.argmax(dim=1).tolist()
-    lengths = Counter(tgt_words)
-    return [(src := best_X[tgt], tgt, weights_XW[tgt, src].item() / length) for tgt, length in lengths.items()]
+
+    links = []
+    for tgt, num_pieces in Counter(tgt_words).items():
+        src = best_X[tgt]
+        share = weights_XW[tgt, src].item() / num_pieces
+        links.append((src, tgt, share))
+    return links
+
+
+def _has_words(pieces: Sequence[str]) -> bool:
+    return "".join(pieces).strip(SPACE) != ""
 
 
 def _over_words(weights_TS: Tensor, words: Sequence[int]) -> Tensor:
     """Return the weights (T, W), summed over the columns that belong to each word."""
     sums_TW = weights_TS.new_zeros(len(weights_TS), words[-1] + 1)
-    return sums_TW.index_add_(1, weights_TS.new_tensor(words).long(), weights_TS[:, : len(words)])
+    word_of_column = weights_TS.new_tensor(words).long()
+    return sums_TW.index_add_(1, word_of_column, weights_TS[:, : len(words)])

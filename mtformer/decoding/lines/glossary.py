@@ -1,0 +1,60 @@
+"""Glossaries: source terms and the translations that are required for them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from unicodedata import normalize
+
+from mtformer.errors import DataError
+from mtformer.text.words import whole_words
+
+SAME_I = str.maketrans("ı", "i", "\u0307")
+"""For `str.translate` of casefolded text: i, ı, I and İ become equal, as in `re.IGNORECASE`."""
+
+
+@dataclass(frozen=True)
+class Glossary:
+    """Pairs of a source term and its required translation, the longest source terms first."""
+
+    terms: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def from_mapping(cls, translations: Mapping[str, str]) -> "Glossary":
+        """Return the glossary with these translations of terms; raise DataError if one of both is blank."""
+        terms = []
+        for src, tgt in translations.items():
+            src_term = _normalized(src)
+            tgt_term = tgt.strip()
+            if not src_term or not tgt_term:
+                raise DataError("a glossary term is blank, or its translation is; leave it out")
+            terms.append((src_term, tgt_term))
+        # Among terms of the same length, those with capitals are first, because they match fewer texts.
+        terms.sort(key=lambda term: (-len(term[0]), term[0].islower()))
+        return cls(tuple(terms))
+
+    def required_terms(self, text: str) -> list[str]:
+        """Return the target terms for the source terms in a text.
+
+        Terms match whole words (see `mtformer.text.words`); case matters only for terms with capitals. A term inside a
+        longer one does not count.
+        """
+        remaining_text = _normalized(text)
+        folded_text = _folded(remaining_text)
+        required = []
+        for src, tgt in self.terms:
+            # A quick check, because most terms occur in few texts.
+            if _folded(src) not in folded_text:
+                continue
+            pattern = whole_words(src, ignore_case=src == src.lower())
+            remaining_text, num_found = pattern.subn("\n", remaining_text)
+            if num_found:
+                required.append(tgt)
+        return required
+
+
+def _normalized(text: str) -> str:
+    """Return a text with composed characters and single spaces."""
+    return normalize("NFC", " ".join(text.split()))
+
+
+def _folded(text: str) -> str:
+    return text.casefold().translate(SAME_I)

@@ -1,0 +1,95 @@
+"""Documents: texts with inline marks, such as tags, around which the rest of a file stays the same.
+
+Each format has a reader, which finds the texts of a file, and a writer, which writes the file with other texts. Between
+them, `mtformer.documents.inline` places the marks of each text around the words of its translation.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mtformer.decoding.lines.sentences import UNSPACED
+from mtformer.decoding.lines.translation import Translation
+
+PUNCTUATION = r"[!-/:-@\[-`{-~¡-¿‐-⁞،؛؟۔।॥։።፣።၊။]"
+LETTER = rf"(?!{UNSPACED.pattern}|{PUNCTUATION})\S"
+
+WORD = re.compile(rf"{UNSPACED.pattern}|(?:{LETTER})+(?:{PUNCTUATION}+(?:{LETTER})+)*|(?P<punctuation>{PUNCTUATION}+)")
+"""A word with punctuation inside it, a character of a script without spaces, or other punctuation."""
+
+PART_OF_WORD = re.compile(rf"{UNSPACED.pattern}|(?:{LETTER})+|(?P<punctuation>{PUNCTUATION}+)")
+"""Like `WORD`, but without punctuation inside: text that is kept may be a part of a word, as in T-Shirt."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word or punctuation mark, and its position in a text."""
+
+    text: str
+    start: int
+    end: int
+    is_punctuation: bool
+
+
+def words_in(text: str, pattern: re.Pattern[str]) -> list[Word]:
+    """Return the matches of `WORD` or `PART_OF_WORD` in a text."""
+    words = []
+    for match in pattern.finditer(text):
+        is_punctuation = match["punctuation"] is not None
+        words.append(Word(match[0], match.start(), match.end(), is_punctuation))
+    return words
+
+
+@dataclass(eq=False)
+class Mark:
+    """A part of a text that its translation keeps: an element with words in it, a comment, or untranslated text.
+
+    The marks of a text form a tree. Its root is no part of the file and contains all words of the text.
+    """
+
+    parent: "Mark | None"
+    first_word: int
+    """Index of the first word in it."""
+    is_element: bool
+    """True if it has translated words in it; False if it is written as it is."""
+    follows_space: bool = False
+    """True if the source has a space directly before it."""
+    precedes_space: bool = False
+    """True if the source has a space directly after it."""
+    end_word: int = 0
+    """Index after that of the last word in it."""
+    marks: list["Mark"] = field(default_factory=list)
+    """The marks directly inside it, in the order of the source."""
+
+    @property
+    def words(self) -> range:
+        """Indices of the source words in it."""
+        return range(self.first_word, self.end_word)
+
+
+@dataclass(frozen=True)
+class MarkedText:
+    """A text of a document, which is translated as one line, and its marks."""
+
+    line: str
+    """The text for the translation: without marks, and without line breaks."""
+    words: Sequence[Word]
+    """Words of the source; their positions are those in the text between two marks."""
+    root: Mark
+    marks: Sequence[Mark]
+    """All marks except the root, in the order of the source."""
+    word_pattern: re.Pattern[str]
+    """`WORD`, or `PART_OF_WORD` if a part of the text is not translated."""
+
+
+class Document(Protocol):
+    """A document of any format."""
+
+    lines: list[str]
+    """Its texts, each of which is translated as one line."""
+    is_repaired: bool
+    """True if it was damaged, and its translation is not."""
+
+    def join(self, translations: Sequence[Translation]) -> str:
+        """Return the document with translations of `lines`, which have attention."""

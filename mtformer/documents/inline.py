@@ -1,0 +1,281 @@
+"""Placing the marks of a text around the words of its translation, by the attention of the model.
+
+Each target word has a label: the source word that it attends to most. An element is placed around the target words that
+have its words as labels. A mark without words is placed where it crosses the fewest alignments: where, as far as
+possible, the words before it have labels before it, and the words after it have labels after it.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from mtformer.decoding.lines.translation import Attention, Translation
+from mtformer.documents.document import Mark, MarkedText, Word, words_in
+from mtformer.text.tokenizer import SPACE
+
+NO_SPACE_BEFORE = {*",.;:!?)"}
+"""Punctuation before which no space is added."""
+START_BYTE = re.compile("<0x[0-7C-F][0-9A-F]>")
+"""Token for the first byte of a character, with `tokenizer.byte_fallback`."""
+FURTHER_BYTE = re.compile("<0x[89AB][0-9A-F]>")
+"""Token for another byte of a character, with `tokenizer.byte_fallback`."""
+UNALIGNED = -1
+"""Label of a target word that attends to no source word."""
+
+OWN_WORD = 2.0
+"""Score of a target word with a label in an element."""
+OWN_PUNCTUATION = 1.0
+"""Score of punctuation with a label in an element; it counts less, because its attention is less certain."""
+OTHER_WORD = -1.0
+"""Score of a target word that an element may contain, although it belongs to the text around it."""
+FOREIGN_WORD = -1e9
+"""Score of a target word that an element cannot contain, because it belongs to another one."""
+
+Content = list["str | Mark"]
+"""What an element contains: text and marks, in order."""
+
+
+class Span(NamedTuple):
+    """Consecutive target words; if it is empty, a position between two words."""
+
+    start: int
+    end: int
+
+    @property
+    def num_words(self) -> int:
+        """Number of words in it."""
+        return self.end - self.start
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it contains no words."""
+        return self.start == self.end
+
+
+def place_marks(source: MarkedText, translation: Translation) -> dict[Mark, Content]:
+    """Return the content of the root and of each element with words, in the order of the source.
+
+    Args:
+        source: a text and its marks.
+        translation: its translation, with attention.
+    """
+    words = words_in(translation.text, source.word_pattern)
+    attention = _attention_of_words(source, words, translation.attention)
+    placement = _Placement(source, words, attention)
+    # Marks without words are last, because their position depends on the elements around them.
+    for mark in sorted(source.marks, key=lambda mark: not mark.words):
+        placement.place(mark)
+
+    contents = {source.root: placement.content(source.root, translation.text)}
+    for mark in source.marks:
+        if mark.is_element and mark.words:
+            contents[mark] = placement.content(mark, translation.text)
+    return contents
+
+
+class _Placement:
+    """The target words that each mark of a text contains, while marks are placed, outer ones first.
+
+    Args:
+        source: a text and its marks.
+        words: words of its translation.
+        attention: for each target word, the source words that it attends to, and how much.
+    """
+
+    def __init__(self, source: MarkedText, words: Sequence[Word], attention: Sequence[dict[int, float]]) -> None:
+        self.words = words
+        self.attention = attention
+        self.labels = [max(weights, key=weights.__getitem__, default=UNALIGNED) for weights in attention]
+        self.values = [_value(word) for word in words]
+        """Scores of the words in the element that has their labels."""
+        self.spans = {source.root: Span(0, len(words))}
+        self.innermost_placed = [source.root] * len(words)
+        """For each target word, the innermost mark around it among those that are placed."""
+        self.innermost_of_source: dict[int, Mark] = {}
+        """For each source word, the innermost mark around it."""
+        for mark in (source.root, *source.marks):
+            self.innermost_of_source.update(dict.fromkeys(mark.words, mark))
+
+    def place(self, mark: Mark) -> None:
+        """Choose the target words that a mark contains."""
+        assert mark.parent is not None
+        outer = self.spans[mark.parent]
+        free_words = self._free_words(mark.parent)
+        own_words = self._own_words(mark, mark.parent)
+        if free_words and mark.words and not own_words and mark.is_element:
+            # No word has a label in the element: use the one that attends to it most.
+            own_words = {max(free_words, key=lambda word: self._attention_to(mark, word))}
+
+        if own_words:
+            scores = [self._score(word, own_words, free_words) for word in range(*outer)]
+            span = _best_span(own_words, scores, outer.start)
+        else:
+            position = self._position_without_words(mark, mark.parent)
+            span = Span(position, position)
+        self.spans[mark] = span
+        self.innermost_placed[span.start : span.end] = [mark] * span.num_words
+
+    def _free_words(self, parent: Mark) -> set[int]:
+        """Return the target words in an element that belong to none of its inner marks."""
+        free_words = set()
+        for word in range(*self.spans[parent]):
+            belongs_to = self.innermost_of_source.get(self.labels[word], parent)
+            if self.innermost_placed[word] is parent and belongs_to is parent:
+                free_words.add(word)
+        return free_words
+
+    def _own_words(self, mark: Mark, parent: Mark) -> set[int]:
+        """Return the target words with a label in a mark; all words around it if it contains all source words there."""
+        around = range(*self.spans[parent])
+        if mark.words == parent.words:
+            return set(around)
+        return {word for word in around if self.labels[word] in mark.words}
+
+    def _attention_to(self, mark: Mark, word: int) -> float:
+        weights = self.attention[word]
+        return sum(weights.get(source_word, 0.0) for source_word in mark.words)
+
+    def _score(self, word: int, own_words: Collection[int], free_words: Collection[int]) -> float:
+        if word in own_words:
+            return self.values[word]
+        return OTHER_WORD if word in free_words else FOREIGN_WORD
+
+    def _position_without_words(self, mark: Mark, parent: Mark) -> int:
+        """Return the position of a mark without target words: at the edge of its parent, as in the source, or inside.
+
+        Inside, it is the first position at which it crosses the fewest alignments.
+        """
+        outer = self.spans[parent]
+        if mark.words.start == parent.words.start:
+            return outer.start
+        if mark.words.stop == parent.words.stop:
+            return outer.end
+
+        num_crossed = [0]  # compared with the first position
+        for label in self.labels[outer.start : outer.end]:
+            belongs_after = label >= mark.words.start
+            belongs_before = 0 <= label < mark.words.start
+            num_crossed.append(num_crossed[-1] + belongs_after - belongs_before)
+        return outer.start + num_crossed.index(min(num_crossed))
+
+    def content(self, mark: Mark, text: str) -> Content:
+        """Return the content of an element in a translation; the marks in it are placed."""
+        span = self.spans[mark]
+        position = 0 if span.is_empty else self.words[span.start].start
+        end = 0 if span.is_empty else self.words[span.end - 1].end
+
+        content: Content = []
+        for inner in sorted(mark.marks, key=self.spans.__getitem__):
+            inner_span = self.spans[inner]
+            is_at_end = inner_span.start >= span.end
+            inner_start = end if is_at_end else self.words[inner_span.start].start
+            gap = text[position:inner_start]
+            if not inner_span.is_empty:
+                content += [gap, inner]
+                position = max(position, self.words[inner_span.end - 1].end)
+                continue
+
+            # A mark without words has spaces around it as in the source.
+            allows_space = text[inner_start : inner_start + 1] not in NO_SPACE_BEFORE
+            is_at_start = inner_span.start <= span.start
+            needs_space = inner.follows_space and not is_at_start and not gap.endswith(" ")
+            if needs_space and allows_space:
+                gap += " "
+            content += [gap, inner]
+            if inner.precedes_space and allows_space and not is_at_end:
+                content.append(" ")
+            position = max(position, inner_start)
+        content.append(text[position:end])
+        return content
+
+
+def _value(word: Word) -> float:
+    begins_with_letter = word.text[0].isalnum()
+    return OWN_WORD if begins_with_letter else OWN_PUNCTUATION
+
+
+def _best_span(own_words: Collection[int], scores: Sequence[float], first: int) -> Span:
+    """Return the span from one of an element's words to another with the highest sum of scores.
+
+    Among equal ones, it is the shortest and then the first. This is Kadane's algorithm, which takes linear time.
+
+    Args:
+        own_words: target words that belong to the element, whose scores are positive.
+        scores: scores of the target words from `first` on.
+        first: the first word that has a score.
+    """
+    sums = list(accumulate(scores, initial=0.0))
+    start = min(own_words)
+    best_span = Span(start, start)
+    best_score = 0.0
+    for last in sorted(own_words):
+        # Start here if the words before have no positive sum.
+        if sums[last - first] <= sums[start - first]:
+            start = last
+        span = Span(start, last + 1)
+        score = sums[span.end - first] - sums[span.start - first]
+        is_shorter = span.num_words < best_span.num_words
+        if score > best_score or (score == best_score and is_shorter):
+            best_score = score
+            best_span = span
+    return best_span
+
+
+def _attention_of_words(
+    source: MarkedText, words: Sequence[Word], attention: Attention | None
+) -> list[dict[int, float]]:
+    """Return the attention of each target word to source words: the geometric mean of both directions.
+
+    Punctuation attends only to punctuation. `attention` is None if the tokenizer removed all characters.
+    """
+    attention = attention or Attention([], [], [], [])
+    received = defaultdict[int, float](float)
+    sums = [defaultdict[int, float](float) for _ in words]
+    source_words_of = _overlaps(attention.src_pieces, [word.text for word in source.words])
+    rows_of = _overlaps([word.text for word in words], attention.tgt_pieces)
+
+    for sums_of_word, word, rows in zip(sums, words, rows_of, strict=True):
+        for row in rows:
+            first_piece = attention.src_starts[row]
+            for piece, weight in enumerate(attention.weights[row], start=first_piece):
+                for number in source_words_of[piece]:
+                    are_alike = source.words[number].is_punctuation == word.is_punctuation
+                    if weight > 0 and are_alike:
+                        sums_of_word[number] += weight
+                        received[number] += weight
+
+    return [_mean_with(received, sums_of_word) for sums_of_word in sums]
+
+
+def _mean_with(received: Mapping[int, float], weights: Mapping[int, float]) -> dict[int, float]:
+    """Return the geometric mean of the attention to source words and of its share of all attention they receive."""
+    return {number: weight / received[number] ** 0.5 for number, weight in weights.items()}
+
+
+def _overlaps(parts: Sequence[str], other_parts: Sequence[str]) -> list[set[int]]:
+    """Return which of `other_parts` each of `parts` overlaps in a text that both form, up to spaces and normalization.
+
+    Positions are scaled if normalization has changed the number of characters.
+    """
+    part_at: list[int] = []
+    for number, part in enumerate(other_parts):
+        part_at += [number] * _num_characters(part)
+    if not part_at:
+        return [set() for _ in parts]
+
+    ends = list(accumulate(map(_num_characters, parts), initial=0))
+    scale = len(part_at) / max(1, ends[-1])
+    overlapped = []
+    for start, end in pairwise(ends):
+        centers = [(position + 0.5) * scale for position in range(start, end)]
+        overlapped.append({part_at[int(center)] for center in centers})
+    return overlapped
+
+
+def _num_characters(part: str) -> int:
+    """Return the number of characters of a word or piece; the tokens of all bytes of a character count as one."""
+    with_first_bytes = START_BYTE.sub("x", part)
+    characters = FURTHER_BYTE.sub("", with_first_bytes)
+    return len(characters.replace(SPACE, ""))
