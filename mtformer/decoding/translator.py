@@ -195,8 +195,7 @@ class Translator:
         translator.has_spaces = base_code(language) not in WITHOUT_SPACES
         return translator
 
-    # The public interface has one keyword for each option.
-    def translate(
+    def translate(  # noqa: PLR0913  # the public interface has one keyword for each option
         self,
         lines: Sequence[str],
         *,
