@@ -14,6 +14,7 @@ from mtformer.decoding.lines.postprocessing import END
 from mtformer.decoding.lines.translation import Attention, Translation
 from mtformer.decoding.search.inference import alignment_layer, pad
 from mtformer.decoding.translator import Translator, evaluating
+from mtformer.enums import Backend
 from mtformer.errors import ConfigError
 from mtformer.model.attention import MultiHeadAttention, record_weights
 from mtformer.model.transformer import Transformer
@@ -78,7 +79,7 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
     Raise ConfigError if the translator has several models or uses another backend, DataError if a side is longer than
     the model supports.
     """
-    if translator.engine.name != "mtformer" or len(translator.models) != 1:
+    if translator.engine.name != Backend.MTFORMER or len(translator.models) != 1:
         raise ConfigError("attention maps need one model and the mtformer backend; give one run and one checkpoint")
     [model] = translator.models
     target = translator.engine.target

@@ -41,6 +41,7 @@ from mtformer.decoding.search.segments import Segment
 from mtformer.decoding.search.transformer_engine import TransformerEngine
 from mtformer.decoding.weights import is_default
 from mtformer.device import pick_device
+from mtformer.enums import Backend
 from mtformer.errors import ConfigError, DataError, MtformerError
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
@@ -48,7 +49,6 @@ from mtformer.text.case import case_of
 from mtformer.text.tags import target, with_tags
 from mtformer.text.tokenizer import EOS, TokenizerPair
 
-BACKENDS = ("mtformer", "ctranslate2")
 KNOWN_SHARE = 0.1
 """Minimum share of training lines with several sentences for a model to translate such lines without splitting them."""
 TURKIC = frozenset(("az", "crh", "tr"))
@@ -145,10 +145,7 @@ class Translator:
         checkpoints = [checkpoint] if checkpoint is None or isinstance(checkpoint, str) else checkpoint
         if not runs or not checkpoints:
             raise ConfigError("no run or no checkpoint given; name at least one")
-        if backend not in (None, *BACKENDS):
-            raise ConfigError(f"backend '{backend}': unknown backend; use {' or '.join(BACKENDS)}")
-        if backend is None and _needs_ctranslate2(runs, device, precision):
-            backend = "ctranslate2"
+        search_backend = _pick_backend(backend, runs, device, precision)
 
         members = []
         for run in runs:
@@ -157,7 +154,7 @@ class Translator:
         configs = [member.config for member in members]
         first_config = configs[0]
         tokenizers = with_tags(TokenizerPair.load(runs[0].tokenizer), first_config.data)
-        load = load_ctranslate2 if backend == "ctranslate2" else load_transformers
+        load = load_ctranslate2 if search_backend == Backend.CTRANSLATE2 else load_transformers
         loaded = load(members, tokenizers, device, precision)
 
         # An ensemble can do what all of its members can do.
@@ -400,11 +397,21 @@ def _ignore(num_lines: int) -> None:
     """Report no progress."""
 
 
-def _needs_ctranslate2(runs: Sequence[RunDir], device: str, precision: str | None) -> bool:
-    """Return True for exports to CTranslate2, and for int8 on a CPU."""
-    if precision == "int8" and pick_device(device).type == "cpu":
-        return True
-    return any((run.path / CT2_WEIGHTS).is_file() for run in runs)
+def _pick_backend(name: str | None, runs: Sequence[RunDir], device: str, precision: str | None) -> Backend:
+    """Return the backend with this name; without a name, CTranslate2 for its exports and for int8 on a CPU.
+
+    Raise ConfigError if the name is unknown.
+    """
+    if name is not None:
+        try:
+            return Backend(name)
+        except ValueError:
+            raise ConfigError(f"backend '{name}': unknown backend; use {' or '.join(Backend)}") from None
+
+    is_int8_on_cpu = precision == "int8" and pick_device(device).type == "cpu"
+    if is_int8_on_cpu or any((run.path / CT2_WEIGHTS).is_file() for run in runs):
+        return Backend.CTRANSLATE2
+    return Backend.MTFORMER
 
 
 def override(decoding: DecodingConfig, **values: Any) -> DecodingConfig:

@@ -19,6 +19,7 @@ from mtformer.decoding.search.engine import MAX_WORKERS, Batches, Engine, NBests
 from mtformer.decoding.search.hypotheses import Hypothesis, to_hypothesis
 from mtformer.decoding.search.rules import LengthBounds
 from mtformer.decoding.search.segments import Segment
+from mtformer.enums import Backend
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
@@ -58,7 +59,7 @@ class CTranslate2Engine(Engine):
         has_vocabulary_map: True if the model has a vocabulary map.
     """
 
-    name = "ctranslate2"
+    name = Backend.CTRANSLATE2
     num_parameters = None
     max_beam_tokens = 4 * BEAM_TOKENS
 

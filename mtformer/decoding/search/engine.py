@@ -10,6 +10,7 @@ from torch import Tensor
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.search.hypotheses import Hypothesis
 from mtformer.decoding.search.segments import Segment
+from mtformer.enums import Backend
 from mtformer.text.tags import Target
 
 MAX_WORKERS = 4
@@ -28,8 +29,7 @@ class Engine(Protocol):
     Sources end with eos and have no tags; targets have neither bos nor eos.
     """
 
-    name: str
-    """Name of the backend, as in the option `--backend`."""
+    name: Backend
     device: str
     """Type of the device: `cpu` or `cuda`."""
     dtype: str

@@ -28,6 +28,7 @@ from mtformer.decoding.search.sampling import generate
 from mtformer.decoding.search.segments import Segment
 from mtformer.decoding.search.steps import SearchBatch
 from mtformer.device import is_out_of_memory
+from mtformer.enums import Backend
 from mtformer.errors import ConfigError, DeviceError, log
 from mtformer.model.attention import record_weights
 from mtformer.model.ops import padding_mask
@@ -46,7 +47,7 @@ class TransformerEngine(Engine):
         precision: name of the precision in reports; None: the dtype of the weights.
     """
 
-    name = "mtformer"
+    name = Backend.MTFORMER
 
     def __init__(self, models: Sequence[InferenceModel], precision: str | None = None) -> None:
         self.models = models
