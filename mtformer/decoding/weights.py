@@ -40,6 +40,7 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[
         step = int(folder.name.removeprefix("step-"))
         if step not in intact_steps:
             log.warning("%s is damaged, so this checkpoint is not used", folder / META)
+
     for path in paths:
         _verified_sha256(run, path)
     return paths
@@ -59,10 +60,12 @@ def verified_weights(run: RunDir, paths: Sequence[Path]) -> Iterator[list[str]]:
 def _verified_sha256(run: RunDir, path: Path) -> str:
     """Return the SHA-256 of a weight file; raise CheckpointError if meta.json or checksums.json has another one."""
     folder = path.parent
-    has_listing = path.name == WEIGHTS
-    if folder.parent == run.checkpoints or (has_listing and (folder / META).exists()):
+    may_be_listed = path.name == WEIGHTS
+    is_in_meta = folder.parent == run.checkpoints or (may_be_listed and (folder / META).exists())
+    is_in_checksums = path == run.bundle_weights or (may_be_listed and (folder / CHECKSUMS).exists())
+    if is_in_meta:
         listing = META
-    elif path == run.bundle_weights or (has_listing and (folder / CHECKSUMS).exists()):
+    elif is_in_checksums:
         listing = CHECKSUMS
     else:
         return file_sha256(path)  # another file that the user names
@@ -102,7 +105,8 @@ def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
 
     best_step = best_steps[0]
     best_folder = run.checkpoint(best_step)
-    best_score = read_meta(best_folder)["metrics"][best_metric]
+    best_metrics = read_meta(best_folder)["metrics"]
+    best_score = best_metrics[best_metric]
     best_text = f"best checkpoint (step {best_step}, dev {best_metric} {best_score:.4g})"
     average_score = meta["metrics"].get(best_metric)
     if average_score is None:
