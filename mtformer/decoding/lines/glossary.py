@@ -44,9 +44,11 @@ class Glossary:
             # A quick check, because most terms occur in few texts.
             if _folded(src) not in folded_text:
                 continue
-            pattern = whole_words(src, ignore_case=src == src.lower())
-            remaining_text, num_found = pattern.subn("\n", remaining_text)
-            if num_found:
+            has_capitals = src != src.lower()
+            pattern = whole_words(src, ignore_case=not has_capitals)
+            # Removed, so that shorter terms are not found in it.
+            remaining_text, num_matches = pattern.subn("\n", remaining_text)
+            if num_matches > 0:
                 required.append(tgt)
         return required
 
