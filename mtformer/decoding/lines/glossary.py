@@ -27,8 +27,7 @@ class Glossary:
             if not src_term or not tgt_term:
                 raise DataError("a glossary term is blank, or its translation is; leave it out")
             terms.append((src_term, tgt_term))
-        # Among terms of the same length, those with capitals are first, because they match fewer texts.
-        terms.sort(key=lambda term: (-len(term[0]), term[0].islower()))
+        terms.sort(key=_rank_of_term)
         return cls(tuple(terms))
 
     def required_terms(self, text: str) -> list[str]:
@@ -51,6 +50,15 @@ class Glossary:
             if num_matches > 0:
                 required.append(tgt)
         return required
+
+
+def _rank_of_term(term: tuple[str, str]) -> tuple[int, bool]:
+    """Return the rank of a term: the longest first, and among those of one length, those with capitals.
+
+    Terms with capitals match fewer texts.
+    """
+    src, _ = term
+    return -len(src), src.islower()
 
 
 def _normalized(text: str) -> str:

@@ -75,6 +75,6 @@ def _num_common(tokens: Sequence[int], other_tokens: Sequence[int]) -> int:
 
 def _positions(tokens: Sequence[int], phrase: Phrase) -> list[int]:
     """Return the positions at which a phrase begins."""
-    size = len(phrase)
-    positions = range(len(tokens) - size + 1)
-    return [start for start in positions if tuple(tokens[start : start + size]) == phrase]
+    length = len(phrase)
+    starts = range(len(tokens) - length + 1)
+    return [start for start in starts if tuple(tokens[start : start + length]) == phrase]

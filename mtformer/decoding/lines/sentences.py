@@ -79,7 +79,8 @@ def join_lines(parts: Iterable[str]) -> str:
 def needs_space(before: str, after: str) -> bool:
     """Return True if a space belongs between two nonempty strings."""
     last_character = before.rstrip("\"'’”")[-1:]
-    is_unspaced = UNSPACED.match(last_character) or UNSPACED.match(after.lstrip("\"'‘“"))
+    first_character = after.lstrip("\"'‘“")[:1]
+    is_unspaced = UNSPACED.match(last_character) or UNSPACED.match(first_character)
     return not is_unspaced
 
 

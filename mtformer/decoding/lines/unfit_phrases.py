@@ -63,7 +63,7 @@ class UnfitPhrases:
 
         while constrained:
             suspicious = {number: trial for number, trial in constrained.items() if self.may_fail(trial)}
-            # None of the others is searched again.
+            # All other translations are final.
             trials_with_fewer = self._search_with_fewer_phrases(suspicious)
             constrained = {}
             for number, trial in suspicious.items():
