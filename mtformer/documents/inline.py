@@ -109,7 +109,8 @@ class _Placement:
             own_words = {max(free_words, key=lambda word: self._attention_to(mark, word))}
 
         if own_words:
-            scores = [self._score(word, own_words, free_words) for word in range(*outer)]
+            outer_words = range(outer.start, outer.end)
+            scores = [self._score(word, own_words, free_words) for word in outer_words]
             span = _best_span(own_words, scores, outer.start)
         else:
             position = self._position_without_words(mark, mark.parent)
@@ -120,18 +121,21 @@ class _Placement:
     def _free_words(self, parent: Mark) -> set[int]:
         """Return the target words in an element that belong to none of its inner marks."""
         free_words = set()
-        for word in range(*self.spans[parent]):
-            belongs_to = self.innermost_of_source.get(self.labels[word], parent)
-            if self.innermost_placed[word] is parent and belongs_to is parent:
+        outer = self.spans[parent]
+        for word in range(outer.start, outer.end):
+            label = self.labels[word]
+            mark_of_label = self.innermost_of_source.get(label, parent)
+            if self.innermost_placed[word] is parent and mark_of_label is parent:
                 free_words.add(word)
         return free_words
 
     def _own_words(self, mark: Mark, parent: Mark) -> set[int]:
         """Return the target words with a label in a mark; all words around it if it contains all source words there."""
-        around = range(*self.spans[parent])
+        outer = self.spans[parent]
+        outer_words = range(outer.start, outer.end)
         if mark.words == parent.words:
-            return set(around)
-        return {word for word in around if self.labels[word] in mark.words}
+            return set(outer_words)
+        return {word for word in outer_words if self.labels[word] in mark.words}
 
     def _attention_to(self, mark: Mark, word: int) -> float:
         weights = self.attention[word]
@@ -153,12 +157,16 @@ class _Placement:
         if mark.words.stop == parent.words.stop:
             return outer.end
 
-        num_crossed = [0]  # compared with the first position
+        # Number of crossed alignments at each position, minus that at the first one. Moving the mark past a word adds a
+        # crossing if the source word of its label is after the mark, and removes one if it is before the mark.
+        num_crossed = [0]
         for label in self.labels[outer.start : outer.end]:
             belongs_after = label >= mark.words.start
             belongs_before = 0 <= label < mark.words.start
-            num_crossed.append(num_crossed[-1] + belongs_after - belongs_before)
-        return outer.start + num_crossed.index(min(num_crossed))
+            change = belongs_after - belongs_before
+            num_crossed.append(num_crossed[-1] + change)
+        fewest = min(num_crossed)
+        return outer.start + num_crossed.index(fewest)
 
     def content(self, mark: Mark, text: str) -> Content:
         """Return the content of an element in a translation; the marks in it are placed."""
@@ -178,7 +186,8 @@ class _Placement:
                 continue
 
             # A mark without words has spaces around it as in the source.
-            allows_space = text[inner_start : inner_start + 1] not in NO_SPACE_BEFORE
+            next_character = text[inner_start : inner_start + 1]
+            allows_space = next_character not in NO_SPACE_BEFORE
             is_at_start = inner_span.start <= span.start
             needs_space = inner.follows_space and not is_at_start and not gap.endswith(" ")
             if needs_space and allows_space:
