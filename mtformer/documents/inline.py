@@ -239,27 +239,34 @@ def _attention_of_words(
 
     Punctuation attends only to punctuation. `attention` is None if the tokenizer removed all characters.
     """
-    attention = attention or Attention([], [], [], [])
-    received = defaultdict[int, float](float)
-    sums = [defaultdict[int, float](float) for _ in words]
-    source_words_of = _overlaps(attention.src_pieces, [word.text for word in source.words])
-    rows_of = _overlaps([word.text for word in words], attention.tgt_pieces)
+    if attention is None:
+        attention = Attention([], [], [], [])
+    source_texts = [source_word.text for source_word in source.words]
+    texts = [word.text for word in words]
+    source_words_of_piece = _overlaps(attention.src_pieces, source_texts)
+    rows_of_word = _overlaps(texts, attention.tgt_pieces)
 
-    for sums_of_word, word, rows in zip(sums, words, rows_of, strict=True):
+    # The attention of each target word, and the attention that each source word receives from all of them.
+    sums_of_words = [defaultdict[int, float](float) for _ in words]
+    received = defaultdict[int, float](float)
+    for sums, word, rows in zip(sums_of_words, words, rows_of_word, strict=True):
         for row in rows:
             first_piece = attention.src_starts[row]
             for piece, weight in enumerate(attention.weights[row], start=first_piece):
-                for number in source_words_of[piece]:
-                    are_alike = source.words[number].is_punctuation == word.is_punctuation
-                    if weight > 0 and are_alike:
-                        sums_of_word[number] += weight
+                if weight <= 0:
+                    continue
+                for number in source_words_of_piece[piece]:
+                    source_word = source.words[number]
+                    if source_word.is_punctuation == word.is_punctuation:
+                        sums[number] += weight
                         received[number] += weight
 
-    return [_mean_with(received, sums_of_word) for sums_of_word in sums]
+    return [_mean_with(received, sums) for sums in sums_of_words]
 
 
 def _mean_with(received: Mapping[int, float], weights: Mapping[int, float]) -> dict[int, float]:
     """Return the geometric mean of the attention to source words and of its share of all attention they receive."""
+    # The mean of w and w / r is w / sqrt(r).
     return {number: weight / received[number] ** 0.5 for number, weight in weights.items()}
 
 
@@ -268,18 +275,22 @@ def _overlaps(parts: Sequence[str], other_parts: Sequence[str]) -> list[set[int]
 
     Positions are scaled if normalization has changed the number of characters.
     """
+    # The number of the other part to which each character belongs.
     part_at: list[int] = []
     for number, part in enumerate(other_parts):
         part_at += [number] * _num_characters(part)
     if not part_at:
         return [set() for _ in parts]
 
-    ends = list(accumulate(map(_num_characters, parts), initial=0))
-    scale = len(part_at) / max(1, ends[-1])
+    # The other parts at the centers of the characters of each part.
+    borders = list(accumulate(map(_num_characters, parts), initial=0))
+    num_characters = borders[-1]
+    scale = len(part_at) / max(1, num_characters)
     overlapped = []
-    for start, end in pairwise(ends):
+    for start, end in pairwise(borders):
         centers = [(position + 0.5) * scale for position in range(start, end)]
-        overlapped.append({part_at[int(center)] for center in centers})
+        numbers = {part_at[int(center)] for center in centers}
+        overlapped.append(numbers)
     return overlapped
 
 

@@ -144,8 +144,8 @@ class TextRequest(BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _drop_empty(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        given = {key: value for key, value in fields.items() if value is not None}
-        return {key: value for key, value in given.items() if key == "q" or value != ""}
+        with_value = {key: value for key, value in fields.items() if value is not None}
+        return {key: value for key, value in with_value.items() if key == "q" or value != ""}
 
     @pydantic.field_validator("q")
     @classmethod

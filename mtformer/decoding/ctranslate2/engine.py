@@ -105,6 +105,7 @@ class CTranslate2Engine(Engine):
         src_pieces = [self._src_names(source) for source in sources]
         tgt_pieces = [self._tgt_names(target) for target in targets]
         longest = max(map(len, targets))
+
         # The targets are prefixes, after which the search adds at least one token.
         results = self.translator.translate_batch(
             src_pieces,
