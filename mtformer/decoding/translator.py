@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -265,14 +265,13 @@ class Translator:
             n_bests = unfit_phrases.leave_out(segments, n_bests)
 
         # Join the segments of each line, and complete its translations.
-        n_bests_of_lines: list[list[list[Translation]]] = [[] for _ in lines]
+        n_bests_of_line: dict[int, list[list[Translation]]] = defaultdict(list)
         for segment, n_best in zip(segments, n_bests, strict=True):
-            index = segment.line - first_line
-            n_bests_of_lines[index].append(n_best)
+            n_bests_of_line[segment.line].append(n_best)
         translations = []
-        rows = zip(given_lines, searched_lines, n_bests_of_lines, strict=True)
-        for given_line, searched_line, n_bests_of_segments in rows:
-            n_best = join_n_best(n_bests_of_segments, decoding.length_penalty)
+        pairs = zip(given_lines, searched_lines, strict=True)
+        for number, (given_line, searched_line) in enumerate(pairs, start=first_line):
+            n_best = join_n_best(n_bests_of_line[number], decoding.length_penalty)
             translation = self._completed(given_line, searched_line, n_best)
             translations.append(translation)
         return translations

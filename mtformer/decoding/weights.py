@@ -59,19 +59,24 @@ def verified_weights(run: RunDir, paths: Sequence[Path]) -> Iterator[list[str]]:
 
 def _verified_sha256(run: RunDir, path: Path) -> str:
     """Return the SHA-256 of a weight file; raise CheckpointError if meta.json or checksums.json has another one."""
-    folder = path.parent
-    may_be_listed = path.name == WEIGHTS
-    is_in_meta = folder.parent == run.checkpoints or (may_be_listed and (folder / META).exists())
-    is_in_checksums = path == run.bundle_weights or (may_be_listed and (folder / CHECKSUMS).exists())
-    if is_in_meta:
-        listing = META
-    elif is_in_checksums:
-        listing = CHECKSUMS
-    else:
-        return file_sha256(path)  # another file that the user names
+    listing = _listing_of(run, path)
+    if listing is None:
+        return file_sha256(path)
 
-    meta = verify(folder, path.name, listing=listing)
+    meta = verify(path.parent, path.name, listing=listing)
     return str(meta["sha256"][path.name])
+
+
+def _listing_of(run: RunDir, path: Path) -> str | None:
+    """Return the name of the file with the SHA-256 of a weight file; None for another file that the user names."""
+    folder = path.parent
+    if folder.parent == run.checkpoints:
+        return META
+    if path.name == WEIGHTS and (folder / META).exists():
+        return META
+    if path.name == WEIGHTS and (folder / CHECKSUMS).exists():
+        return CHECKSUMS
+    return CHECKSUMS if path == run.bundle_weights else None
 
 
 class DefaultWeights(NamedTuple):

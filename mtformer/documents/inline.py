@@ -224,7 +224,8 @@ def _best_span(own_words: Collection[int], scores: Sequence[float], first: int) 
         if sums[last - first] <= sums[start - first]:
             start = last
         span = Span(start, last + 1)
-        score = sums[span.end - first] - sums[span.start - first]
+        sum_before = sums[span.start - first]
+        score = sums[span.end - first] - sum_before
         is_shorter = span.num_words < best_span.num_words
         if score > best_score or (score == best_score and is_shorter):
             best_score = score

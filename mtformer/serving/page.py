@@ -102,7 +102,10 @@ def _words(translation: Translation, src_units: Sequence[Unit]) -> list[dict[str
     words = []
     for unit in _units(attention.tgt_pieces, joins_words=True):
         weights = _unit_weights(attention, unit, number_of_unit)
-        visible = [[number, round(weight, 3)] for number, weight in weights.items() if weight >= MIN_WEIGHT]
+        visible = []
+        for number, weight in weights.items():
+            if weight >= MIN_WEIGHT:
+                visible.append([number, round(weight, 3)])
         text = _text(unit.of(attention.tgt_pieces))
         words.append({"text": text, "attention": visible})
     return words

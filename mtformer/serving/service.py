@@ -171,10 +171,15 @@ def _join(text: Text | Fragment, lines: Sequence[Translation], max_ranks: int) -
     num_ranks = min(max_ranks, most_translations)
     joined = []
     for rank in range(num_ranks):
-        translations = [n_best[rank] if rank < len(n_best) else n_best[0] for n_best in n_bests]
+        translations = [_of_rank(n_best, rank) for n_best in n_bests]
         copy = type(text)(text.text)  # a fragment of HTML can be joined only once
         joined.append(copy.join(translations))
     return joined
+
+
+def _of_rank(n_best: Sequence[Translation], rank: int) -> Translation:
+    """Return the translation of this rank, from 0; the best one if there are fewer."""
+    return n_best[rank] if rank < len(n_best) else n_best[0]
 
 
 def _lowest_confidence(lines: Sequence[Translation]) -> float:

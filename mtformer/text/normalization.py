@@ -163,7 +163,8 @@ class Normalizer:
     def changes(self, lines: Sequence[str]) -> dict[int, str]:
         """Return the lines that normalization changes, apart from their spaces, by index."""
         changed: dict[int, str] = {}
-        for number, (line, normalized) in enumerate(zip(lines, self(lines), strict=True)):
+        pairs = zip(lines, self(lines), strict=True)
+        for number, (line, normalized) in enumerate(pairs):
             if line == normalized:
                 continue
             with_single_spaces = SPACES.sub(" ", line).strip(" ")

@@ -244,7 +244,9 @@ class TokenizerPair(NamedTuple):
 
     def save(self, folder: str | Path) -> None:
         """Write the folder atomically, replacing an existing one."""
-        models = {JOINT: self.src} if self.joint else {SRC: self.src, TGT: self.tgt}
+        models = {SRC: self.src, TGT: self.tgt}
+        if self.joint:
+            models = {JOINT: self.src}
         with atomic_folder(Path(folder)) as temporary:
             for name, tokenizer in models.items():
                 (temporary / name).write_bytes(tokenizer.model)

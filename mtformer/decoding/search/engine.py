@@ -78,7 +78,8 @@ def plan_batches(lengths: Sequence[int], beam_tokens: int, num_rows: int) -> lis
             may exceed it.
         num_rows: number of beams or samples per sentence.
     """
-    order = sorted(range(len(lengths)), key=lambda sentence: lengths[sentence], reverse=True)
+    sentences = range(len(lengths))
+    order = sorted(sentences, key=lengths.__getitem__, reverse=True)
     batches: list[list[int]] = []
     start = 0
     while start < len(order):

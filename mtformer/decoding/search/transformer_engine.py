@@ -133,7 +133,8 @@ class TransformerEngine(Engine):
         """Return log p(token | source, previous tokens) for each token of each target, including its eos."""
         src_BS, src_lengths_B = self._pad_sources(sources)
         start = self.target.start
-        tgt_BT, tgt_lengths_B = pad([[start, *target, EOS] for target in targets], src_BS.device)
+        rows = [[start, *target, EOS] for target in targets]
+        tgt_BT, tgt_lengths_B = pad(rows, src_BS.device)
         tgt_in_BT = tgt_BT[:, :-1]
         tgt_out_BT = tgt_BT[:, 1:]
 
@@ -171,7 +172,8 @@ class TransformerEngine(Engine):
         """
         src_BS, src_lengths_B = self._pad_sources(sources)
         start = self.target.start
-        tgt_in_BT, _ = pad([[start, *target] for target in targets], src_BS.device)
+        rows = [[start, *target] for target in targets]
+        tgt_in_BT, _ = pad(rows, src_BS.device)
         all_weights = []
         for model in self.models:
             decoder = model.transformer.decoder
