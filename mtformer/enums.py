@@ -1,4 +1,4 @@
-"""Base class of closed sets of strings."""
+"""Closed sets of strings: their base class, and the decoding backends, which the command line and the search share."""
 
 from enum import Enum
 
@@ -10,3 +10,12 @@ class StrEnum(str, Enum):
     """
 
     __str__ = str.__str__
+
+
+class Backend(StrEnum):
+    """Decoding backend, as named by `--backend` and `Translator.load`."""
+
+    MTFORMER = "mtformer"
+    """Our own search with PyTorch."""
+    CTRANSLATE2 = "ctranslate2"
+    """The search of CTranslate2."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from mtformer.cli.help import DEVICE, INPUT_OUTPUT
+from mtformer.enums import Backend
 from mtformer.errors import ConfigError
 
 
@@ -78,9 +79,7 @@ DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.", metavar="N
 """Device that computes."""
 PrecisionOption = Annotated[str | None, optional(PRECISION_HELP, metavar="NAME", panel=DEVICE)]
 """Number format of the computation."""
-BackendOption = Annotated[
-    Literal["mtformer", "ctranslate2"] | None, optional(BACKEND_HELP, metavar="NAME", panel=DEVICE)
-]
+BackendOption = Annotated[Backend | None, optional(BACKEND_HELP, metavar="NAME", panel=DEVICE)]
 """Decoding backend."""
 CheckpointsOption = Annotated[
     list[str] | None, optional(CHECKPOINTS_HELP, "--checkpoint", metavar="NAME", panel=DEVICE)

@@ -17,6 +17,7 @@ from mtformer.cli.line_files import InputPosition, ParallelLines, ResumableOutpu
 from mtformer.cli.output import for_terminal
 from mtformer.cli.translation_format import OutputFormat
 from mtformer.cluster.workers import Workers
+from mtformer.enums import Backend
 from mtformer.errors import log, require_extra
 from mtformer.text.tags import Target
 
@@ -94,7 +95,7 @@ class TranslateBlock:
             "precision": translator.engine.dtype,
             **translator.decoding.output_settings(),
         }
-        if translator.engine.name != "mtformer":
+        if translator.engine.name != Backend.MTFORMER:
             settings["backend"] = translator.engine.name
         if translator.engine.target != Target():
             settings["to"] = asdict(translator.engine.target)

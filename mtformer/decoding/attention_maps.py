@@ -14,6 +14,7 @@ from mtformer.decoding.lines.postprocessing import END
 from mtformer.decoding.lines.translation import Attention, Translation
 from mtformer.decoding.search.inference import alignment_layer, pad
 from mtformer.decoding.translator import Translator, evaluating
+from mtformer.enums import Backend
 from mtformer.errors import ConfigError
 from mtformer.model.attention import MultiHeadAttention, record_weights
 from mtformer.model.transformer import Transformer
@@ -45,10 +46,12 @@ class AttentionMaps:
         """Pairs (source word, target word), one per target word, as in `mtformer translate --alignment`."""
         layer = alignment_layer(len(self.cross_LHTS))
         mean_TS = self.cross_LHTS[layer].mean(dim=0)
-        weights = mean_TS[:, self.num_tags :].tolist()
+        without_tags_TS = mean_TS[:, self.num_tags :]
         src_pieces = self.src_pieces[self.num_tags : -1]
         tgt_pieces = self.tgt_pieces[:-1]
-        return Attention(src_pieces, tgt_pieces, weights, src_starts=[0] * len(weights)).alignment
+        src_starts = [0] * len(without_tags_TS)
+        attention = Attention(src_pieces, tgt_pieces, without_tags_TS.tolist(), src_starts)
+        return attention.alignment
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,11 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
     Raise ConfigError if the translator has several models or uses another backend, DataError if a side is longer than
     the model supports.
     """
-    if translator.engine.name != "mtformer" or len(translator.models) != 1:
+    engine = translator.engine
+    if engine.name != Backend.MTFORMER or len(translator.models) != 1:
         raise ConfigError("attention maps need one model and the mtformer backend; give one run and one checkpoint")
     [model] = translator.models
-    target = translator.engine.target
+    target = engine.target
     [checked_source] = check_lines([source])
     pair = _pair(translator, checked_source, translation)
 
@@ -89,8 +93,8 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
     [src_ids] = src_tokenizer.encode([pair.source])
     encoder_input = [*target.tags, *src_ids, EOS]
     decoder_input = [target.start, *pair.tokens]
-    check_length("the source has", len(encoder_input), translator.engine.max_positions)
-    check_length("the translation has", len(decoder_input), translator.engine.max_positions)
+    check_length("the source has", len(encoder_input), engine.max_positions)
+    check_length("the translation has", len(decoder_input), engine.max_positions)
 
     weights_of = _record(model, encoder_input, decoder_input)
     encoder_LHSS = _of_layers(model.encoder, "self_attention", weights_of)
@@ -124,6 +128,7 @@ def _pair(translator: Translator, source: str, translation: str | Translation | 
     if translation is None:
         [translation] = translator.translate([source])
     pieces = [piece for piece in translation.pieces if piece != END]  # a split line has one END per segment
+
     if _was_searched_in_sentence_case(source, translation, tokenizer):
         source = sentence_case(source)
     return _Pair(source, translation.text, translation.tokens, pieces)
@@ -156,6 +161,7 @@ def _of_layers(layers: nn.ModuleList, name: str, weights_of: Mapping[MultiHeadAt
     """Return the weights of the attention with this name in all layers: float32, on the CPU."""
     weights = []
     for layer in layers:
-        [weights_HTS] = weights_of[getattr(layer, name)]
+        attention = getattr(layer, name)
+        [weights_HTS] = weights_of[attention]
         weights.append(weights_HTS.float().cpu())
     return torch.stack(weights)

@@ -80,14 +80,15 @@ def load_transformers(
 
 def _require_same_languages(member: Member, first: Member, tokenizers: TokenizerPair) -> None:
     """Raise CheckpointError or ConfigError if a member cannot form an ensemble with the first one."""
-    own_tokenizers = with_tags(TokenizerPair.load(member.run.tokenizer), member.config.data)
+    data = member.config.data
+    first_data = first.config.data
+    own_tokenizers = with_tags(TokenizerPair.load(member.run.tokenizer), data)
     if not own_tokenizers.equals(tokenizers):
         problem = f"its tokenizer differs from that of {first.run.path}"
         raise CheckpointError(f"{member.run.path}: {problem}; an ensemble needs identical tokenizers")
 
-    data = member.config.data
-    first_data = first.config.data
-    if (data.language_tags, data.directions) != (first_data.language_tags, first_data.directions):
+    has_same_tags = data.language_tags == first_data.language_tags
+    if not has_same_tags or data.directions != first_data.directions:
         problem = f"translates other languages, or has other tags, than {first.run.path}"
         raise ConfigError(f"{member.run.path}: {problem}; an ensemble needs models of the same languages")
 
@@ -103,8 +104,9 @@ def load_ctranslate2(
         raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")
     [member] = members
     run = member.run
-    require_export(member.config, CTRANSLATE2, "use --backend mtformer")
+    require_export(member.config, CTRANSLATE2, alternative="use --backend mtformer")
 
+    # An export.
     max_positions = member.config.model.max_positions
     exported_weights = run.path / CT2_WEIGHTS
     if exported_weights.is_file():
@@ -114,6 +116,7 @@ def load_ctranslate2(
         checksums = read_meta(run.path, CHECKSUMS)["sha256"]
         return LoadedEngine(engine, [exported_weights], [checksums[CT2_WEIGHTS]])
 
+    # A run or bundle.
     weights = find_weights(run, member.checkpoint, member.config.training.best_metric)
     with verified_weights(run, weights) as weight_hashes:
         folder = cached_model(weights, member.config.model, tokenizers)

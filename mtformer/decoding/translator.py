@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -41,6 +41,7 @@ from mtformer.decoding.search.segments import Segment
 from mtformer.decoding.search.transformer_engine import TransformerEngine
 from mtformer.decoding.weights import is_default
 from mtformer.device import pick_device
+from mtformer.enums import Backend
 from mtformer.errors import ConfigError, DataError, MtformerError
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
@@ -48,7 +49,6 @@ from mtformer.text.case import case_of
 from mtformer.text.tags import target, with_tags
 from mtformer.text.tokenizer import EOS, TokenizerPair
 
-BACKENDS = ("mtformer", "ctranslate2")
 KNOWN_SHARE = 0.1
 """Minimum share of training lines with several sentences for a model to translate such lines without splitting them."""
 TURKIC = frozenset(("az", "crh", "tr"))
@@ -81,11 +81,13 @@ class Translator:
         data: DataConfig | None = None,
     ) -> None:
         if isinstance(models, Sequence):
-            models = TransformerEngine([InferenceModel(model) for model in models])
+            inference_models = [InferenceModel(model) for model in models]
+            models = TransformerEngine(inference_models)
         self.engine: Engine = models
-        own_models = models.models if isinstance(models, TransformerEngine) else ()
-        self.models = [model.transformer for model in own_models]
+        self.models: list[Transformer] = []
         """Models of our own backend, which may be in training mode."""
+        if isinstance(models, TransformerEngine):
+            self.models = [model.transformer for model in models.models]
         self.tokenizers = tokenizers if data is None else with_tags(tokenizers, data)
         self.decoding = decoding
         self.data = data
@@ -93,12 +95,15 @@ class Translator:
         self.max_tokens = self.engine.max_positions - 1
         self.preferred_tokens = min(trained_tokens or self.max_tokens, self.max_tokens)
         self.knows_several_sentences = multi_sentence_share >= KNOWN_SHARE
-        self.in_digits = data is None or writes_digits((data.src_lang, *data.target_languages))
+        self.in_digits = True
         """True if all languages write nearly all numbers with digits."""
-        self.has_spaces = data is None or base_code(data.tgt_lang) not in WITHOUT_SPACES
+        self.has_spaces = True
         """False if the target language has no spaces between words."""
         if data is not None:
-            self.engine = self.engine.with_target(target(data, self.tokenizers))
+            self.in_digits = writes_digits((data.src_lang, *data.target_languages))
+            self.has_spaces = base_code(data.tgt_lang) not in WITHOUT_SPACES
+            target_ids = target(data, self.tokenizers)
+            self.engine = self.engine.with_target(target_ids)
 
         # `load` sets these for models that come from files.
         self.weights: Sequence[Path] = ()
@@ -130,8 +135,11 @@ class Translator:
         Raise CheckpointError, ConfigError or DeviceError if a run, its weights, the backend or the device is unusable.
         """
         paths = [run_path] if isinstance(run_path, (str, Path)) else run_path
+        runs = []
         with contextlib.ExitStack() as stack:
-            runs = [stack.enter_context(RunDir.opened(path)) for path in paths]
+            for path in paths:
+                run = stack.enter_context(RunDir.opened(path))
+                runs.append(run)
             return Translator._load(runs, checkpoint, device, precision, backend)
 
     @staticmethod
@@ -145,32 +153,28 @@ class Translator:
         checkpoints = [checkpoint] if checkpoint is None or isinstance(checkpoint, str) else checkpoint
         if not runs or not checkpoints:
             raise ConfigError("no run or no checkpoint given; name at least one")
-        if backend not in (None, *BACKENDS):
-            raise ConfigError(f"backend '{backend}': unknown backend; use {' or '.join(BACKENDS)}")
-        if backend is None and _needs_ctranslate2(runs, device, precision):
-            backend = "ctranslate2"
+        search_backend = _pick_backend(backend, runs, device, precision)
 
-        members = []
-        for run in runs:
-            config = load_config(run.config).config
-            members += [Member(run, config, name) for name in checkpoints]
-        configs = [member.config for member in members]
-        first_config = configs[0]
-        tokenizers = with_tags(TokenizerPair.load(runs[0].tokenizer), first_config.data)
-        load = load_ctranslate2 if backend == "ctranslate2" else load_transformers
+        # Load the members. The tokenizers and settings are those of the first one.
+        members = _members(runs, checkpoints)
+        first_run = runs[0]
+        first_config = members[0].config
+        data = first_config.data
+        tokenizers = with_tags(TokenizerPair.load(first_run.tokenizer), data)
+        load = load_ctranslate2 if search_backend == Backend.CTRANSLATE2 else load_transformers
         loaded = load(members, tokenizers, device, precision)
 
         # An ensemble can do what all of its members can do.
-        trained_tokens = min(config.data.filters.max_tokens for config in configs)
+        trained_tokens = min(member.config.data.filters.max_tokens for member in members)
         share = min(from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0 for run in runs)
-        decoding = first_config.decoding
-        translator = Translator(loaded.engine, tokenizers, decoding, trained_tokens, share, first_config.data)
+        translator = Translator(loaded.engine, tokenizers, first_config.decoding, trained_tokens, share, data)
         translator.weights = loaded.weights
         translator.weight_hashes = loaded.weight_hashes
+
         # The confidence was fitted to the translations of the default checkpoint.
-        has_default_weights = is_default(runs[0], loaded.weights, first_config.training.best_metric)
+        has_default_weights = is_default(first_run, loaded.weights, first_config.training.best_metric)
         if len(members) == 1 and has_default_weights:
-            translator.calibration = load_calibration(runs[0].confidence)
+            translator.calibration = load_calibration(first_run.confidence)
         return translator
 
     def with_decoding(self, decoding: DecodingConfig | None = None, **settings: Any) -> "Translator":
@@ -190,8 +194,8 @@ class Translator:
         if self.data is None:
             raise ConfigError(f"to '{language}': this model has one direction; leave the target language out")
         translator = copy.copy(self)
-        tags = target(self.data, self.tokenizers, language)
-        translator.engine = self.engine.with_target(tags)
+        target_ids = target(self.data, self.tokenizers, language)
+        translator.engine = self.engine.with_target(target_ids)
         translator.has_spaces = base_code(language) not in WITHOUT_SPACES
         return translator
 
@@ -230,7 +234,8 @@ class Translator:
         prefixes or phrase lists is wrong, a phrase is blank, or text is too long.
         """
         decoding = override(self.decoding, **settings)
-        self.engine.check(decoding, required=required is not None or bool(glossary))
+        has_required = required is not None or bool(glossary)
+        self.engine.check(decoding, required=has_required)
         report = progress or _ignore
 
         # Check the input, and convert it to segments.
@@ -242,7 +247,8 @@ class Translator:
         splitting = self._splitting(decoding)
         segments = make_segments(searched_lines, self.tokenizers.src, target_text, terms, splitting, first_line)
         lines_with_text = {segment.line for segment in segments}
-        report(len(lines) - len(lines_with_text))
+        num_blank = len(lines) - len(lines_with_text)
+        report(num_blank)
 
         # Search for the n best translations of each segment.
         needs_agreement = token_scores or self.calibration is not None
@@ -258,13 +264,15 @@ class Translator:
             n_bests = unfit_phrases.leave_out(segments, n_bests)
 
         # Join the segments of each line, and complete its translations.
-        n_bests_of_lines: list[list[list[Translation]]] = [[] for _ in lines]
+        n_bests_of_line: dict[int, list[list[Translation]]] = defaultdict(list)
         for segment, n_best in zip(segments, n_bests, strict=True):
-            n_bests_of_lines[segment.line - first_line].append(n_best)
+            n_bests_of_line[segment.line].append(n_best)
         translations = []
-        for given_line, searched_line, of_segments in zip(given_lines, searched_lines, n_bests_of_lines, strict=True):
-            n_best = join_n_best(of_segments, decoding.length_penalty)
-            translations.append(self._completed(given_line, searched_line, n_best))
+        pairs = zip(given_lines, searched_lines, strict=True)
+        for number, (given_line, searched_line) in enumerate(pairs, start=first_line):
+            n_best = join_n_best(n_bests_of_line[number], decoding.length_penalty)
+            translation = self._completed(given_line, searched_line, n_best)
+            translations.append(translation)
         return translations
 
     def _without_case(self, lines: Sequence[Line]) -> Sequence[Line]:
@@ -277,12 +285,13 @@ class Translator:
 
     def _splitting(self, decoding: DecodingConfig) -> Splitting:
         """Return which lines are split into segments."""
-        preferred_tokens = self.max_tokens if decoding.split == "never" else self.preferred_tokens
         num_tags = len(self.engine.target.tags)
-        is_auto_split = decoding.split == "auto" and not self.knows_several_sentences
+        preferred_tokens = self.max_tokens if decoding.split == "never" else self.preferred_tokens
+        splits_sentences = decoding.split == "always"
+        if decoding.split == "auto":
+            splits_sentences = not self.knows_several_sentences
         # A bound on the tokens of a translation cannot be divided among its sentences.
         has_bound = decoding.min_length > 0 or decoding.max_length is not None
-        splits_sentences = decoding.split == "always" or is_auto_split
         return Splitting(
             preferred_tokens=preferred_tokens - num_tags,
             max_tokens=self.max_tokens - num_tags,
@@ -293,22 +302,25 @@ class Translator:
         self, segments: Sequence[Segment], postprocess: Postprocessor, report: Progress
     ) -> list[list[Translation]]:
         """Search and postprocess batch by batch, and return the n best translations of each segment."""
+        engine = self.engine
         decoding = postprocess.decoding
         lengths = [len(segment.source) for segment in segments]
-        beam_tokens = min(self.engine.beam_tokens(decoding), self.engine.max_beam_tokens)
+        beam_tokens = min(engine.beam_tokens(decoding), engine.max_beam_tokens)
         numbers_of_batches = plan_batches(lengths, beam_tokens, decoding.num_rows)
         batches = [_chosen(segments, numbers) for numbers in numbers_of_batches]
 
         results: list[list[Translation]] = [[] for _ in segments]
         num_left = Counter(segment.line for segment in segments)
-        searched = self.engine.search(batches, decoding)
+        hypotheses_of_batches = engine.search(batches, decoding)
         # Close the search immediately after an error, because the search changes the number of threads.
-        with contextlib.closing(searched):
-            for numbers, batch, n_bests in zip(numbers_of_batches, batches, searched, strict=True):
+        with contextlib.closing(hypotheses_of_batches):
+            for numbers, batch, n_bests in zip(numbers_of_batches, batches, hypotheses_of_batches, strict=True):
                 for hypotheses in n_bests:
-                    self._require_finite([hypothesis.score for hypothesis in hypotheses])
-                for number, n_best in zip(numbers, postprocess(batch, n_bests), strict=True):
-                    results[number] = n_best
+                    scores = [hypothesis.score for hypothesis in hypotheses]
+                    self._require_finite(scores)
+                translations_of_batch = postprocess(batch, n_bests)
+                for number, translations in zip(numbers, translations_of_batch, strict=True):
+                    results[number] = translations
 
                 lines_of_batch = [segment.line for segment in batch]
                 num_left.subtract(lines_of_batch)
@@ -351,26 +363,32 @@ class Translator:
         """
         if len(sources) != len(targets):
             raise DataError(f"{len(sources)} sources and {len(targets)} targets; give the same number of both")
+        engine = self.engine
         encoded_sources = self.tokenizers.src.encode(check_lines(sources))
         src_ids = [[*ids, EOS] for ids in encoded_sources]
         tgt_ids = self.tokenizers.tgt.encode(check_lines(targets))
 
+        # Leave out the pairs that are too long for the model.
         lengths = []
-        num_tags = len(self.engine.target.tags)
+        num_tags = len(engine.target.tags)
         for src, tgt in zip(src_ids, tgt_ids, strict=True):
+            src_length = num_tags + len(src)
             tgt_length = len(tgt) + 1  # with the first token
-            lengths.append(max(num_tags + len(src), tgt_length))
-        fitting = [number for number, length in enumerate(lengths) if length <= self.engine.max_positions]
+            lengths.append(max(src_length, tgt_length))
+        fitting = [number for number, length in enumerate(lengths) if length <= engine.max_positions]
         report = progress or _ignore
-        report(len(lengths) - len(fitting))
+        num_too_long = len(lengths) - len(fitting)
+        report(num_too_long)
 
+        # A batch lists positions in `fitting`.
         results: list[Scored | None] = [None] * len(lengths)
-        beam_tokens = self.engine.beam_tokens(self.decoding)
-        batches = plan_batches(_chosen(lengths, fitting), beam_tokens, num_rows=1)
+        fitting_lengths = _chosen(lengths, fitting)
+        beam_tokens = engine.beam_tokens(self.decoding)
+        batches = plan_batches(fitting_lengths, beam_tokens, num_rows=1)
         with evaluating(self.models):
             for batch in batches:
                 numbers = _chosen(fitting, batch)
-                scores = self.engine.score(_chosen(src_ids, numbers), _chosen(tgt_ids, numbers))
+                scores = engine.score(_chosen(src_ids, numbers), _chosen(tgt_ids, numbers))
                 for number, log_probs in zip(numbers, scores, strict=True):
                     self._require_finite(log_probs)
                     pieces = self.tokenizers.tgt.id_pieces(tgt_ids[number])
@@ -383,9 +401,10 @@ class Translator:
         if scores and not any(map(math.isnan, scores)):
             return
         files = "".join(f"{path}: " for path in self.weights)
-        cause = f"training diverged, or its weights are too large for {self.engine.dtype}"
+        precision = self.engine.dtype
+        cause = f"training diverged, or its weights are too large for {precision}"
         remedy = "use another checkpoint"
-        if "32" not in self.engine.dtype:
+        if "32" not in precision:
             remedy += " or precision fp32"
         raise MtformerError(f"{files}the model's scores are not finite; {cause}; {remedy}")
 
@@ -399,18 +418,38 @@ def _ignore(num_lines: int) -> None:
     """Report no progress."""
 
 
-def _needs_ctranslate2(runs: Sequence[RunDir], device: str, precision: str | None) -> bool:
-    """Return True for exports to CTranslate2, and for int8 on a CPU."""
-    if precision == "int8" and pick_device(device).type == "cpu":
-        return True
-    return any((run.path / CT2_WEIGHTS).is_file() for run in runs)
+def _members(runs: Sequence[RunDir], checkpoints: Sequence[str | None]) -> list[Member]:
+    """Return a member of an ensemble for each checkpoint of each run."""
+    members = []
+    for run in runs:
+        config = load_config(run.config).config
+        members += [Member(run, config, checkpoint) for checkpoint in checkpoints]
+    return members
+
+
+def _pick_backend(name: str | None, runs: Sequence[RunDir], device: str, precision: str | None) -> Backend:
+    """Return the backend with this name; without a name, CTranslate2 for its exports and for int8 on a CPU.
+
+    Raise ConfigError if the name is unknown.
+    """
+    if name is not None:
+        try:
+            return Backend(name)
+        except ValueError:
+            raise ConfigError(f"backend '{name}': unknown backend; use {' or '.join(Backend)}") from None
+
+    is_int8_on_cpu = precision == "int8" and pick_device(device).type == "cpu"
+    if is_int8_on_cpu or any((run.path / CT2_WEIGHTS).is_file() for run in runs):
+        return Backend.CTRANSLATE2
+    return Backend.MTFORMER
 
 
 def override(decoding: DecodingConfig, **values: Any) -> DecodingConfig:
     """Return the section with these values, or raise a one-line ConfigError; None keeps the current value."""
     changes = {name: value for name, value in values.items() if value is not None}
+    new_values = {**decoding.model_dump(), **changes}
     try:
-        return DecodingConfig.model_validate({**decoding.model_dump(), **changes})
+        return DecodingConfig.model_validate(new_values)
     except ValidationError as error:
         lines = describe_errors(error, {(): Origin("file", "decoding")}, DecodingConfig).splitlines()
         raise ConfigError(lines[0]) from error

@@ -40,6 +40,7 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[
         step = int(folder.name.removeprefix("step-"))
         if step not in intact_steps:
             log.warning("%s is damaged, so this checkpoint is not used", folder / META)
+
     for path in paths:
         _verified_sha256(run, path)
     return paths
@@ -58,17 +59,24 @@ def verified_weights(run: RunDir, paths: Sequence[Path]) -> Iterator[list[str]]:
 
 def _verified_sha256(run: RunDir, path: Path) -> str:
     """Return the SHA-256 of a weight file; raise CheckpointError if meta.json or checksums.json has another one."""
-    folder = path.parent
-    has_listing = path.name == WEIGHTS
-    if folder.parent == run.checkpoints or (has_listing and (folder / META).exists()):
-        listing = META
-    elif path == run.bundle_weights or (has_listing and (folder / CHECKSUMS).exists()):
-        listing = CHECKSUMS
-    else:
-        return file_sha256(path)  # another file that the user names
+    listing = _listing_of(run, path)
+    if listing is None:
+        return file_sha256(path)
 
-    meta = verify(folder, path.name, listing=listing)
+    meta = verify(path.parent, path.name, listing=listing)
     return str(meta["sha256"][path.name])
+
+
+def _listing_of(run: RunDir, path: Path) -> str | None:
+    """Return the name of the file with the SHA-256 of a weight file; None for another file that the user names."""
+    folder = path.parent
+    if folder.parent == run.checkpoints:
+        return META
+    if path.name == WEIGHTS and (folder / META).exists():
+        return META
+    if path.name == WEIGHTS and (folder / CHECKSUMS).exists():
+        return CHECKSUMS
+    return CHECKSUMS if path == run.bundle_weights else None
 
 
 class DefaultWeights(NamedTuple):
@@ -102,7 +110,8 @@ def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
 
     best_step = best_steps[0]
     best_folder = run.checkpoint(best_step)
-    best_score = read_meta(best_folder)["metrics"][best_metric]
+    best_metrics = read_meta(best_folder)["metrics"]
+    best_score = best_metrics[best_metric]
     best_text = f"best checkpoint (step {best_step}, dev {best_metric} {best_score:.4g})"
     average_score = meta["metrics"].get(best_metric)
     if average_score is None:

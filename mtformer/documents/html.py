@@ -33,5 +33,6 @@ def translate_html(translator: Translator, fragments: Sequence[str], **arguments
     lines = check_lines(fragments)
     documents = []
     for fragment, line in zip(fragments, lines, strict=True):
-        documents.append(Fragment(fragment if "\n" in fragment else line))
+        html = fragment if "\n" in fragment else line
+        documents.append(Fragment(html))
     return translate_documents(translator, documents, **arguments)

@@ -144,7 +144,8 @@ def read_html(html: str) -> HtmlTree:
     formatter = XHTML_FORMATTER if is_xhtml else HTML_FORMATTER
 
     soup = _parse(text)
-    is_cut = CUT.search(AMPERSAND.sub("", text)) is not None
+    without_scripts = AMPERSAND.sub("", text)
+    is_cut = CUT.search(without_scripts) is not None
     are_all_closed = soup.num_closed == len(soup.find_all())
     is_repaired = unclosed is not None or is_cut or not are_all_closed
 
@@ -188,7 +189,8 @@ def _blocks(soup: BeautifulSoup) -> set[Tag]:
 def _replace_untranslated(soup: BeautifulSoup, blocks: set[Tag], formatter: HTMLFormatter) -> None:
     """Replace elements that are not translated by nodes with their HTML."""
     for tag in soup.find_all(_is_untranslated):
-        node = _Untranslated(tag.decode(formatter=formatter))
+        html = tag.decode(formatter=formatter)
+        node = _Untranslated(html)
         node.is_block = tag in blocks
         node.words = "" if tag.name in WITHOUT_TEXT else tag.get_text()
         tag.replace_with(node)
@@ -198,7 +200,8 @@ def _is_untranslated(tag: Tag) -> bool:
     if tag.name in WITHOUT_TEXT:
         return True
     classes = str(tag.get("class")).split()
-    return str(tag.get("translate")).lower() == "no" or "notranslate" in classes
+    value_of_translate = str(tag.get("translate"))
+    return value_of_translate.lower() == "no" or "notranslate" in classes
 
 
 def _runs(soup: BeautifulSoup, blocks: set[Tag]) -> list[HtmlRun]:
@@ -209,10 +212,12 @@ def _runs(soup: BeautifulSoup, blocks: set[Tag]) -> list[HtmlRun]:
             return node.is_block
         return isinstance(node, Tag) and node in blocks
 
+    # Inside each block, put adjacent inline nodes into an element.
     elements: set[Tag] = set()
     remaining: list[Tag] = [soup]
     while remaining:
-        children = list(remaining.pop().contents)
+        block = remaining.pop()
+        children = list(block.contents)
         for are_blocks, nodes in groupby(children, key=is_block):
             if are_blocks:
                 remaining += [node for node in nodes if isinstance(node, Tag)]
@@ -222,6 +227,7 @@ def _runs(soup: BeautifulSoup, blocks: set[Tag]) -> list[HtmlRun]:
                 element.extend(further_nodes)
                 elements.add(element)
 
+    # Keep the elements with letters.
     runs = []
     for element in soup.find_all(RUN):
         if element not in elements:  # of the page
@@ -249,9 +255,11 @@ def _read_run(element: Tag) -> HtmlRun:
         parent = marks[node.parent]
         holder = parent
         if type(node) is not NavigableString:
+            text_before = text_of(node.previous_sibling)
+            text_after = text_of(node.next_sibling)
             holder = Mark(parent, first_word=len(words), is_element=isinstance(node, Tag))
-            holder.follows_space = text_of(node.previous_sibling)[-1:].isspace()
-            holder.precedes_space = text_of(node.next_sibling)[:1].isspace()
+            holder.follows_space = text_before[-1:].isspace()
+            holder.precedes_space = text_after[:1].isspace()
             parent.marks.append(holder)
             nodes[holder] = node
         if isinstance(node, Tag):
@@ -267,7 +275,8 @@ def _read_run(element: Tag) -> HtmlRun:
         mark.parent.end_word = max(mark.parent.end_word, mark.end_word)
 
     line = " ".join("".join(texts).split())
-    return HtmlRun(element, MarkedText(line, words, root, list(nodes), pattern), nodes)
+    text_of_run = MarkedText(line, words, root, list(nodes), pattern)
+    return HtmlRun(element, text_of_run, nodes)
 
 
 def _translated_text(node: PageElement) -> str:

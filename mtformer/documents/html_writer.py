@@ -28,15 +28,18 @@ def _write_run(run: HtmlRun, translation: Translation) -> None:
     element = run.element
     first_text = text_of(element.contents[0])
     last_text = text_of(element.contents[-1])
-    space_before = first_text[: len(first_text) - len(first_text.lstrip())]
-    space_after = last_text[len(last_text.rstrip()) :]
+    num_spaces_before = len(first_text) - len(first_text.lstrip())
+    space_before = first_text[:num_spaces_before]
+    end_of_text = len(last_text.rstrip())
+    space_after = last_text[end_of_text:]
 
     for mark, content in place_marks(run.text, translation).items():
         tag = run.nodes.get(mark, element)
         assert isinstance(tag, Tag)
         tag.clear()
         for part in content:
-            tag.append(part if isinstance(part, str) else run.nodes[part])
+            node = part if isinstance(part, str) else run.nodes[part]
+            tag.append(node)
 
     element.insert(0, space_before)
     element.append(space_after)

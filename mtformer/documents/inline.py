@@ -109,7 +109,8 @@ class _Placement:
             own_words = {max(free_words, key=lambda word: self._attention_to(mark, word))}
 
         if own_words:
-            scores = [self._score(word, own_words, free_words) for word in range(*outer)]
+            outer_words = range(outer.start, outer.end)
+            scores = [self._score(word, own_words, free_words) for word in outer_words]
             span = _best_span(own_words, scores, outer.start)
         else:
             position = self._position_without_words(mark, mark.parent)
@@ -120,18 +121,21 @@ class _Placement:
     def _free_words(self, parent: Mark) -> set[int]:
         """Return the target words in an element that belong to none of its inner marks."""
         free_words = set()
-        for word in range(*self.spans[parent]):
-            belongs_to = self.innermost_of_source.get(self.labels[word], parent)
-            if self.innermost_placed[word] is parent and belongs_to is parent:
+        outer = self.spans[parent]
+        for word in range(outer.start, outer.end):
+            label = self.labels[word]
+            mark_of_label = self.innermost_of_source.get(label, parent)
+            if self.innermost_placed[word] is parent and mark_of_label is parent:
                 free_words.add(word)
         return free_words
 
     def _own_words(self, mark: Mark, parent: Mark) -> set[int]:
         """Return the target words with a label in a mark; all words around it if it contains all source words there."""
-        around = range(*self.spans[parent])
+        outer = self.spans[parent]
+        outer_words = range(outer.start, outer.end)
         if mark.words == parent.words:
-            return set(around)
-        return {word for word in around if self.labels[word] in mark.words}
+            return set(outer_words)
+        return {word for word in outer_words if self.labels[word] in mark.words}
 
     def _attention_to(self, mark: Mark, word: int) -> float:
         weights = self.attention[word]
@@ -153,12 +157,16 @@ class _Placement:
         if mark.words.stop == parent.words.stop:
             return outer.end
 
-        num_crossed = [0]  # compared with the first position
+        # Number of crossed alignments at each position, minus that at the first one. Moving the mark past a word adds a
+        # crossing if the source word of its label is after the mark, and removes one if it is before the mark.
+        num_crossed = [0]
         for label in self.labels[outer.start : outer.end]:
             belongs_after = label >= mark.words.start
             belongs_before = 0 <= label < mark.words.start
-            num_crossed.append(num_crossed[-1] + belongs_after - belongs_before)
-        return outer.start + num_crossed.index(min(num_crossed))
+            change = belongs_after - belongs_before
+            num_crossed.append(num_crossed[-1] + change)
+        fewest = min(num_crossed)
+        return outer.start + num_crossed.index(fewest)
 
     def content(self, mark: Mark, text: str) -> Content:
         """Return the content of an element in a translation; the marks in it are placed."""
@@ -178,7 +186,8 @@ class _Placement:
                 continue
 
             # A mark without words has spaces around it as in the source.
-            allows_space = text[inner_start : inner_start + 1] not in NO_SPACE_BEFORE
+            next_character = text[inner_start : inner_start + 1]
+            allows_space = next_character not in NO_SPACE_BEFORE
             is_at_start = inner_span.start <= span.start
             needs_space = inner.follows_space and not is_at_start and not gap.endswith(" ")
             if needs_space and allows_space:
@@ -215,7 +224,8 @@ def _best_span(own_words: Collection[int], scores: Sequence[float], first: int) 
         if sums[last - first] <= sums[start - first]:
             start = last
         span = Span(start, last + 1)
-        score = sums[span.end - first] - sums[span.start - first]
+        sum_before = sums[span.start - first]
+        score = sums[span.end - first] - sum_before
         is_shorter = span.num_words < best_span.num_words
         if score > best_score or (score == best_score and is_shorter):
             best_score = score
@@ -230,27 +240,34 @@ def _attention_of_words(
 
     Punctuation attends only to punctuation. `attention` is None if the tokenizer removed all characters.
     """
-    attention = attention or Attention([], [], [], [])
-    received = defaultdict[int, float](float)
-    sums = [defaultdict[int, float](float) for _ in words]
-    source_words_of = _overlaps(attention.src_pieces, [word.text for word in source.words])
-    rows_of = _overlaps([word.text for word in words], attention.tgt_pieces)
+    if attention is None:
+        attention = Attention([], [], [], [])
+    source_texts = [source_word.text for source_word in source.words]
+    texts = [word.text for word in words]
+    source_words_of_piece = _overlaps(attention.src_pieces, source_texts)
+    rows_of_word = _overlaps(texts, attention.tgt_pieces)
 
-    for sums_of_word, word, rows in zip(sums, words, rows_of, strict=True):
+    # The attention of each target word, and the attention that each source word receives from all of them.
+    sums_of_words = [defaultdict[int, float](float) for _ in words]
+    received = defaultdict[int, float](float)
+    for sums, word, rows in zip(sums_of_words, words, rows_of_word, strict=True):
         for row in rows:
             first_piece = attention.src_starts[row]
             for piece, weight in enumerate(attention.weights[row], start=first_piece):
-                for number in source_words_of[piece]:
-                    are_alike = source.words[number].is_punctuation == word.is_punctuation
-                    if weight > 0 and are_alike:
-                        sums_of_word[number] += weight
+                if weight <= 0:
+                    continue
+                for number in source_words_of_piece[piece]:
+                    source_word = source.words[number]
+                    if source_word.is_punctuation == word.is_punctuation:
+                        sums[number] += weight
                         received[number] += weight
 
-    return [_mean_with(received, sums_of_word) for sums_of_word in sums]
+    return [_mean_with(received, sums) for sums in sums_of_words]
 
 
 def _mean_with(received: Mapping[int, float], weights: Mapping[int, float]) -> dict[int, float]:
     """Return the geometric mean of the attention to source words and of its share of all attention they receive."""
+    # The mean of w and w / r is w / sqrt(r).
     return {number: weight / received[number] ** 0.5 for number, weight in weights.items()}
 
 
@@ -259,18 +276,22 @@ def _overlaps(parts: Sequence[str], other_parts: Sequence[str]) -> list[set[int]
 
     Positions are scaled if normalization has changed the number of characters.
     """
+    # The number of the other part to which each character belongs.
     part_at: list[int] = []
     for number, part in enumerate(other_parts):
         part_at += [number] * _num_characters(part)
     if not part_at:
         return [set() for _ in parts]
 
-    ends = list(accumulate(map(_num_characters, parts), initial=0))
-    scale = len(part_at) / max(1, ends[-1])
+    # The other parts at the centers of the characters of each part.
+    borders = list(accumulate(map(_num_characters, parts), initial=0))
+    num_characters = borders[-1]
+    scale = len(part_at) / max(1, num_characters)
     overlapped = []
-    for start, end in pairwise(ends):
+    for start, end in pairwise(borders):
         centers = [(position + 0.5) * scale for position in range(start, end)]
-        overlapped.append({part_at[int(center)] for center in centers})
+        numbers = {part_at[int(center)] for center in centers}
+        overlapped.append(numbers)
     return overlapped
 
 

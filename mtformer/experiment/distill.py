@@ -36,6 +36,7 @@ from mtformer.data.corpus.sources import (
 from mtformer.decoding.lines.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.device import pick_device
+from mtformer.enums import Backend
 from mtformer.errors import CheckpointError, ConfigError, DataError, log
 from mtformer.evaluation.scores import sentence_chrf
 from mtformer.experiment.run_state import lock_run
@@ -84,7 +85,7 @@ def load_teachers(runs: Sequence[Path], student: Config) -> Translator:
     teacher = None
     if len(runs) == 1 and find_spec("ctranslate2") and pick_device(device).type == "cpu":
         try:
-            teacher = _with_search(Translator.load(runs[0], device=device, backend="ctranslate2"))
+            teacher = _with_search(Translator.load(runs[0], device=device, backend=Backend.CTRANSLATE2))
         except ConfigError as error:
             log.info("the teacher runs without CTranslate2: %s", error)
     if teacher is None:

@@ -53,15 +53,18 @@ def create_app(
     """
     assert translator.data is not None, "a loaded translator has a data config"
     directions = translator.data.directions
+    decoding = translator.decoding
     settings = Settings(
         directions,
         max_characters,
-        max_alternatives=translator.decoding.num_rows - 1,
-        default_alternatives=translator.decoding.n_best - 1,
+        max_alternatives=decoding.num_rows - 1,
+        default_alternatives=decoding.n_best - 1,
         api_key=api_key,
     )
-    batcher = Batcher({target: translator.into(target) for _, target in directions}, queue_size)
 
+    # The thread that translates, and the endpoints, which send it their lines.
+    translators = {target: translator.into(target) for _, target in directions}
+    batcher = Batcher(translators, queue_size)
     registry = CollectorRegistry()
     waiting = Gauge("mtformer_queue", "Number of waiting requests.", registry=registry)
     waiting.set_function(batcher.waiting.qsize)
@@ -70,16 +73,22 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        asyncio.get_running_loop().set_exception_handler(explain_loop_error)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(explain_loop_error)
         batcher.start()
         yield
         batcher.close()
 
     # FastAPI's own documentation pages need network access, and its own /openapi.json does not check the origin.
     app = _App(
-        title="mtformer", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
+        title="mtformer",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
         dependencies=[Depends(service.check_site)],
-    )  # fmt: skip
+    )
     metrics = Instrumentator(should_group_status_codes=False, registry=registry)
     metrics.instrument(app, metric_namespace="mtformer").expose(app)
     for kind in (HTTPException, MtformerError, Exception):
@@ -104,8 +113,10 @@ def _add_api(app: FastAPI, service: Service) -> None:
     app.add_api_route("/words", service.words, methods=["POST"], openapi_extra=translation_body)
     app.add_api_route("/detect", service.detect, methods=["POST"], openapi_extra=text_body)
 
-    _add_constant(app, "/languages", service.settings.languages(), "List the languages, with the targets of each.")
-    _add_constant(app, "/frontend/settings", _frontend(service.settings), "Return settings for clients.")
+    languages = service.settings.languages()
+    _add_constant(app, "/languages", languages, "List the languages, with the targets of each.")
+    client_settings = _frontend(service.settings)
+    _add_constant(app, "/frontend/settings", client_settings, "Return settings for clients.")
     _add_constant(app, "/health", {"status": "ok"}, "Return the status ok.")
 
 
@@ -130,7 +141,8 @@ def _add_pages(app: FastAPI, title: str, settings: Settings) -> None:
     }
     for path, response in responses.items():
         _add_hidden(app, path, response, "GET")
-    _add_hidden(app, "/languages", JSONResponse(settings.languages()), "POST")
+    languages = JSONResponse(settings.languages())
+    _add_hidden(app, "/languages", languages, "POST")
 
 
 def _add_hidden(app: FastAPI, path: str, response: Response, method: str) -> None:
@@ -173,7 +185,7 @@ async def _refuse(_: Request, error: Exception) -> JSONResponse:
         http_error = HTTPException(500, "this is a bug in mtformer; see the log of the server")
 
     headers = http_error.headers
-    if http_error.status_code == 503:
-        headers = headers or {"Retry-After": str(RETRY_SECONDS)}
+    if http_error.status_code == 503 and not headers:
+        headers = {"Retry-After": str(RETRY_SECONDS)}
     message = one_line(http_error.detail)[:MAX_DETAIL]
     return JSONResponse({"error": message}, http_error.status_code, headers)

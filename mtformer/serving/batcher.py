@@ -94,9 +94,10 @@ class Batcher:
                 job = self.waiting.get(block=not jobs)
                 if job is None:
                     break
-                if not job.is_abandoned:
-                    jobs.append(job)
-                    num_characters += sum(len(line) + 1 for line in job.lines)
+                if job.is_abandoned:
+                    continue
+                jobs.append(job)
+                num_characters += sum(len(line) + 1 for line in job.lines)
         return jobs
 
     def _translate(self, group: Sequence[Job]) -> None:
@@ -130,6 +131,7 @@ class Batcher:
         lines: list[str] = []
         for job in jobs:
             lines += job.lines
-        translator = self._translators[jobs[0].target]
+        first_job = jobs[0]  # all have the same target language and attention
+        translator = self._translators[first_job.target]
         n_best = max(job.n_best for job in jobs)
-        return translator.translate(lines, attention=jobs[0].attention, progress=check_abandoned, n_best=n_best)
+        return translator.translate(lines, attention=first_job.attention, progress=check_abandoned, n_best=n_best)

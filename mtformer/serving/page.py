@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi.responses import HTMLResponse
 
@@ -29,8 +29,16 @@ POLICY = (
 PRIVATE_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 """Headers that keep a page and its address on the browser."""
 
-Span = tuple[int, int]
-"""Start and end of consecutive tokens."""
+
+class Unit(NamedTuple):
+    """Consecutive tokens that the page shows as one: a word, or the bytes of a letter."""
+
+    start: int
+    end: int
+
+    def of(self, pieces: Sequence[str]) -> Sequence[str]:
+        """Return the pieces of its tokens."""
+        return pieces[self.start : self.end]
 
 
 def make_page(title: str, settings: Settings) -> HTMLResponse:
@@ -49,7 +57,8 @@ def make_page(title: str, settings: Settings) -> HTMLResponse:
         "alternatives": min(settings.max_alternatives, MAX_ALTERNATIVES),
         "keyed": settings.api_key is not None,
     }
-    return respond_with(render("serve.html", title=f"Translate: {title}", model=title, settings=values))
+    html = render("serve.html", title=f"Translate: {title}", model=title, settings=values)
+    return respond_with(html)
 
 
 def respond_with(html: str) -> HTMLResponse:
@@ -57,7 +66,8 @@ def respond_with(html: str) -> HTMLResponse:
     [script] = re.findall("<script>(.*?)</script>", html, re.DOTALL)
     sha256 = hashlib.sha256(script.encode()).digest()
     digest = base64.b64encode(sha256).decode()
-    headers = {"Content-Security-Policy": POLICY.format(digest=digest), **PRIVATE_HEADERS}
+    policy = POLICY.format(digest=digest)
+    headers = {"Content-Security-Policy": policy, **PRIVATE_HEADERS}
     return HTMLResponse(html, headers=headers)
 
 
@@ -65,14 +75,14 @@ def line_values(translation: Translation, n_best: int) -> dict[str, Any]:
     """Return the source tokens of a line, and its n best translations with words and attention, for the page."""
     src_pieces = [] if translation.attention is None else translation.attention.src_pieces
     src_units = _units(src_pieces, joins_words=False)
-    hypotheses = (translation, *translation.alternatives)[:n_best]
+    hypotheses = [translation, *translation.alternatives]
     return {
-        "source": [_text(src_pieces[start:end]) for start, end in src_units],
-        "hypotheses": [_hypothesis_values(hypothesis, src_units) for hypothesis in hypotheses],
+        "source": [_text(unit.of(src_pieces)) for unit in src_units],
+        "hypotheses": [_hypothesis_values(hypothesis, src_units) for hypothesis in hypotheses[:n_best]],
     }
 
 
-def _hypothesis_values(hypothesis: Translation, src_units: Sequence[Span]) -> dict[str, Any]:
+def _hypothesis_values(hypothesis: Translation, src_units: Sequence[Unit]) -> dict[str, Any]:
     return {
         "text": hypothesis.text,
         "score": round(hypothesis.score, 4),
@@ -82,50 +92,58 @@ def _hypothesis_values(hypothesis: Translation, src_units: Sequence[Span]) -> di
     }
 
 
-def _words(translation: Translation, src_units: Sequence[Span]) -> list[dict[str, Any]]:
+def _words(translation: Translation, src_units: Sequence[Unit]) -> list[dict[str, Any]]:
     """Return the text and [source unit number, weight] pairs of each word; weights are means over its tokens."""
     attention = translation.attention
     if attention is None:
         return []
-    unit_of = _numbers_by_position(src_units)
+
+    number_of_unit = _numbers_by_position(src_units)
     words = []
-    for start, end in _units(attention.tgt_pieces, joins_words=True):
-        weights = _unit_weights(attention, start, end, unit_of)
-        visible = [[number, round(weight, 3)] for number, weight in weights.items() if weight >= MIN_WEIGHT]
-        words.append({"text": _text(attention.tgt_pieces[start:end]), "attention": visible})
+    for unit in _units(attention.tgt_pieces, joins_words=True):
+        weights = _unit_weights(attention, unit, number_of_unit)
+        visible = []
+        for number, weight in weights.items():
+            if weight >= MIN_WEIGHT:
+                visible.append([number, round(weight, 3)])
+        text = _text(unit.of(attention.tgt_pieces))
+        words.append({"text": text, "attention": visible})
     return words
 
 
-def _numbers_by_position(units: Sequence[Span]) -> dict[int, int]:
+def _numbers_by_position(units: Sequence[Unit]) -> dict[int, int]:
     """Return the number of the unit of each token."""
-    unit_of = {}
-    for number, (start, end) in enumerate(units):
-        for position in range(start, end):
-            unit_of[position] = number
-    return unit_of
+    number_of_unit = {}
+    for number, unit in enumerate(units):
+        for position in range(unit.start, unit.end):
+            number_of_unit[position] = number
+    return number_of_unit
 
 
-def _unit_weights(attention: Attention, start: int, end: int, unit_of: Mapping[int, int]) -> dict[int, float]:
-    """Return the attention of the target tokens from `start` to `end` on each source unit: means over the tokens."""
+def _unit_weights(attention: Attention, unit: Unit, number_of_unit: Mapping[int, int]) -> dict[int, float]:
+    """Return the attention of a target unit on each source unit: means over its tokens."""
     weights: dict[int, float] = defaultdict(float)
-    num_tokens = end - start
-    for row in range(start, end):
+    num_tokens = unit.end - unit.start
+    for row in range(unit.start, unit.end):
         for position, weight in enumerate(attention.weights[row], start=attention.src_starts[row]):
-            weights[unit_of[position]] += weight / num_tokens
+            number = number_of_unit[position]
+            weights[number] += weight / num_tokens
     return weights
 
 
-def _units(pieces: Sequence[str], joins_words: bool) -> list[Span]:
-    """Return the start and end of each unit: a token, the bytes of a letter or, with `joins_words`, a word."""
+def _units(pieces: Sequence[str], joins_words: bool) -> list[Unit]:
+    """Return the units: a token, the bytes of a letter or, with `joins_words`, a word."""
     starts = [0] if pieces else []
     for position in range(1, len(pieces)):
         before = pieces[position - 1]
         piece = pieces[position]
         is_byte = _is_byte(before) and _is_byte(piece)
-        is_inside_word = joins_words and not piece.startswith(SPACE) and not UNSPACED.search(before + piece)
+        begins_word = piece.startswith(SPACE) or UNSPACED.search(before + piece) is not None
+        is_inside_word = joins_words and not begins_word
         if not (is_byte or is_inside_word or before == SPACE):
             starts.append(position)
-    return list(pairwise([*starts, len(pieces)]))
+    borders = [*starts, len(pieces)]
+    return [Unit(start, end) for start, end in pairwise(borders)]
 
 
 def _is_byte(piece: str) -> bool:

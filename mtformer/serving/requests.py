@@ -85,7 +85,11 @@ class Settings:
         """Return each language once, with the languages it can be translated into, in LibreTranslate's format."""
         targets = [target for _, target in self.directions]
         codes = dict.fromkeys([*self.sources, *targets])
-        return [{"code": code, "name": language_name(code), "targets": self.targets_of(code)} for code in codes]
+        languages = []
+        for code in codes:
+            language = {"code": code, "name": language_name(code), "targets": self.targets_of(code)}
+            languages.append(language)
+        return languages
 
 
 def detect(text: str, candidates: Sequence[str]) -> dict[str, object]:
@@ -100,8 +104,9 @@ def detect(text: str, candidates: Sequence[str]) -> dict[str, object]:
     shares = probabilities(text, candidates)
     if shares is None:
         shares = _shares_of_function_words(text, candidates)
-    best = shares.index(max(shares))
-    return {"confidence": round(100 * shares[best], 1), "language": candidates[best]}
+    largest_share = max(shares)
+    language = candidates[shares.index(largest_share)]
+    return {"confidence": round(100 * largest_share, 1), "language": language}
 
 
 def _shares_of_function_words(text: str, candidates: Sequence[str]) -> list[float]:
@@ -139,15 +144,18 @@ class TextRequest(BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _drop_empty(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in fields.items() if value is not None and (key == "q" or value != "")}
+        with_value = {key: value for key, value in fields.items() if value is not None}
+        return {key: value for key, value in with_value.items() if key == "q" or value != ""}
 
     @pydantic.field_validator("q")
     @classmethod
     def _check_size(cls, q: str | list[str], info: ValidationInfo) -> str | list[str]:
         settings = cast(Settings, info.context)
         texts = [q] if isinstance(q, str) else q
-        _require_at_most(settings.max_characters, sum(map(len, texts)), "characters")
-        _require_at_most(MAX_LINES, sum(1 + len(BREAK.findall(text)) for text in texts), "lines")
+        num_characters = sum(map(len, texts))
+        _require_at_most(settings.max_characters, num_characters, "characters")
+        num_lines = sum(1 + len(BREAK.findall(text)) for text in texts)
+        _require_at_most(MAX_LINES, num_lines, "lines")
         return q
 
     @cached_property
@@ -190,7 +198,9 @@ class TranslationRequest(TextRequest):
         self.alternatives = min(alternatives, settings.max_alternatives)
 
         candidates = settings.sources_of(self.target)
-        if not candidates or (self.source != "auto" and self.source not in candidates):
+        is_available = self.source in candidates
+        is_detectable = self.source == "auto" and len(candidates) > 0
+        if not (is_available or is_detectable):
             known = ", ".join(f"{source} to {target}" for source, target in settings.directions)
             pair = one_line(f"{self.source} to {self.target}")
             raise ValueError(f"this model does not translate {pair}; it translates {known}")
@@ -230,7 +240,8 @@ async def read_request(kind: type[Kind], request: Request, settings: Settings) -
 def describe_body(kind: type[TextRequest]) -> dict[str, Any]:
     """Describe the request body for an OpenAPI schema; the fields may also be sent in the query string."""
     schema = {"schema": kind.model_json_schema()}
-    return {"requestBody": {"content": dict.fromkeys(("application/json", FORM, MULTIPART), schema)}}
+    content = dict.fromkeys(("application/json", FORM, MULTIPART), schema)
+    return {"requestBody": {"content": content}}
 
 
 def _check_key(key: object, expected: str) -> None:
@@ -282,7 +293,11 @@ async def _parse(body: bytes, request: Request) -> dict[str, Any]:
         raise HTTPException(400, "the form is not UTF-8") from None
     except ValueError:
         raise HTTPException(400, f"the form has more than {MAX_LINES:,} fields") from None
-    return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}
+
+    single_or_list = {}
+    for name, values in fields.items():
+        single_or_list[name] = values[0] if len(values) == 1 else values
+    return single_or_list
 
 
 def _parse_object(body: bytes) -> dict[str, Any]:
@@ -305,5 +320,6 @@ async def _parse_multipart(body: bytes, scope: Scope) -> dict[str, list[Any]]:
         return {"type": "http.request", "body": body}
 
     body.decode("utf-8")  # Starlette reads other bytes as Latin-1.
-    form = await Request(scope, receive).form(max_files=0, max_fields=MAX_LINES, max_part_size=len(body))
+    request = Request(scope, receive)
+    form = await request.form(max_files=0, max_fields=MAX_LINES, max_part_size=len(body))
     return {key: form.getlist(key) for key in form}

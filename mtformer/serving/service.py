@@ -47,12 +47,14 @@ class Service:
         except ValueError:  # such as an unclosed bracket
             name = None
         if self.hosts is not None and name not in self.hosts:
-            raise HTTPException(
-                403, "the Host header does not name this server; open the address that the server printed at its start"
-            )
+            remedy = "open the address that the server printed at its start"
+            raise HTTPException(403, f"the Host header does not name this server; {remedy}")
 
         origin = request.headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != host:
+        if origin is None:
+            return
+        _, _, origin_host = origin.partition("://")
+        if origin_host != host:
             raise HTTPException(403, "requests from pages of other sites are refused; use the page of this server")
 
     async def translate(self, request: Request) -> JSONResponse:
@@ -61,11 +63,16 @@ class Service:
         translations = await self._answer(query, request, attention=query.format == "html")
         _warn_of_repairs(query.texts)
 
+        # Each field is a list with a value for each text.
         lines_of_texts = _divide(translations, query.texts)
         max_ranks = 1 + query.alternatives
-        n_bests = [_join(text, lines, max_ranks) for text, lines in zip(query.texts, lines_of_texts, strict=True)]
+        n_bests = []
+        for text, lines in zip(query.texts, lines_of_texts, strict=True):
+            n_best = _join(text, lines, max_ranks)
+            n_bests.append(n_best)
         fields: dict[str, list[Any]] = {"translatedText": [n_best[0] for n_best in n_bests]}
-        if translations and all(translation.confidence is not None for translation in translations):
+        has_confidence = all(translation.confidence is not None for translation in translations)
+        if translations and has_confidence:
             fields["confidence"] = [_lowest_confidence(lines) for lines in lines_of_texts]
         if query.alternatives:
             fields["alternatives"] = [n_best[1:] for n_best in n_bests]
@@ -89,17 +96,21 @@ class Service:
     async def detect(self, request: Request) -> JSONResponse:
         """Return the language of a text, or of each text in a list, with the confidence in percent."""
         query = await read_request(TextRequest, request, self.settings)
-        languages = [[detect(text.text, self.settings.sources)] for text in query.texts]
-        return JSONResponse(languages if isinstance(query.q, list) else languages[0])
+        candidates = self.settings.sources
+        languages = [[detect(text.text, candidates)] for text in query.texts]
+        if isinstance(query.q, list):
+            return JSONResponse(languages)
+        return JSONResponse(languages[0])
 
     async def _answer(self, query: TranslationRequest, request: Request, attention: bool) -> list[Translation]:
         """Translate all lines; the job is abandoned if the client disconnects or the job takes too long."""
-        job = Job(query.lines, query.target, 1 + query.alternatives, attention)
+        job = Job(query.lines, query.target, n_best=1 + query.alternatives, attention=attention)
         try:
             self.batcher.submit(job)
         except queue.Full:
             raise HTTPException(503, "too many requests are waiting; send this one again later") from None
 
+        # Wait for the answer, the end of the connection, or the end of the time.
         answer = asyncio.wrap_future(job.answer)
         disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
         events: set[asyncio.Future[Any]] = {answer, disconnected}
@@ -115,18 +126,22 @@ class Service:
             answer.cancel()
             disconnected.cancel()
 
-        self.sentences.inc(sum(1 for line in job.lines if line.strip()))
+        num_sentences = sum(1 for line in job.lines if line.strip())
+        self.sentences.inc(num_sentences)
         return translations
 
 
 async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    is_connected = True
+    while is_connected:
+        message = await request.receive()
+        is_connected = message["type"] != "http.disconnect"
 
 
 def _warn_of_repairs(texts: Sequence[Text | Fragment]) -> None:
-    num_repaired = sum(1 for text in texts if isinstance(text, Fragment) and text.is_repaired)
-    if num_repaired:
+    fragments = [text for text in texts if isinstance(text, Fragment)]
+    num_repaired = sum(fragment.is_repaired for fragment in fragments)
+    if num_repaired > 0:
         log.warning("repaired unclosed or wrongly nested tags in %d of %d texts", num_repaired, len(texts))
 
 
@@ -152,13 +167,19 @@ def _join(text: Text | Fragment, lines: Sequence[Translation], max_ranks: int) -
         max_ranks: maximum number of joined texts.
     """
     n_bests = [[line, *line.alternatives] for line in lines]
-    num_ranks = min(max_ranks, max(map(len, n_bests), default=1))
+    most_translations = max(map(len, n_bests), default=1)
+    num_ranks = min(max_ranks, most_translations)
     joined = []
     for rank in range(num_ranks):
-        translations = [n_best[rank] if rank < len(n_best) else n_best[0] for n_best in n_bests]
+        translations = [_of_rank(n_best, rank) for n_best in n_bests]
         copy = type(text)(text.text)  # a fragment of HTML can be joined only once
         joined.append(copy.join(translations))
     return joined
+
+
+def _of_rank(n_best: Sequence[Translation], rank: int) -> Translation:
+    """Return the translation of this rank, from 0; the best one if there are fewer."""
+    return n_best[rank] if rank < len(n_best) else n_best[0]
 
 
 def _lowest_confidence(lines: Sequence[Translation]) -> float:

@@ -25,11 +25,12 @@ def case_of(text: str) -> Callable[[str], str] | None:
             words.append(letters)
 
     # Each letter, because `text.isupper()` ignores scripts without case.
-    if all(map(str.isupper, "".join(words))):
+    all_letters = "".join(words)
+    if all(map(str.isupper, all_letters)):
         num_long_words = sum(len(word) > 1 for word in words)
         return str.upper if num_long_words >= MIN_WORDS_IN_CAPITALS else None
 
     have_capitals = all(word[0].isupper() for word in words)
-    if have_capitals and len(words) >= MIN_WORDS_IN_TITLE_CASE and text == title_case(text.lower()):
-        return title_case
-    return None
+    if not have_capitals or len(words) < MIN_WORDS_IN_TITLE_CASE:
+        return None
+    return title_case if text == title_case(text.lower()) else None

@@ -25,9 +25,8 @@ def with_control_pieces(model: bytes, texts: Collection[str]) -> bytes:
     for number, value in message_fields(model):
         if number == PIECES and value.startswith(beginnings):  # the text is the first field
             # If a field occurs more than once, the last value is used.
-            parts.append(field(number, value + field(KIND, CONTROL)))
-        else:
-            parts.append(field(number, value))
+            value += field(KIND, CONTROL)
+        parts.append(field(number, value))
     return b"".join(parts)
 
 

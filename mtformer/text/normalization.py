@@ -69,11 +69,12 @@ def rules_of(config: TokenizerConfig) -> bytes | None:
 
 def _parse(path: str, contents: bytes) -> dict[str, str]:
     """Return the replacement of each sequence of characters in a rule file; raise DataError for an invalid line."""
-    rules: dict[str, str] = {}
     try:
         lines = contents.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8; write code points as hexadecimal numbers") from error
+
+    rules: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         if not _has_rule(line):
             continue
@@ -83,6 +84,7 @@ def _parse(path: str, contents: bytes) -> dict[str, str]:
         except ValueError as error:
             form = "write code points in hexadecimal, a tab, and their replacement, as in `69 307<tab>69`"
             raise DataError(f"{path}:{number}: {error}; {form}") from error
+
     if not rules:
         raise DataError(f"{path}: has no rules; use tokenizer.normalization: identity to change nothing")
     if "" in rules or any("\0" in sequence for sequence in rules):
@@ -161,7 +163,8 @@ class Normalizer:
     def changes(self, lines: Sequence[str]) -> dict[int, str]:
         """Return the lines that normalization changes, apart from their spaces, by index."""
         changed: dict[int, str] = {}
-        for number, (line, normalized) in enumerate(zip(lines, self(lines), strict=True)):
+        pairs = zip(lines, self(lines), strict=True)
+        for number, (line, normalized) in enumerate(pairs):
             if line == normalized:
                 continue
             with_single_spaces = SPACES.sub(" ", line).strip(" ")
@@ -214,9 +217,9 @@ def _processor(normalizer: Normalizer) -> Any:
 def describe(examples: Sequence[Sequence[str]]) -> str:
     """Return examples of changed lines, given with their normalized text, for a message."""
     texts = []
-    for before, after in examples[:NUM_EXAMPLES]:
-        changed_part = shown(excerpt(before, after))
-        new_part = shown(excerpt(after, before))
+    for text, normalized in examples[:NUM_EXAMPLES]:
+        changed_part = shown(excerpt(text, normalized))
+        new_part = shown(excerpt(normalized, text))
         texts.append(f"'{changed_part}' becomes '{new_part}'")
     return ", ".join(texts)
 

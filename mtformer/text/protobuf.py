@@ -42,7 +42,8 @@ def without_subfield(message: bytes, number: int, subfield: int) -> bytes:
     for part in _fields(message):
         if part.number == number:
             kept = [inner.encoding for inner in _fields(part.value) if inner.number != subfield]
-            parts.append(field(number, b"".join(kept)))
+            changed_field = field(number, b"".join(kept))
+            parts.append(changed_field)
         else:
             parts.append(part.encoding)
     return b"".join(parts)
@@ -53,7 +54,9 @@ def set_subfield(message: bytes, number: int, subfield: int, value: int | float 
     parts = []
     for part in _fields(without_subfield(message, number, subfield)):
         if part.number == number:
-            parts.append(field(number, field(subfield, value) + part.value))
+            new_subfield = field(subfield, value)
+            changed_field = field(number, new_subfield + part.value)
+            parts.append(changed_field)
         else:
             parts.append(part.encoding)
     return b"".join(parts)
@@ -76,7 +79,8 @@ def _fields(message: bytes) -> Iterator[_Field]:
             position = value_start + length
         else:
             position = value_start + SIZES[wire_type]
-        yield _Field(key >> 3, message[value_start:position], message[start:position])
+        number = key >> 3
+        yield _Field(number, value=message[value_start:position], encoding=message[start:position])
 
 
 def field(number: int, value: int | float | str | bytes) -> bytes:

@@ -61,14 +61,16 @@ class Target:
 
 def target(data: DataConfig, tokenizers: TokenizerPair, language: str | None = None) -> Target:
     """Return the ids that select a target language; raise ConfigError if the model was not trained on it."""
-    known = data.target_languages
+    known_languages = data.target_languages
     language = language or data.tgt_lang
-    if language not in known:
+    if language not in known_languages:
         problem = f"this model does not translate to '{language}'"
-        raise ConfigError(f"{problem}; it was trained on {', '.join(known)}")
+        raise ConfigError(f"{problem}; it was trained on {', '.join(known_languages)}")
+
+    tag = language_tag(language)
     excluded = tokenizers.tgt.tag_ids
     if data.language_tags == "source":
-        return Target(tags=[tag_id(language_tag(language), tokenizers.src)], excluded=excluded)
+        return Target(tags=[tag_id(tag, tokenizers.src)], excluded=excluded)
     if data.language_tags == "target":
-        return Target(start=tag_id(language_tag(language), tokenizers.tgt), excluded=excluded)
+        return Target(start=tag_id(tag, tokenizers.tgt), excluded=excluded)
     return Target(excluded=excluded)

@@ -99,15 +99,15 @@ class Tokenizer:
 
         `sha256` remains that of the file, by which runs recognize their tokenizer.
         """
-        in_text = [tag for tag in dict.fromkeys(tags) if self._is_found_in_text(tag)]
-        if not in_text:
+        tags_in_text = [tag for tag in dict.fromkeys(tags) if self._is_found_in_text(tag)]
+        if not tags_in_text:
             return self
 
         tokenizer = copy.copy(self)
         for cached_value in ("model_sha256", "tag_ids", "_joining_processor"):
             vars(tokenizer).pop(cached_value, None)
         tokenizer.sha256 = self.sha256
-        tokenizer.model = with_control_pieces(self.model, in_text)
+        tokenizer.model = with_control_pieces(self.model, tags_in_text)
         tokenizer._processor = _processor(tokenizer.model)
         return tokenizer
 
@@ -131,7 +131,9 @@ class Tokenizer:
 
     def encode(self, lines: Sequence[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of each line, without bos or eos; blank lines give empty lists."""
-        return self._processor.EncodeAsIds(list(lines), num_threads=num_threads) if lines else []
+        if not lines:
+            return []
+        return self._processor.EncodeAsIds(list(lines), num_threads=num_threads)
 
     def encode_within(self, text: str) -> list[int]:
         """Return the ids of a text that follows other text without a space."""
@@ -144,7 +146,9 @@ class Tokenizer:
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each list of ids; pad, bos and eos are skipped, and unk becomes ` ⁇ `."""
         ids_of_text = [_without_control_ids(line) for line in ids]
-        return self._processor.DecodeIds(ids_of_text) if ids_of_text else []
+        if not ids_of_text:
+            return []
+        return self._processor.DecodeIds(ids_of_text)
 
     def pieces(self, line: str) -> list[str]:
         """Return the pieces of a line as text; unknown characters are copied."""
@@ -163,7 +167,8 @@ class Tokenizer:
 
         A run of unknown characters is one piece, which may be spelled like a tag; it is text, like all pieces of text.
         """
-        return str(self._processor.DecodePieces(list(self._spelled(pieces))))
+        spelled_pieces = list(self._spelled(pieces))
+        return str(self._processor.DecodePieces(spelled_pieces))
 
     def _spelled(self, pieces: Sequence[str]) -> Iterator[str]:
         """Yield the pieces, and the characters of a piece that is spelled like a tag."""
@@ -207,11 +212,13 @@ class TokenizerPair(NamedTuple):
 
     def equals(self, other: "TokenizerPair") -> bool:
         """Return True if the tokenizers come from the same files, or are equal because tags became control symbols."""
-        have_same_files = self.src.sha256 == other.src.sha256 and self.tgt.sha256 == other.tgt.sha256
-        if have_same_files:
+        file_hashes = [tokenizer.sha256 for tokenizer in self]
+        other_file_hashes = [tokenizer.sha256 for tokenizer in other]
+        if file_hashes == other_file_hashes:
             return True
-        have_same_source = self.src.model_sha256 == other.src.model_sha256
-        return have_same_source and self.tgt.model_sha256 == other.tgt.model_sha256
+        model_hashes = [tokenizer.model_sha256 for tokenizer in self]
+        other_model_hashes = [tokenizer.model_sha256 for tokenizer in other]
+        return model_hashes == other_model_hashes
 
     def with_tags(self, tags: Collection[str]) -> "TokenizerPair":
         """Return the tokenizers with these pieces as control symbols; see `Tokenizer.with_tags`."""
@@ -224,18 +231,22 @@ class TokenizerPair(NamedTuple):
     @classmethod
     def load(cls, folder: str | Path) -> "TokenizerPair":
         """Read `joint.model`, or `src.model` and `tgt.model`; raise DataError if they are missing."""
-        folder = Path(folder)
-        if (folder / JOINT).is_file():
-            joint = Tokenizer.load(folder / JOINT)
+        joint_file = Path(folder, JOINT)
+        src_file = Path(folder, SRC)
+        tgt_file = Path(folder, TGT)
+        if joint_file.is_file():
+            joint = Tokenizer.load(joint_file)
             return cls(joint, joint)
-        if not (folder / SRC).is_file() or not (folder / TGT).is_file():
+        if not src_file.is_file() or not tgt_file.is_file():
             problem = f"no tokenizer found (neither {JOINT} nor both {SRC} and {TGT})"
-            raise DataError(f"{folder}: {problem}; give a folder with these files, such as `tokenizer` of a run")
-        return cls(Tokenizer.load(folder / SRC), Tokenizer.load(folder / TGT))
+            raise DataError(f"{Path(folder)}: {problem}; give a folder with these files, such as `tokenizer` of a run")
+        return cls(Tokenizer.load(src_file), Tokenizer.load(tgt_file))
 
     def save(self, folder: str | Path) -> None:
         """Write the folder atomically, replacing an existing one."""
-        models = {JOINT: self.src} if self.joint else {SRC: self.src, TGT: self.tgt}
+        models = {SRC: self.src, TGT: self.tgt}
+        if self.joint:
+            models = {JOINT: self.src}
         with atomic_folder(Path(folder)) as temporary:
             for name, tokenizer in models.items():
                 (temporary / name).write_bytes(tokenizer.model)

@@ -40,9 +40,10 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path, t
     rules = rules_of(config)
     # SentencePiece can sample too, but not with a given seed.
     sentences = _sample(lines, config.train_sentences)
+    num_sentences = len(sentences)
     tokenizer = f"a {config.model_type} tokenizer of {config.vocab_size} pieces"
-    duration = "; this takes several minutes" if len(sentences) > SLOW_FROM else ""
-    log.info("training %s on %s lines%s", tokenizer, f"{len(sentences):,}", duration)
+    duration = "; this takes several minutes" if num_sentences > SLOW_FROM else ""
+    log.info("training %s on %s lines%s", tokenizer, f"{num_sentences:,}", duration)
 
     with trainer_options(config, rules) as normalization:
         model = _train(sentences, config, tags, normalization)
@@ -57,7 +58,8 @@ def _train(sentences: list[str], config: TokenizerConfig, tags: Sequence[str], n
     """Train on these lines with SentencePiece's options for normalization, and return the model."""
     user_symbols = [symbol for symbol in dict.fromkeys(config.user_symbols) if symbol not in tags]
     # SentencePiece ignores tags in the training text, but the model must be able to spell such a text.
-    characters_of_tags = "".join(sorted(set("".join(tags))))
+    distinct_characters = set("".join(tags))
+    characters_of_tags = "".join(sorted(distinct_characters))
     settings = config.model_dump(include={"model_type", "vocab_size", "character_coverage", "byte_fallback"})
     model = io.BytesIO()
 

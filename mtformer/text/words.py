@@ -63,5 +63,7 @@ def whole_words(term: str, *, ignore_case: bool = False) -> regex.Pattern[str]:
     start = BEFORE_LETTER if IS_LETTER.match(term[:1]) else BEFORE_PUNCTUATION
     end = AFTER_LETTER if IS_LETTER.match(term[-1:]) else AFTER_PUNCTUATION
     escaped = regex.escape(term, special_only=True, literal_spaces=True)
-    flags = regex.WORD | regex.IGNORECASE if ignore_case else regex.WORD
+    flags = regex.WORD
+    if ignore_case:
+        flags |= regex.IGNORECASE
     return regex.compile(start + escaped + end, flags)

@@ -59,7 +59,8 @@ def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: Token
         "model": config.model_dump(),
         "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
     }
-    folder = cache_folder() / CTRANSLATE2 / json_sha256(sources)[:32]
+    name = json_sha256(sources)[:32]
+    folder = cache_folder() / CTRANSLATE2 / name
     with make_lock(folder):
         if not _is_intact(folder):
             _delete_unused_models(folder.parent)
@@ -131,6 +132,8 @@ def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
     """Return the model as a `ctranslate2.specs.TransformerSpec` with copies of its weights."""
     specs = import_ctranslate2().specs
     config = model.config
+
+    # Empty specifications of the encoder and the decoder.
     common = _common_options(config, specs.common_spec.Activation)
     encoder = specs.TransformerEncoderSpec(config.num_encoder_layers, **common)
     decoder = specs.TransformerDecoderSpec(
@@ -139,6 +142,8 @@ def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
         alignment_heads=config.num_heads,
         **common,
     )
+
+    # Embeddings, positions, final norms and the projection to the vocabulary.
     _fill_ends(encoder, encoder.embeddings[0], model.src_embedding, model.src_positions, model.encoder_norm)
     _fill_ends(decoder, decoder.embeddings, model.tgt_embedding, model.tgt_positions, model.decoder_norm)
 
@@ -146,15 +151,17 @@ def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
     if model.output_bias is not None:
         decoder.projection.bias = _copy(model.output_bias)
 
+    # Layers.
     for layer, layer_spec in zip(model.encoder, encoder.layer, strict=True):
         assert isinstance(layer, EncoderLayer)
         _fill_layer(layer_spec, layer)
     for layer, layer_spec in zip(model.decoder, decoder.layer, strict=True):
         assert isinstance(layer, DecoderLayer)
         _fill_layer(layer_spec, layer)
-        cross = layer.cross_attention
-        num_queries = cross.H * cross.K
-        _fill_attention(layer_spec.attention, cross, layer.cross_attention_residual.norm, num_queries)
+        cross_attention = layer.cross_attention
+        norm = layer.cross_attention_residual.norm
+        num_query_rows = cross_attention.H * cross_attention.K
+        _fill_attention(layer_spec.attention, cross_attention, norm, num_query_rows)
 
     spec = specs.TransformerSpec(encoder, decoder)
     _register_vocabularies(spec, tokenizers)
@@ -196,12 +203,18 @@ def _fill_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
     _fill_feed_forward(spec.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
 
 
-def _fill_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, num_queries: int | None = None) -> None:
-    """Fill in an attention layer; for cross-attention, `num_queries` is the number of projection rows for queries."""
+def _fill_attention(
+    spec: Any, attention: MultiHeadAttention, norm: nn.Module, num_query_rows: int | None = None
+) -> None:
+    """Fill in an attention layer.
+
+    In self-attention, one matrix has the rows of queries, keys and values, in this order, as in our model. In
+    cross-attention, the first `num_query_rows` rows, those of queries, are a matrix of their own.
+    """
     _fill_norm(spec.layer_norm, norm)
-    _fill_linear(spec.linear[0], attention.in_projection, stop=num_queries)  # queries, keys, values, as in our model
-    if num_queries is not None:
-        _fill_linear(spec.linear[1], attention.in_projection, start=num_queries)
+    _fill_linear(spec.linear[0], attention.in_projection, stop=num_query_rows)
+    if num_query_rows is not None:
+        _fill_linear(spec.linear[1], attention.in_projection, start=num_query_rows)
     _fill_linear(spec.linear[-1], attention.out_projection)
 
 
@@ -236,7 +249,8 @@ def _copy(weight: Tensor | nn.Module) -> Tensor:
 def _register_vocabularies(spec: Any, tokenizers: TokenizerPair) -> None:
     src_pieces = tokenizers.src.vocabulary()
     tgt_pieces = tokenizers.tgt.vocabulary()
-    for src_piece, tgt_piece in zip(src_pieces[:NUM_SPECIAL], tgt_pieces[:NUM_SPECIAL], strict=True):
+    special_pairs = zip(src_pieces[:NUM_SPECIAL], tgt_pieces[:NUM_SPECIAL], strict=True)
+    for src_piece, tgt_piece in special_pairs:
         if src_piece != tgt_piece:
             raise ConfigError(
                 f"tokenizer: special piece '{src_piece}' of the source is '{tgt_piece}' in the target; CTranslate2 "

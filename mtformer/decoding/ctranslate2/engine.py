@@ -19,6 +19,7 @@ from mtformer.decoding.search.engine import MAX_WORKERS, Batches, Engine, NBests
 from mtformer.decoding.search.hypotheses import Hypothesis, to_hypothesis
 from mtformer.decoding.search.rules import LengthBounds
 from mtformer.decoding.search.segments import Segment
+from mtformer.enums import Backend
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
@@ -58,7 +59,7 @@ class CTranslate2Engine(Engine):
         has_vocabulary_map: True if the model has a vocabulary map.
     """
 
-    name = "ctranslate2"
+    name = Backend.CTRANSLATE2
     num_parameters = None
     max_beam_tokens = 4 * BEAM_TOKENS
 
@@ -68,8 +69,8 @@ class CTranslate2Engine(Engine):
         self.translator = translator
         self.device = translator.device
         compute_type = translator.compute_type
-        names = {kind: name for name, kind in PRECISIONS.items() if name is not None}
-        self.dtype = names.get(compute_type, compute_type)
+        precision_of = {library_name: name for name, library_name in PRECISIONS.items() if name is not None}
+        self.dtype = precision_of.get(compute_type, compute_type)
         self.max_positions = max_positions
         self.has_vocabulary_map = has_vocabulary_map
         self.src_pieces = tokenizers.src.vocabulary()
@@ -84,11 +85,13 @@ class CTranslate2Engine(Engine):
 
     def search(self, batches: Batches, settings: DecodingConfig) -> Generator[NBests, None, None]:
         """Yield the hypotheses of each batch; the library searches later batches while the caller processes one."""
-        remaining = (self._start(batch, settings) for batch in batches)
-        started = deque(itertools.islice(remaining, BATCHES_AHEAD))
+        # The generator starts the search of a batch when it is asked for the next element.
+        starting = (self._start(batch, settings) for batch in batches)
+        started = deque(itertools.islice(starting, BATCHES_AHEAD))
         while started:
-            started.extend(itertools.islice(remaining, 1))
-            yield self._finish(started.popleft(), settings)
+            started.extend(itertools.islice(starting, 1))
+            searches = started.popleft()
+            yield self._finish(searches, settings)
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the log-probability of each token of each target, including its eos."""
@@ -102,6 +105,7 @@ class CTranslate2Engine(Engine):
         src_pieces = [self._src_names(source) for source in sources]
         tgt_pieces = [self._tgt_names(target) for target in targets]
         longest = max(map(len, targets))
+
         # The targets are prefixes, after which the search adds at least one token.
         results = self.translator.translate_batch(
             src_pieces,
@@ -118,9 +122,10 @@ class CTranslate2Engine(Engine):
         num_tags = len(self.target.tags)
         all_weights = []
         for result, source, target in zip(results, sources, targets, strict=True):
-            weights = torch.tensor(result.attention[0])
-            without_tags = weights[:, num_tags:]
-            all_weights.append(without_tags[: len(target), : len(source) - 1])
+            weights_TS = torch.tensor(result.attention[0])
+            without_tags_TS = weights_TS[:, num_tags:]
+            src_length = len(source) - 1  # without eos
+            all_weights.append(without_tags_TS[: len(target), :src_length])
         return all_weights
 
     def _start(self, segments: Sequence[Segment], settings: DecodingConfig) -> "list[_Search]":
@@ -132,9 +137,11 @@ class CTranslate2Engine(Engine):
         num_tags = len(self.target.tags)
         src_lengths_B = torch.tensor([num_tags + len(segment.source) for segment in segments])
         reserved = [len(segment.prefix) for segment in segments]
-        bounds = LengthBounds(settings, src_lengths_B, reserved, self.max_positions - 1)
+        capacity = self.max_positions - 1
+        bounds = LengthBounds(settings, src_lengths_B, reserved, capacity)
         searches = list(map(_Search, segments, bounds.min_B.tolist(), bounds.max_B.tolist()))
-        self._submit(searches, settings, bounds.max_steps - 1)
+        largest_maximum = bounds.max_steps - 1
+        self._submit(searches, settings, largest_maximum)
         return searches
 
     def _finish(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> NBests:
@@ -151,7 +158,8 @@ class CTranslate2Engine(Engine):
             search.n_best = search.hypotheses(self.tgt_ids, settings)
             search.needs_scores = True
 
-        self._rescore([search for search in searches if search.needs_scores], settings)
+        without_scores = [search for search in searches if search.needs_scores]
+        self._rescore(without_scores, settings)
         return [search.n_best for search in searches]
 
     def _rescore(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> None:
@@ -186,13 +194,14 @@ class CTranslate2Engine(Engine):
         options = self._options(settings, is_truncating=max_length is None)
         calls: dict[_Call, list[_Search]] = defaultdict(list)
         for search in searches:
-            longest = search.max_length if max_length is None else max_length
-            call = _Call(search.min_length, longest, has_prefix=bool(search.segment.prefix))
+            has_prefix = bool(search.segment.prefix)
+            max_length_of_call = search.max_length if max_length is None else max_length
+            call = _Call(search.min_length, max_length_of_call, has_prefix)
             calls[call].append(search)
 
-        for call, members in calls.items():
-            sources = [self._src_names(search.segment.source) for search in members]
-            prefixes = [self._tgt_names(search.segment.prefix) for search in members]
+        for call, searches_of_call in calls.items():
+            sources = [self._src_names(search.segment.source) for search in searches_of_call]
+            prefixes = [self._tgt_names(search.segment.prefix) for search in searches_of_call]
             futures = self.translator.translate_batch(
                 sources,
                 prefixes,
@@ -202,29 +211,30 @@ class CTranslate2Engine(Engine):
                 asynchronous=True,
                 **options,
             )
-            for search, future in zip(members, futures, strict=True):
+            for search, future in zip(searches_of_call, futures, strict=True):
                 search.future = future
 
     def _options(self, settings: DecodingConfig, is_truncating: bool) -> dict[str, Any]:
         """Return the library's options for a search; `is_truncating`: the maximum length truncates hypotheses."""
-        patience = PATIENCE[settings.early_stopping] if settings.beam_size > 1 else 1
-        num_hypotheses = settings.beam_size
+        beam_size = settings.beam_size
+        patience = PATIENCE[settings.early_stopping] if beam_size > 1 else 1
+        num_hypotheses = beam_size
         if is_truncating:
             # Twice as many, because the truncated ones are returned too.
             patience = 2
-            num_hypotheses = 2 * settings.beam_size
+            num_hypotheses = 2 * beam_size
 
         excluded = (PAD, BOS, *self.target.excluded)
-        beams_per_batch = BEAM_TOKENS // settings.beam_size
+        src_tokens_per_batch = BEAM_TOKENS // beam_size
         return {
-            "beam_size": settings.beam_size,
+            "beam_size": beam_size,
             "patience": patience,
             "num_hypotheses": num_hypotheses,
             "length_penalty": max(settings.length_penalty, NO_PENALTY),
             "repetition_penalty": settings.repetition_penalty,
             "no_repeat_ngram_size": settings.no_repeat_ngram_size,
             "suppress_sequences": [[self.tgt_pieces[token]] for token in excluded],
-            "max_batch_size": max(1, beams_per_batch),
+            "max_batch_size": max(1, src_tokens_per_batch),
             "return_scores": True,
             "return_end_token": True,
             **OPTIONS,
@@ -233,7 +243,8 @@ class CTranslate2Engine(Engine):
     def _src_names(self, source: Sequence[int]) -> list[str]:
         """Return the pieces of a source with its tags, without eos, which the converted model adds."""
         without_eos = source[:-1]
-        return [self.src_pieces[token] for token in (*self.target.tags, *without_eos)]
+        tokens = [*self.target.tags, *without_eos]
+        return [self.src_pieces[token] for token in tokens]
 
     def _tgt_names(self, target: Sequence[int]) -> list[str]:
         """Return the pieces of a target."""
@@ -293,7 +304,7 @@ class _Search:
             length = max(1, len(ids))
             log_probability = score * length**settings.length_penalty
             at_limit = len(tokens) >= self.max_length
-            hypothesis = Hypothesis(tokens, score, log_probability, [], at_limit)
+            hypothesis = Hypothesis(tokens, score, log_probability, token_log_probabilities=[], at_limit=at_limit)
             distinct[key] = hypothesis
             if has_ended:
                 ended.append(hypothesis)
@@ -305,8 +316,8 @@ class _Search:
     def rescore(self, log_probs: Sequence[list[float]], settings: DecodingConfig) -> None:
         """Replace the scores of the hypotheses by those of their tokens, and keep the best `beam_size`."""
         rescored = []
-        for hypothesis, of_tokens in zip(self.n_best, log_probs, strict=True):
-            scored = to_hypothesis(hypothesis.tokens, of_tokens, settings.length_penalty)
+        for hypothesis, token_log_probs in zip(self.n_best, log_probs, strict=True):
+            scored = to_hypothesis(hypothesis.tokens, token_log_probs, settings.length_penalty)
             rescored.append(replace(scored, at_limit=hypothesis.at_limit))
         rescored.sort(key=lambda hypothesis: -hypothesis.score)
         self.n_best = rescored[: settings.beam_size]

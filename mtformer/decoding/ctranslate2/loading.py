@@ -83,8 +83,9 @@ def _pick_device(library: ModuleType, device: str) -> str:
 
 def _compute_type(library: ModuleType, device: str, precision: str | None) -> str:
     """Return the library's name of a precision; raise DeviceError if the device does not support it."""
-    supported = {"default", "auto", *library.get_supported_compute_types(device)}
-    usable = {name: kind for name, kind in PRECISIONS.items() if kind in supported}
+    compute_types = library.get_supported_compute_types(device)
+    supported = {"default", "auto", *compute_types}
+    usable = {name: library_name for name, library_name in PRECISIONS.items() if library_name in supported}
     if precision not in usable:
         names = ", ".join(name for name in usable if name is not None)
         raise DeviceError(f"precision '{precision}': CTranslate2 does not support it on {device}; use {names}")

@@ -50,8 +50,10 @@ class Logistic(BaseModel, frozen=True, extra="forbid", strict=True):
         """Return the probability of a good translation; features without a term are ignored."""
         weighted_sum = 0.0
         for name, (mean, scale, weight) in self.terms.items():
-            weighted_sum += weight * (features[name] - mean) / scale
-        logit = max(-MAX_LOGIT, min(MAX_LOGIT, self.bias + weighted_sum))
+            difference = features[name] - mean
+            weighted_sum += weight * difference / scale
+        logit = self.bias + weighted_sum
+        logit = max(-MAX_LOGIT, min(MAX_LOGIT, logit))
         return 1 / (1 + math.exp(-logit))
 
 
@@ -95,8 +97,9 @@ def features(source: str, translation: Translation) -> dict[str, float]:
     """
     num_pieces = max(1, len(translation.pieces))
     mean_log_prob = min(0.0, translation.log_probability / num_pieces)
-    ratio = (len(translation.text) + 1) / (len(source) + 1)
-    length_ratio = math.log(ratio)
+    tgt_length = len(translation.text) + 1  # never 0
+    src_length = len(source) + 1
+    length_ratio = math.log(tgt_length / src_length)
     num_flags = sum(flag != Flag.LOW_CONFIDENCE for flag in translation.flags)
     values = {
         "probability": math.exp(mean_log_prob),
@@ -106,7 +109,8 @@ def features(source: str, translation: Translation) -> dict[str, float]:
     }
 
     if translation.token_log_probabilities:
-        values["deviation"] = min(MAX_DEVIATION, pstdev(translation.token_log_probabilities))
+        deviation = pstdev(translation.token_log_probabilities)
+        values["deviation"] = min(MAX_DEVIATION, deviation)
     if translation.agreement is not None:
         values["agreement"] = translation.agreement
     return values
@@ -130,20 +134,23 @@ def fit(sources: Sequence[str], translations: Sequence[Translation], chrf: Seque
             scores.append(score)
     if len(rows) < MIN_PAIRS:
         raise DataError(f"confidence needs at least {MIN_PAIRS} dev pairs, not {len(rows)}")
+
     is_good_N = torch.tensor([score >= GOOD_CHRF for score in scores], dtype=torch.float64)
     if is_good_N.mean() in (0, 1):
         side = "above" if is_good_N[0] else "below"
         problem = f"all translations have a chrF2++ {side} {GOOD_CHRF:g}"
         raise DataError(f"{problem}; confidence needs dev pairs with good and bad translations")
 
+    # Features that all translations have. If some are missing, several combinations are the same.
     common_names = set(rows[0]).intersection(*rows)
     names_in_order = [name for name in rows[0] if name in common_names]
     regressions: list[Logistic] = []
-    for without in WITHOUT_FEATURES:
-        names = [name for name in names_in_order if name not in without]
+    for left_out in WITHOUT_FEATURES:
+        names = [name for name in names_in_order if name not in left_out]
         fitted_names = [list(regression.terms) for regression in regressions]
         if names not in fitted_names:
-            regressions.append(_fit(rows, names, is_good_N))
+            regression = _fit(rows, names, is_good_N)
+            regressions.append(regression)
     return Calibration(good_chrf=GOOD_CHRF, num_pairs=len(rows), regressions=regressions)
 
 
@@ -155,7 +162,8 @@ def _fit(rows: Sequence[Mapping[str, float]], names: Sequence[str], is_good_N: t
     features_NF = torch.tensor([_values(row, names) for row in rows], dtype=torch.float64)
     is_flags_F = torch.tensor([name == "flags" for name in names])
     means_F = features_NF.mean(dim=0)
-    scales_F = features_NF.std(dim=0).clamp(min=MIN_SCALE).where(~is_flags_F, 1.0)
+    deviations_F = features_NF.std(dim=0)
+    scales_F = deviations_F.clamp(min=MIN_SCALE).where(~is_flags_F, 1.0)
     x_NF = (features_NF - means_F) / scales_F
 
     expected_weights_F = LOGITS_PER_FLAG * is_flags_F
@@ -167,7 +175,8 @@ def _fit(rows: Sequence[Mapping[str, float]], names: Sequence[str], is_good_N: t
         weights_F = parameters[:-1]
         logits_N = x_NF @ weights_F + parameters[-1]
         cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits(logits_N, is_good_N, reduction="sum")
-        penalty = RIDGE / 2 * (weights_F - expected_weights_F).square().sum()
+        distances_F = weights_F - expected_weights_F
+        penalty = RIDGE / 2 * distances_F.square().sum()
         total = cross_entropy + penalty
         total.backward()
         return total
@@ -176,8 +185,9 @@ def _fit(rows: Sequence[Mapping[str, float]], names: Sequence[str], is_good_N: t
     weights_F = parameters[:-1]
     weights_F = weights_F.where(~is_flags_F, weights_F.clamp(max=0))
     terms = zip(means_F.tolist(), scales_F.tolist(), weights_F.tolist(), strict=True)
+    terms_by_name = dict(zip(names, terms, strict=True))
     bias = parameters[-1].item()
-    return Logistic(bias=bias, terms=dict(zip(names, terms, strict=True)))
+    return Logistic(bias=bias, terms=terms_by_name)
 
 
 def _values(row: Mapping[str, float], names: Sequence[str]) -> list[float]:
@@ -195,7 +205,8 @@ def read_calibration(path: Path) -> Calibration:
     A file that version 0.3 wrote has no checksum, and is accepted as it is.
     """
     try:
-        return Calibration.model_validate_json(json.dumps(unsealed(read_json(path))))
+        values = unsealed(read_json(path))
+        return Calibration.model_validate_json(json.dumps(values))
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # a ValidationError is a ValueError

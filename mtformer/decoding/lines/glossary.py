@@ -27,8 +27,7 @@ class Glossary:
             if not src_term or not tgt_term:
                 raise DataError("a glossary term is blank, or its translation is; leave it out")
             terms.append((src_term, tgt_term))
-        # Among terms of the same length, those with capitals are first, because they match fewer texts.
-        terms.sort(key=lambda term: (-len(term[0]), term[0].islower()))
+        terms.sort(key=_rank_of_term)
         return cls(tuple(terms))
 
     def required_terms(self, text: str) -> list[str]:
@@ -44,11 +43,22 @@ class Glossary:
             # A quick check, because most terms occur in few texts.
             if _folded(src) not in folded_text:
                 continue
-            pattern = whole_words(src, ignore_case=src == src.lower())
-            remaining_text, num_found = pattern.subn("\n", remaining_text)
-            if num_found:
+            has_capitals = src != src.lower()
+            pattern = whole_words(src, ignore_case=not has_capitals)
+            # Removed, so that shorter terms are not found in it.
+            remaining_text, num_matches = pattern.subn("\n", remaining_text)
+            if num_matches > 0:
                 required.append(tgt)
         return required
+
+
+def _rank_of_term(term: tuple[str, str]) -> tuple[int, bool]:
+    """Return the rank of a term: the longest first, and among those of one length, those with capitals.
+
+    Terms with capitals match fewer texts.
+    """
+    src, _ = term
+    return -len(src), src.islower()
 
 
 def _normalized(text: str) -> str:

@@ -119,7 +119,8 @@ def check_inputs(lines: Sequence[str], requirements: Requirements, target: Targe
     rows = zip(texts, prefixes, phrases, strict=True)
     for number, (text, prefix, phrases_of_line) in enumerate(rows, start=first_line + 1):
         terms = requirements.glossary.required_terms(text)
-        checked.append(_checked_line(text, prefix, phrases_of_line, terms, target, number))
+        line = _checked_line(text, prefix, phrases_of_line, terms, target, number)
+        checked.append(line)
     return checked
 
 
@@ -135,7 +136,8 @@ def _checked_line(
 
     The ids of glossary terms are those of the segments with their source terms; see `make_segments`.
     """
-    [prefix_ids] = target.tokenizer.encode([prefix])
+    tokenizer = target.tokenizer
+    [prefix_ids] = tokenizer.encode([prefix])
     check_length(f"the prefix of line {number} has", len(prefix_ids), target.max_tokens)
 
     checked_phrases = check_lines(phrases, f"the required phrases of line {number}")
@@ -151,7 +153,7 @@ def _checked_line(
         text=text,
         prefix=target.normalized(prefix),
         prefix_ids=prefix_ids,
-        prefix_pieces=target.tokenizer.pieces(prefix),
+        prefix_pieces=tokenizer.pieces(prefix),
         required=list(map(target.normalized, required_texts)),
         required_ids=known_ids,
     )
@@ -166,7 +168,8 @@ def check_lines(lines: Sequence[str], name: str = "lines") -> list[str]:
 
 def one_line(text: str) -> str:
     """Return the text without line breaks, NUL or lone surrogates, which tokenizers reject."""
-    return LINE_BREAKS.sub(" ", text.encode("utf-8", "replace").decode("utf-8"))
+    without_surrogates = text.encode("utf-8", "replace").decode("utf-8")
+    return LINE_BREAKS.sub(" ", without_surrogates)
 
 
 def sentence_case(text: str) -> str:
@@ -187,11 +190,14 @@ def without_case(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Line]:
 def _without_case(line: Line, tokenizer: Tokenizer) -> Line:
     if case_of(line.text) is None or line.prefix or line.required:
         return line
-    text = sentence_case(line.text)
-    ids, new_ids = tokenizer.encode([line.text, text])
+
+    new_text = sentence_case(line.text)
+    ids, new_ids = tokenizer.encode([line.text, new_text])
     has_fewer_unknown = new_ids.count(UNK) < ids.count(UNK)
     saves_tokens = len(new_ids) <= (1 - MIN_SAVED) * len(ids)
-    return replace(line, text=text) if has_fewer_unknown or saves_tokens else line
+    if has_fewer_unknown or saves_tokens:
+        return replace(line, text=new_text)
+    return line
 
 
 def make_segments(
@@ -227,7 +233,8 @@ def make_segments(
         parts = [(line.text, ids)]
         if _is_split(line, len(ids), splitting):
             texts = split_line(line.text, num_tokens, splitting.preferred_tokens, splitting.max_tokens)
-            parts = list(zip(texts, src_tokenizer.encode(texts), strict=True))
+            ids_of_texts = src_tokenizer.encode(texts)
+            parts = list(zip(texts, ids_of_texts, strict=True))
         segments += _segments_of_line(line, number, parts, target, glossary)
     return segments
 
@@ -235,8 +242,10 @@ def make_segments(
 def _is_split(line: Line, num_tokens: int, splitting: Splitting) -> bool:
     if num_tokens > splitting.preferred_tokens:
         return True
-    is_constrained = bool(line.prefix_ids or line.required_ids)
-    return splitting.splits_sentences and not is_constrained and len(split_sentences(line.text)) > 1
+    is_constrained = line.prefix_ids or line.required_ids
+    if is_constrained or not splitting.splits_sentences:
+        return False
+    return len(split_sentences(line.text)) > 1
 
 
 def _segments_of_line(
@@ -249,23 +258,25 @@ def _segments_of_line(
 
     segments: list[Segment] = []
     text_before = " "
-    for text, source in parts:
-        if source and not is_blank(text):
-            is_first = not segments
-            terms = [term for term in glossary.required_terms(text) if term in terms_of_line]
-            known_terms = [ids for ids in target.phrase_ids(terms) if UNK not in ids]
-            has_space_before = text_before[-1].isspace() or text[0].isspace()
-            segment = Segment(
-                source=[*source, EOS],
-                line=number,
-                prefix=line.prefix_ids if is_first else [],
-                prefix_pieces=line.prefix_pieces if is_first else [],
-                required=[*phrases, *known_terms],
-                text=text,
-                continues_word=not has_space_before,
-            )
-            segments.append(segment)
+    for text, ids in parts:
+        has_space_before = text_before[-1:].isspace() or text[:1].isspace()
         text_before = text
+        if not ids or is_blank(text):
+            continue
+
+        is_first = not segments
+        terms = [term for term in glossary.required_terms(text) if term in terms_of_line]
+        known_terms = [term_ids for term_ids in target.phrase_ids(terms) if UNK not in term_ids]
+        segment = Segment(
+            source=[*ids, EOS],
+            line=number,
+            prefix=line.prefix_ids if is_first else [],
+            prefix_pieces=line.prefix_pieces if is_first else [],
+            required=[*phrases, *known_terms],
+            text=text,
+            continues_word=not has_space_before,
+        )
+        segments.append(segment)
     return segments
 
 

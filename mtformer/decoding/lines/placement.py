@@ -36,14 +36,17 @@ def is_appended(phrase: str, ids: Phrase, translation: Translation, without: Tra
     """
     sentence = _letters(without.text)
     additional = _additional(_letters(translation.text), sentence)
-    if not sentence or _letters(phrase) not in additional or has_phrase(without.text, phrase):
+    if not sentence or _letters(phrase) not in additional:
+        return False
+    if has_phrase(without.text, phrase):
         return False
 
     start_of_additional = _num_common(translation.tokens, without.tokens)
     starts = [start_of_additional, *_positions(translation.tokens, ids)]
+    log_probs = translation.token_log_probabilities
     # Two tokens, because the first may be only a space.
-    log_probs = [sum(translation.token_log_probabilities[start : start + 2]) for start in starts]
-    return min(log_probs) < UNLIKELY
+    log_probs_of_starts = [sum(log_probs[start : start + 2]) for start in starts]
+    return min(log_probs_of_starts) < UNLIKELY
 
 
 def _letters(text: str) -> str:
@@ -72,6 +75,6 @@ def _num_common(tokens: Sequence[int], other_tokens: Sequence[int]) -> int:
 
 def _positions(tokens: Sequence[int], phrase: Phrase) -> list[int]:
     """Return the positions at which a phrase begins."""
-    size = len(phrase)
-    positions = range(len(tokens) - size + 1)
-    return [start for start in positions if tuple(tokens[start : start + size]) == phrase]
+    length = len(phrase)
+    starts = range(len(tokens) - length + 1)
+    return [start for start in starts if tuple(tokens[start : start + length]) == phrase]

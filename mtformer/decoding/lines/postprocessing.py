@@ -79,24 +79,27 @@ class Postprocessor:
             pairs += [(segment, hypothesis) for hypothesis in hypotheses]
         translations = self._translations(pairs)
 
-        chosen = []
+        n_best_translations = []
         start = 0
         for hypotheses in candidates:
             end = start + len(hypotheses)
-            chosen.append(self._chosen(translations[start:end]))
+            n_best = self._chosen(translations[start:end])
+            n_best_translations.append(n_best)
             start = end
-        return chosen
+        return n_best_translations
 
     def _candidates(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
         """Return the hypotheses of a segment among which `_chosen` chooses, best first."""
-        has_beams = self.decoding.beam_size > 1 and not self.decoding.sampling
-        if self.decoding.mbr_samples:
+        decoding = self.decoding
+        has_beams = decoding.beam_size > 1 and not decoding.sampling
+        candidates = list(hypotheses)
+        if decoding.mbr_samples:
             candidates = self._rank_by_utility(hypotheses)
         elif self.extras.agreement and has_beams:
-            candidates = [self._with_agreement(hypotheses), *hypotheses[1:]]
-        else:
-            candidates = list(hypotheses)
-        return candidates if self.decoding.keep else candidates[: self.decoding.n_best]
+            candidates[0] = self._with_agreement(hypotheses)
+        if decoding.keep:
+            return candidates
+        return candidates[: decoding.n_best]
 
     def _rank_by_utility(self, samples: Sequence[Hypothesis]) -> list[Hypothesis]:
         """Return the distinct samples with the highest expected utilities."""
@@ -128,28 +131,37 @@ class Postprocessor:
 
         have_scores = all(hypothesis.token_log_probabilities for hypothesis in hypotheses)
         if self.extras.token_scores and not have_scores:
-            scored = zip(hypotheses, self.engine.score(sources, targets), strict=True)
+            scores = self.engine.score(sources, targets)
+            scored = zip(hypotheses, scores, strict=True)
             hypotheses = [replace(hypothesis, token_log_probabilities=log_probs) for hypothesis, log_probs in scored]
         weights: Sequence[Tensor | None] = [None] * len(pairs)
         if self.extras.attention and pairs:
             weights = self.engine.attention(sources, targets)
+
         texts = self.tokenizers.tgt.decode(targets)
-        values = zip(segments, hypotheses, weights, texts, strict=True)
-        return [self._translation(*values_of_one) for values_of_one in values]
+        translations = []
+        for segment, hypothesis, weights_TS, text in zip(segments, hypotheses, weights, texts, strict=True):
+            translation = self._translation(segment, hypothesis, weights_TS, text)
+            translations.append(translation)
+        return translations
 
     def _translation(
         self, segment: Segment, hypothesis: Hypothesis, weights_TS: Tensor | None, text: str
     ) -> Translation:
         """Return the translation of a segment; `text` is the decoded text of the hypothesis."""
-        pieces = self.tokenizers.tgt.id_pieces(hypothesis.tokens)
+        tokenizer = self.tokenizers.tgt
+        pieces = tokenizer.id_pieces(hypothesis.tokens)
         if UNK in hypothesis.tokens:
             # The prefix is written as given, even if the vocabulary lacks some of its characters.
-            pieces[: len(segment.prefix_pieces)] = segment.prefix_pieces
-            text = self.tokenizers.tgt.decode_pieces(pieces)
-            [unknown] = self.tokenizers.tgt.id_pieces([UNK])
+            num_prefix_pieces = len(segment.prefix_pieces)
+            pieces[:num_prefix_pieces] = segment.prefix_pieces
+            text = tokenizer.decode_pieces(pieces)
+            [unknown] = tokenizer.id_pieces([UNK])
             pieces = [UNKNOWN if piece == unknown else piece for piece in pieces]
 
-        attention = None if weights_TS is None else self._attention(segment, pieces, weights_TS)
+        attention = None
+        if weights_TS is not None:
+            attention = self._attention(segment, pieces, weights_TS)
         return Translation(
             text=one_line(text).strip(" "),
             score=hypothesis.score,
@@ -166,15 +178,17 @@ class Postprocessor:
         src_pieces = self.tokenizers.src.pieces(segment.text)
         if segment.continues_word:
             src_pieces[0] = src_pieces[0].removeprefix(SPACE)
-        return Attention(src_pieces, tgt_pieces, weights_TS.tolist(), src_starts=[0] * len(tgt_pieces))
+        src_starts = [0] * len(tgt_pieces)
+        return Attention(src_pieces, tgt_pieces, weights_TS.tolist(), src_starts)
 
     def _flags(self, segment: Segment, hypothesis: Hypothesis, text: str) -> tuple[str, ...]:
         src_tokens = segment.source[:-1]
         relative_min_length = int(self.decoding.min_length_ratio * len(src_tokens))
         min_length = max(self.decoding.min_length, relative_min_length)
-        of_tokens = search_flags(src_tokens, hypothesis, min_length)
-        of_text = text_flags(segment.text, text, self.in_digits)
-        return tuple(dict.fromkeys((*of_tokens, *of_text)))
+        flags_of_tokens = search_flags(src_tokens, hypothesis, min_length)
+        flags_of_text = text_flags(segment.text, text, self.in_digits)
+        distinct_flags = dict.fromkeys((*flags_of_tokens, *flags_of_text))
+        return tuple(distinct_flags)
 
 
 def search_flags(src_tokens: Sequence[int], hypothesis: Hypothesis, min_length: int) -> Iterator[Flag]:
@@ -229,7 +243,8 @@ def _has_address(text: str, address: str) -> bool:
     """Return True if a text has the whole address; case matters only in the path of a URL."""
     host = re.split("(?<![:/])/", address, maxsplit=1)[0]
     path = address[len(host) :]
-    pattern = rf"(?<![\w@.-])(?i:{re.escape(host)}){re.escape(path)}(?![\w@/-]|\.\w)"
+    host_pattern = f"(?i:{re.escape(host)})"
+    pattern = rf"(?<![\w@.-]){host_pattern}{re.escape(path)}(?![\w@/-]|\.\w)"
     return re.search(pattern, text, re.ASCII) is not None
 
 
@@ -243,9 +258,11 @@ def is_looping(tokens: Sequence[int]) -> bool:
     num_repeated = len(tokens) - len(set(tokens))
     if num_repeated < MIN_REPEATED:  # too few for any loop
         return False
+
     for period in range(1, MAX_LOOP_LENGTH + 1):
-        min_equal = max(3 * period, 8 - period)  # tokens that are equal to the one a period before
+        # Each token is compared to the one a period before.
         is_equal = list(map(eq, tokens[period:], tokens))
+        min_equal = max(3 * period, 8 - period)
         if sum(is_equal) >= min_equal and _longest_run(is_equal) >= min_equal:
             return True
     return False
@@ -256,7 +273,8 @@ def _longest_run(values: Sequence[bool]) -> int:
     longest = 0
     for value, run in groupby(values):
         if value:
-            longest = max(longest, len(list(run)))
+            length = len(list(run))
+            longest = max(longest, length)
     return longest
 
 
@@ -308,6 +326,7 @@ def expected_utilities(texts: Sequence[str]) -> dict[str, float]:
     for text in counts:
         total = 0.0
         for reference, count in counts.items():
-            total += scorer.sentence_score(text, [reference]).score * count
+            chrf = scorer.sentence_score(text, [reference])
+            total += chrf.score * count
         utilities[text] = total / len(texts)
     return utilities

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 
 UNSPACED = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 """Chinese characters, kana and their punctuation, which are not separated by spaces."""
@@ -52,11 +52,17 @@ def split_line(line: str, num_tokens: CountTokens, preferred: int, max_tokens: i
     parts = split_sentences(line, num_tokens, preferred)
     for border in (CLAUSE_END, SPACE):
         shorter_parts = []
-        for part, length in zip(parts, num_tokens(parts), strict=True):
+        lengths = num_tokens(parts)
+        for part, length in zip(parts, lengths, strict=True):
             pieces = _cut(part, border) if length > max_tokens else [part]
             shorter_parts += _pack(pieces, num_tokens(pieces), preferred)
         parts = shorter_parts
-    return list(chain.from_iterable(_halves(part, num_tokens, max_tokens) for part in parts))
+
+    # Only a word can still be too long.
+    short_parts = []
+    for part in parts:
+        short_parts += _halves(part, num_tokens, max_tokens)
+    return short_parts
 
 
 def join_lines(parts: Iterable[str]) -> str:
@@ -73,7 +79,8 @@ def join_lines(parts: Iterable[str]) -> str:
 def needs_space(before: str, after: str) -> bool:
     """Return True if a space belongs between two nonempty strings."""
     last_character = before.rstrip("\"'’”")[-1:]
-    is_unspaced = UNSPACED.match(last_character) or UNSPACED.match(after.lstrip("\"'‘“"))
+    first_character = after.lstrip("\"'‘“")[:1]
+    is_unspaced = UNSPACED.match(last_character) or UNSPACED.match(first_character)
     return not is_unspaced
 
 
@@ -100,15 +107,18 @@ def with_capitals(line: str) -> str:
 def _is_continued(before: str, after: str, has_capitals: bool) -> bool:
     """Return True if it is uncertain whether a sentence ends between two adjacent parts of a line."""
     end = before[-MAX_ABBREVIATION:]
-    if ABBREVIATION.search(end) or (after[0].isdigit() and SHORT_WORD.search(end)):
+    first_character = after[0]
+    if ABBREVIATION.search(end) is not None:
         return True
-    if has_capitals and after[0].islower():
+    if first_character.isdigit() and SHORT_WORD.search(end) is not None:
+        return True
+    if has_capitals and first_character.islower():
         return True
     if not any(map(str.isalnum, after)):
         return True
 
     closes_brackets = before[-1] in CLOSING_BRACKETS + CLOSING_QUOTE
-    opens_brackets = after[0] in OPENING_BRACKETS + OPENING_QUOTE
+    opens_brackets = first_character in OPENING_BRACKETS + OPENING_QUOTE
     if closes_brackets and not opens_brackets:
         return True
     num_opened = sum(map(before.count, OPENING_BRACKETS))
@@ -142,4 +152,5 @@ def _halves(text: str, num_tokens: CountTokens, limit: int) -> list[str]:
         return [text]
     middle = len(text) // 2
     first_parts = _halves(text[:middle], num_tokens, limit)
-    return first_parts + _halves(text[middle:], num_tokens, limit)
+    second_parts = _halves(text[middle:], num_tokens, limit)
+    return first_parts + second_parts

@@ -80,10 +80,10 @@ class Attention:
         tgt_words = word_numbers(self.tgt_pieces)
         links = []
 
-        # The target pieces of one segment have the same source pieces.
+        # The rows of one segment have the same start, because its target pieces have the same source pieces.
         tgt_start = 0
-        rows_by_start = groupby(range(len(self.weights)), key=self.src_starts.__getitem__)
-        for src_start, rows in rows_by_start:
+        all_rows = range(len(self.weights))
+        for src_start, rows in groupby(all_rows, key=self.src_starts.__getitem__):
             weights_TS = torch.tensor([self.weights[row] for row in rows])
             num_tgt_pieces, num_src_pieces = weights_TS.shape
             src_pieces = self.src_pieces[src_start : src_start + num_src_pieces]
@@ -159,8 +159,8 @@ def join(translations: Sequence[Translation], length_penalty: float) -> Translat
     pieces = _concatenated([translation.pieces for translation in translations])
     token_log_probs = _concatenated([translation.token_log_probabilities for translation in translations])
     flags = _concatenated([translation.flags for translation in translations])
-    confidences = [translation.confidence for translation in translations if translation.confidence is not None]
-    agreements = [translation.agreement for translation in translations if translation.agreement is not None]
+    confidences = _known([translation.confidence for translation in translations])
+    agreements = _known([translation.agreement for translation in translations])
 
     log_probability = sum(translation.log_probability for translation in translations)
     length = len(tokens) + len(translations)  # with the eos of each segment
@@ -182,6 +182,10 @@ def _concatenated(values: Sequence[Sequence[Value]]) -> list[Value]:
     return list(chain.from_iterable(values))
 
 
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
 def flag_phrases(translation: Translation, prefix: str, required: Sequence[str]) -> Translation:
     """Return the translation with a flag for each required phrase, or required beginning, that it lacks."""
     missing = [phrase for phrase in required if not has_phrase(translation.text, phrase)]
@@ -201,14 +205,16 @@ def in_case(translation: Translation, change: Callable[[str], str]) -> Translati
     """Return the translation after `change`, see `case_of`; `tokens` and `pieces` stay those of the search."""
     attention = translation.attention
     if attention is not None:
-        attention = replace(attention, tgt_pieces=_pieces_in_case(attention.tgt_pieces, change))
+        tgt_pieces = _pieces_in_case(attention.tgt_pieces, change)
+        attention = replace(attention, tgt_pieces=tgt_pieces)
     return replace(translation, text=change(translation.text), attention=attention)
 
 
 def _pieces_in_case(pieces: Sequence[str], change: Callable[[str], str]) -> list[str]:
     """Return the pieces after a change of their whole text; pieces that stand for bytes stay the same."""
-    text = "\0".join(pieces).replace(SPACE, " ")
-    changed_pieces = change(text).replace(" ", SPACE).split("\0")
+    text = "\0".join(pieces).replace(SPACE, " ")  # text has no NUL
+    changed_text = change(text)
+    changed_pieces = changed_text.replace(" ", SPACE).split("\0")
     result = []
     for piece, changed in zip(pieces, changed_pieces, strict=True):
         result.append(piece if BYTE_PIECE.fullmatch(piece) else changed)
@@ -241,7 +247,8 @@ def _join_attention(translations: Sequence[Translation]) -> Attention | None:
 
 def word_numbers(pieces: Sequence[str]) -> list[int]:
     """Return the index of the word in which each piece begins; a lone space belongs to the next word."""
-    words = re.finditer(f"[^{SPACE}]+", "".join(pieces))
+    text = "".join(pieces)
+    words = re.finditer(f"[^{SPACE}]+", text)
     word_ends = [word.end() for word in words]
     last_word = max(0, len(word_ends) - 1)
 
@@ -249,7 +256,8 @@ def word_numbers(pieces: Sequence[str]) -> list[int]:
     piece_start = 0
     for piece in pieces:
         # The first word that ends after the first character of the piece; no word begins after a final space.
-        number = bisect_left(word_ends, piece_start + (piece != ""))
+        after_first_character = piece_start + len(piece[:1])
+        number = bisect_left(word_ends, after_first_character)
         numbers.append(min(number, last_word))
         piece_start += len(piece)
     return numbers
@@ -262,8 +270,11 @@ def _links(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence
     """
     if not _has_words(src_pieces) or not _has_words(tgt_pieces):
         return []
+
+    src_words = word_numbers(src_pieces)
     tgt_words = word_numbers(tgt_pieces)
-    weights_TW = _over_words(attention_TS[: len(tgt_pieces)], word_numbers(src_pieces))
+    without_eos_TS = attention_TS[: len(tgt_pieces)]
+    weights_TW = _over_words(without_eos_TS, src_words)
     weights_XW = _over_words(weights_TW.T, tgt_words).T
     best_X = weights_XW.argmax(dim=1).tolist()
 
@@ -281,6 +292,8 @@ def _has_words(pieces: Sequence[str]) -> bool:
 
 def _over_words(weights_TS: Tensor, words: Sequence[int]) -> Tensor:
     """Return the weights (T, W), summed over the columns that belong to each word."""
-    sums_TW = weights_TS.new_zeros(len(weights_TS), words[-1] + 1)
-    word_of_column = weights_TS.new_tensor(words).long()
-    return sums_TW.index_add_(1, word_of_column, weights_TS[:, : len(words)])
+    num_words = words[-1] + 1
+    sums_TW = weights_TS.new_zeros(len(weights_TS), num_words)
+    word_of_column_S = weights_TS.new_tensor(words).long()
+    without_eos_TS = weights_TS[:, : len(words)]
+    return sums_TW.index_add_(1, word_of_column_S, without_eos_TS)

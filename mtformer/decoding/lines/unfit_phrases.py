@@ -63,6 +63,7 @@ class UnfitPhrases:
 
         while constrained:
             suspicious = {number: trial for number, trial in constrained.items() if self.may_fail(trial)}
+            # All other translations are final.
             trials_with_fewer = self._search_with_fewer_phrases(suspicious)
             constrained = {}
             for number, trial in suspicious.items():
@@ -142,8 +143,10 @@ def _has_further_sentence(trial: Trial, phrases: Sequence[str], trials_with_fewe
         if phrase:
             text = text.replace(phrase, WORD)
 
-    texts_without_phrases = [candidate.best.text for candidate in trials_with_fewer if not candidate.segment.required]
-    max_sentences = max(map(_num_sentences, [trial.segment.text, *texts_without_phrases]))
+    without_phrases = [candidate for candidate in trials_with_fewer if not candidate.segment.required]
+    compared_texts = [trial.segment.text]
+    compared_texts += [candidate.best.text for candidate in without_phrases]
+    max_sentences = max(map(_num_sentences, compared_texts))
     return _num_sentences(text) > max_sentences
 
 

@@ -124,6 +124,7 @@ class _Beams:
         rank_UQ = torch.cat([self.finished_rank_UR, rank_UR], dim=1)
         self.finished_rank_UR, place_UR = rank_UQ.topk(R)
 
+        # The tokens and log-probabilities of the best R of the earlier and the new hypotheses.
         tokens_URt = _extend(self.tokens_URt, beam_UR, token_UR)
         _merge(self.finished_tokens_URT, tokens_URt, place_UR)
         raw_URt = _extend(self.raw_URt, beam_UR, raw_UK[:, :R])
@@ -154,9 +155,9 @@ class _Beams:
         if early_stopping != "ended":
             # At the maximum length, the score of a beam would be the highest that it can still reach.
             length = self.max_U + 1 if early_stopping == "certain" else position + 1
-            score_U = self.score_UR.amax(dim=1)
-            rank_U = score_U / length**self.length_penalty
-            is_enough_U = is_enough_U & (rank_U <= worst_U)
+            best_score_U = self.score_UR.amax(dim=1)
+            best_rank_U = best_score_U / length**self.length_penalty
+            is_enough_U = is_enough_U & (best_rank_U <= worst_U)
 
         is_longest_U = position >= self.max_U
         self.done_U = self.done_U | is_enough_U | is_longest_U
@@ -170,15 +171,15 @@ class _Beams:
     def collect(self, n_bests: list[list[Hypothesis]]) -> None:
         """Add the finished hypotheses of each sentence that is done to its list in `n_bests`, best first."""
         done_M = self.done_U.nonzero().squeeze(1)
-        rank_N = self.finished_rank_UR[done_M].flatten()
-        ranks = rank_N.tolist()
         tokens_NT = self.finished_tokens_URT[done_M].flatten(0, 1)
         raw_NT = self.finished_raw_URT[done_M].flatten(0, 1)
         hypotheses = to_hypotheses(tokens_NT, raw_NT, self.length_penalty)
 
+        rank_N = self.finished_rank_UR[done_M].flatten()
         sentence_M = self.sentence_U[done_M]
-        sentences = sentence_M.repeat_interleave(self.R).tolist()
-        for sentence, rank, hypothesis in zip(sentences, ranks, hypotheses, strict=True):
+        sentence_N = sentence_M.repeat_interleave(self.R)
+        rows = zip(sentence_N.tolist(), rank_N.tolist(), hypotheses, strict=True)
+        for sentence, rank, hypothesis in rows:
             if rank != -math.inf:
                 n_bests[sentence].append(hypothesis)
 
@@ -193,7 +194,8 @@ def _pick(x_UQT: Tensor, index_UR: Tensor) -> Tensor:
 def _extend(x_UQt: Tensor, index_UR: Tensor, new_UR: Tensor) -> Tensor:
     """Return `_pick(x_UQt, index_UR)` with one more column."""
     picked_URt = _pick(x_UQt, index_UR)
-    return torch.cat([picked_URt, new_UR.unsqueeze(2)], dim=2)
+    new_UR1 = new_UR.unsqueeze(2)
+    return torch.cat([picked_URt, new_UR1], dim=2)
 
 
 def _merge(finished_URT: Tensor, new_URt: Tensor, index_UR: Tensor) -> None:
@@ -201,4 +203,5 @@ def _merge(finished_URT: Tensor, new_URt: Tensor, index_UR: Tensor) -> None:
     t = new_URt.size(2)
     finished_URt = finished_URT[..., :t]
     both_UQt = torch.cat([finished_URt, new_URt], dim=1)
-    finished_URt.copy_(_pick(both_UQt, index_UR))
+    picked_URt = _pick(both_UQt, index_UR)
+    finished_URt.copy_(picked_URt)

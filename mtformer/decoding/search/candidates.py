@@ -49,11 +49,13 @@ class Candidates(NamedTuple):
 
     def first(self, num_candidates: int) -> "Candidates":
         """Return the first candidates of each sentence."""
-        return Candidates(*(part_BK[:, :num_candidates] for part_BK in self))
+        parts = [part_BK[:, :num_candidates] for part_BK in self]
+        return Candidates(*parts)
 
     def gather(self, place_BX: Tensor) -> "Candidates":
         """Return the candidates with these places, in this order."""
-        return Candidates(*(part_BK.gather(1, place_BX) for part_BK in self))
+        parts = [part_BK.gather(1, place_BX) for part_BK in self]
+        return Candidates(*parts)
 
 
 def best_candidates(step: Step, score_UR: Tensor, K: int) -> Candidates:
@@ -79,7 +81,8 @@ def top_candidates(log_prob_BRV: Tensor, score_BR: Tensor, K: int, correct: Corr
         return _corrected_candidates(log_prob_BRV, score_BR, K, correct)
 
     B, R, V = log_prob_BRV.shape
-    if R * (V // CHUNK) <= 2 * K:
+    num_chunks = R * (V // CHUNK)
+    if num_chunks <= 2 * K:  # K chunks are at least half of all
         total_BRV = log_prob_BRV + score_BR.unsqueeze(2)
         score_BK, index_BK = total_BRV.flatten(1).topk(K)
     else:
@@ -136,13 +139,14 @@ def _indices_of_best_chunks(log_prob_BRV: Tensor, score_BR: Tensor, K: int) -> T
     best = total_BRX.flatten(1).topk(K, sorted=False)
     chunk_BK = best.indices
 
-    # The columns before the chunk, plus V - end columns after the last chunk of each earlier beam.
+    # Before a chunk are the columns of all earlier chunks, and those after the last chunk of each earlier beam.
+    num_rest = V - end
     beam_BK = chunk_BK // num_chunks
-    first_BK = torch.add(chunk_BK * CHUNK, beam_BK, alpha=V - end)
+    first_BK = torch.add(chunk_BK * CHUNK, beam_BK, alpha=num_rest)
     column_C = torch.arange(CHUNK, device=device)
     index_BKC = first_BK.unsqueeze(2) + column_C
     index_BX = index_BKC.flatten(1)
-    if end == V:
+    if num_rest == 0:
         return index_BX
 
     beam_R1 = torch.arange(R, device=device).unsqueeze(1)

@@ -1,6 +1,7 @@
 """Lexically constrained decoding: required phrases.
 
-U sentences that are not finished, R beams per sentence, t tokens so far, V vocabulary, K candidates.
+U sentences that are not finished, R beams per sentence, t tokens so far, V vocabulary, K candidates, X tokens
+of a beam.
 """
 
 import math
@@ -58,8 +59,9 @@ class RequiredPhrases:
             histories = step.history_URt[row].tolist()
             log_prob_RV = step.log_prob_URV[row]
             chosen = self._choose_for_sentence(sentence, histories, log_prob_RV, score_UR[row])
-            num_missing = K - len(chosen)
-            _write(candidates, row, chosen[:K] + [DEAD] * num_missing)
+            num_missing = K - len(chosen)  # may be negative
+            filling = [DEAD] * num_missing
+            _write(candidates, row, chosen[:K] + filling)
         return candidates
 
     def _choose_for_sentence(
@@ -99,8 +101,8 @@ def missing(tokens: Sequence[int], phrases: Sequence[Phrase]) -> list[Phrase]:
 
 def _contains(tokens: Sequence[int], phrase: Phrase) -> bool:
     length = len(phrase)
-    num_places = len(tokens) - length + 1
-    return any(tuple(tokens[i : i + length]) == phrase for i in range(num_places))
+    starts = range(len(tokens) - length + 1)
+    return any(tuple(tokens[start : start + length]) == phrase for start in starts)
 
 
 def num_met(tokens: Sequence[int], open_phrases: Sequence[Phrase]) -> int:
@@ -138,24 +140,30 @@ def _continuations(
     """
     R, V = log_prob_RV.shape
     num_best = min(R + 1, V)  # R tokens besides eos
-    best_tokens = log_prob_RV.topk(num_best, dim=1).indices.tolist()
-    num_tokens = sum(map(len, phrases))
-    continuations = []
+    best = log_prob_RV.topk(num_best, dim=1)
+    best_tokens = best.indices.tolist()
     scores = score_R.tolist()
+    num_tokens = sum(map(len, phrases))
+
+    continuations = []
     for beam, history in enumerate(histories):
         if scores[beam] == -math.inf:
             continue
 
+        # The best tokens, and the next token of each phrase that the history does not contain.
         open_phrases = missing(history, phrases)
-        num_open = sum(map(len, open_phrases))
-        num_complete = num_tokens - num_open
         next_of_phrases = {phrase[_num_begun(history, phrase)] for phrase in open_phrases}
         tokens = sorted(next_of_phrases.union(best_tokens[beam]))
-        new_scores = (log_prob_RV[beam, tokens] + score_R[beam]).tolist()
-        for token, new_score in zip(tokens, new_scores, strict=True):
-            if new_score != -math.inf:
-                num_new = num_met([*history, token], open_phrases)
-                continuations.append(Continuation(new_score, beam, token, num_complete + num_new))
+        new_score_X = log_prob_RV[beam, tokens] + score_R[beam]
+
+        num_open = sum(map(len, open_phrases))
+        num_complete = num_tokens - num_open
+        for token, new_score in zip(tokens, new_score_X.tolist(), strict=True):
+            if new_score == -math.inf:
+                continue
+            num_new = num_met([*history, token], open_phrases)
+            continuation = Continuation(new_score, beam, token, num_complete + num_new)
+            continuations.append(continuation)
     return continuations
 
 
@@ -181,6 +189,11 @@ def _allocate(continuations: list[Continuation], R: int) -> list[Continuation]:
     for _, _, rank in turns[: R - num_best]:
         selected.add(rank)
 
-    chosen = [continuation for rank, continuation in enumerate(ranked) if rank in selected]
-    unchosen = [continuation for rank, continuation in enumerate(ranked) if rank not in selected]
+    chosen = []
+    unchosen = []
+    for rank, continuation in enumerate(ranked):
+        if rank in selected:
+            chosen.append(continuation)
+        else:
+            unchosen.append(continuation)
     return chosen + unchosen

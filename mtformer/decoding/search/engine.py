@@ -10,6 +10,7 @@ from torch import Tensor
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.search.hypotheses import Hypothesis
 from mtformer.decoding.search.segments import Segment
+from mtformer.enums import Backend
 from mtformer.text.tags import Target
 
 MAX_WORKERS = 4
@@ -28,8 +29,7 @@ class Engine(Protocol):
     Sources end with eos and have no tags; targets have neither bos nor eos.
     """
 
-    name: str
-    """Name of the backend, as in the option `--backend`."""
+    name: Backend
     device: str
     """Type of the device: `cpu` or `cuda`."""
     dtype: str
@@ -78,7 +78,8 @@ def plan_batches(lengths: Sequence[int], beam_tokens: int, num_rows: int) -> lis
             may exceed it.
         num_rows: number of beams or samples per sentence.
     """
-    order = sorted(range(len(lengths)), key=lambda sentence: lengths[sentence], reverse=True)
+    sentences = range(len(lengths))
+    order = sorted(sentences, key=lengths.__getitem__, reverse=True)
     batches: list[list[int]] = []
     start = 0
     while start < len(order):

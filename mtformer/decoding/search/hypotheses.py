@@ -34,15 +34,18 @@ def to_hypothesis(tokens: list[int], log_probs: list[float], length_penalty: flo
     log_probability = sum(log_probs)
     length = len(log_probs)
     # A search whose scores are NaN finds no eos, so its hypotheses have length 0.
-    score = log_probability / length**length_penalty if length else math.nan
-    return Hypothesis(tokens, score, log_probability, log_probs)
+    score = log_probability / length**length_penalty if length > 0 else math.nan
+    return Hypothesis(tokens, score, log_probability, token_log_probabilities=log_probs)
 
 
 def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, length_penalty: float) -> list[Hypothesis]:
     """Return the hypothesis of each row of tokens, which end with eos and are padded on the right."""
-    lengths = (tokens_NT != PAD).sum(dim=1).tolist()
+    is_token_NT = tokens_NT != PAD
+    length_N = is_token_NT.sum(dim=1)
+    rows = zip(tokens_NT.tolist(), log_prob_NT.tolist(), length_N.tolist(), strict=True)
     hypotheses = []
-    for tokens, log_probs, length in zip(tokens_NT.tolist(), log_prob_NT.tolist(), lengths, strict=True):
-        without_eos = tokens[: length - 1]
-        hypotheses.append(to_hypothesis(without_eos, log_probs[:length], length_penalty))
+    for tokens, log_probs, length in rows:
+        tokens_without_eos = tokens[: length - 1]
+        hypothesis = to_hypothesis(tokens_without_eos, log_probs[:length], length_penalty)
+        hypotheses.append(hypothesis)
     return hypotheses

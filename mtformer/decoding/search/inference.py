@@ -94,7 +94,8 @@ class InferenceModel:
         for module in list(transformer.modules()):
             for name, child in module.named_children():
                 if isinstance(child, Linear):
-                    setattr(module, name, PackedLinear(child.weight, child.bias, dtype))
+                    packed = PackedLinear(child.weight, child.bias, dtype)
+                    setattr(module, name, packed)
         output = PackedLinear(transformer.output, transformer.output_bias, dtype)
         return cls(transformer, output)
 
@@ -139,9 +140,10 @@ class InferenceModel:
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
     """Return the log of the mean probabilities of all models, (..., V) in float32."""
-    log_probs = torch.stack([torch.log_softmax(of_model, dim=-1, dtype=torch.float32) for of_model in logits])
-    log_sum = log_probs.logsumexp(dim=0)
-    return log_sum - math.log(len(logits))
+    log_probs = [torch.log_softmax(logits_of_model, dim=-1, dtype=torch.float32) for logits_of_model in logits]
+    log_sum = torch.stack(log_probs).logsumexp(dim=0)
+    num_models = len(logits)
+    return log_sum - math.log(num_models)
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device, value: int = PAD) -> tuple[Tensor, Tensor]:

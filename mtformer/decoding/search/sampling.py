@@ -73,7 +73,8 @@ def generate(
             if keep_B.size(0) == 0:
                 break
             decoder.keep(keep_B)
-            keep_BC = keep_B.unsqueeze(1) * C + torch.arange(C, device=device)
+            first_B1 = keep_B.unsqueeze(1) * C
+            keep_BC = first_B1 + torch.arange(C, device=device)
             keep_M = keep_BC.flatten()
             row_M = row_M[keep_M]
             token_M = token_M[keep_M]
@@ -93,7 +94,8 @@ def _uniform_numbers(seed: int, keys: Sequence[int], num_samples: int, num_steps
     for key in keys:
         for number in range(num_samples):
             generator = np.random.default_rng((seed, key, number))
-            rows.append(generator.random(num_steps))
+            row = generator.random(num_steps)
+            rows.append(row)
     return torch.from_numpy(np.stack(rows))
 
 
@@ -149,7 +151,7 @@ def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_
     place_M1 = uniform_M.unsqueeze(1) * sum_M1
     index_M1 = torch.searchsorted(cumulative_MX, place_M1, right=True)
     last_index = cumulative_MX.size(1) - 1
-    index_M1 = index_M1.clamp(max=last_index)
-    if token_MX is None:
-        return index_M1.squeeze(1)
-    return token_MX.gather(1, index_M1).squeeze(1)
+    token_M1 = index_M1.clamp(max=last_index)
+    if token_MX is not None:
+        token_M1 = token_MX.gather(1, token_M1)
+    return token_M1.squeeze(1)

@@ -48,11 +48,13 @@ class StepDecoder:
     """
 
     def __init__(self, models: Sequence[InferenceModel], batch: SearchBatch, num_rows: int) -> None:
-        max_steps = batch.bounds.max_steps
         self.models = models
-        self.caches = [model.start(batch.src_BS, batch.src_lengths_B, num_rows, max_steps) for model in models]
         self.rules = batch.rules
         self.bounds = batch.bounds
+        self.caches = []
+        for model in models:
+            cache = model.start(batch.src_BS, batch.src_lengths_B, num_rows, batch.bounds.max_steps)
+            self.caches.append(cache)
 
     def step(self, token_UR: Tensor, history_URt: Tensor, sentence_U: Tensor) -> Step:
         """Run the models, apply the rules, then the bounds. A row without any allowed token ends with eos.
@@ -65,7 +67,8 @@ class StepDecoder:
         token_N = token_UR.flatten()
         logits_NV, correct = self._logits(token_N)
         raw_NV = torch.log_softmax(logits_NV, dim=-1, dtype=torch.float32)
-        raw_URV = raw_NV.view(*token_UR.shape, -1)
+        U, R = token_UR.shape
+        raw_URV = raw_NV.view(U, R, -1)
         if not self.rules:
             step = Step(raw_URV, raw_URV, history_URt, sentence_U, correct)
             self.bounds(step)
@@ -107,7 +110,8 @@ def _let_stuck_rows_end(step: Step) -> None:
     is_stuck_UR = best_UR == -math.inf
     eos_UR = step.log_prob_URV[..., EOS]
     raw_eos_UR = step.raw_URV[..., EOS]
-    eos_UR.copy_(torch.where(is_stuck_UR, raw_eos_UR, eos_UR))
+    new_eos_UR = torch.where(is_stuck_UR, raw_eos_UR, eos_UR)
+    eos_UR.copy_(new_eos_UR)
 
 
 def sentences_to_keep(done_UX: Tensor, position: int) -> Tensor | None:
@@ -124,4 +128,6 @@ def sentences_to_keep(done_UX: Tensor, position: int) -> Tensor | None:
     keep_M = is_unfinished_U.nonzero().squeeze(1)
     num_sentences = len(done_UX)
     num_done = num_sentences - len(keep_M)
-    return keep_M if num_done * 8 >= num_sentences else None
+    if num_done * 8 < num_sentences:
+        return None
+    return keep_M

@@ -28,6 +28,7 @@ from mtformer.decoding.search.sampling import generate
 from mtformer.decoding.search.segments import Segment
 from mtformer.decoding.search.steps import SearchBatch
 from mtformer.device import is_out_of_memory
+from mtformer.enums import Backend
 from mtformer.errors import ConfigError, DeviceError, log
 from mtformer.model.attention import record_weights
 from mtformer.model.ops import padding_mask
@@ -46,7 +47,7 @@ class TransformerEngine(Engine):
         precision: name of the precision in reports; None: the dtype of the weights.
     """
 
-    name = "mtformer"
+    name = Backend.MTFORMER
 
     def __init__(self, models: Sequence[InferenceModel], precision: str | None = None) -> None:
         self.models = models
@@ -74,11 +75,12 @@ class TransformerEngine(Engine):
                 yield self._search_within_memory(batch, settings)
             return
 
+        search = partial(self._search_within_memory, settings=settings)
         threads_per_worker = num_threads // num_workers
         pool = ThreadPoolExecutor(num_workers, initializer=torch.set_num_threads, initargs=(threads_per_worker,))
         with pool:
             try:
-                yield from pool.map(lambda batch: self._search_within_memory(batch, settings), batches)
+                yield from pool.map(search, batches)
             finally:
                 pool.shutdown(cancel_futures=True)
                 torch.set_num_threads(num_threads)
@@ -91,9 +93,10 @@ class TransformerEngine(Engine):
             if not is_out_of_memory(error):
                 raise
             if len(segments) == 1:
-                remedy = ", or device cpu" if self.device == "cuda" else ""
-                message = f"out of memory on a single sentence; use a smaller beam_size or max_length_ratio{remedy}"
-                raise DeviceError(message) from None
+                remedy = "use a smaller beam_size or max_length_ratio"
+                if self.device == "cuda":
+                    remedy += ", or device cpu"
+                raise DeviceError(f"out of memory on a single sentence; {remedy}") from None
 
         # After the handler, because the error refers to the tensors of the failed search.
         torch.cuda.empty_cache()
@@ -104,7 +107,8 @@ class TransformerEngine(Engine):
         return first + second
 
     def _search(self, segments: Sequence[Segment], settings: DecodingConfig) -> NBests:
-        src_BS, src_lengths_B = self._pad_sources([segment.source for segment in segments])
+        sources = [segment.source for segment in segments]
+        src_BS, src_lengths_B = self._pad_sources(sources)
         reserved = [segment.num_required_tokens for segment in segments]
         capacity = self.max_positions - 1
         bounds = LengthBounds(settings, src_lengths_B, reserved, capacity, self.target.excluded)
@@ -113,7 +117,8 @@ class TransformerEngine(Engine):
 
         required = [segment.required for segment in segments]
         has_required = any(required)
-        if settings.draws or (settings.beam_size == 1 and not has_required):
+        is_greedy = settings.beam_size == 1 and not has_required
+        if settings.draws or is_greedy:
             lines = [segment.line for segment in segments]
             n_bests = generate(self.models, batch, settings, keys=lines)
         else:
@@ -128,17 +133,25 @@ class TransformerEngine(Engine):
         """Return log p(token | source, previous tokens) for each token of each target, including its eos."""
         src_BS, src_lengths_B = self._pad_sources(sources)
         start = self.target.start
-        tgt_BT, tgt_lengths_B = pad([[start, *target, EOS] for target in targets], src_BS.device)
+        rows = [[start, *target, EOS] for target in targets]
+        tgt_BT, tgt_lengths_B = pad(rows, src_BS.device)
         tgt_in_BT = tgt_BT[:, :-1]
         tgt_out_BT = tgt_BT[:, 1:]
-        is_real_BT = padding_mask(tgt_lengths_B - 1, tgt_out_BT.size(1))
+
+        # The N tokens without padding, and the hidden states from which each model predicts them.
+        T = tgt_out_BT.size(1)
+        is_real_BT = padding_mask(tgt_lengths_B - 1, T)
         token_N = tgt_out_BT[is_real_BT]
-        hidden_states = [model.transformer(src_BS, src_lengths_B, tgt_in_BT)[is_real_BT] for model in self.models]
+        hidden_states = []
+        for model in self.models:
+            hidden_ND = model.transformer(src_BS, src_lengths_B, tgt_in_BT)[is_real_BT]
+            hidden_states.append(hidden_ND)
 
         log_probs: list[float] = []
         for first in range(0, len(token_N), POSITIONS_AT_ONCE):
             positions = slice(first, first + POSITIONS_AT_ONCE)
-            log_probs += self._log_probs([hidden_ND[positions] for hidden_ND in hidden_states], token_N[positions])
+            hidden_states_of_part = [hidden_ND[positions] for hidden_ND in hidden_states]
+            log_probs += self._log_probs(hidden_states_of_part, token_N[positions])
         lengths = [len(target) + 1 for target in targets]
         return list(_split(log_probs, lengths))
 
@@ -159,7 +172,8 @@ class TransformerEngine(Engine):
         """
         src_BS, src_lengths_B = self._pad_sources(sources)
         start = self.target.start
-        tgt_in_BT, _ = pad([[start, *target] for target in targets], src_BS.device)
+        rows = [[start, *target] for target in targets]
+        tgt_in_BT, _ = pad(rows, src_BS.device)
         all_weights = []
         for model in self.models:
             decoder = model.transformer.decoder
@@ -174,11 +188,12 @@ class TransformerEngine(Engine):
         mean_BTS = torch.stack(all_weights).mean(dim=0)
         num_tags = len(self.target.tags)
         without_tags_BTS = mean_BTS.cpu()[..., num_tags:]
-        of_pairs = []
+        weights_of_pairs = []
         for weights_TS, source, target in zip(without_tags_BTS, sources, targets, strict=True):
-            without_eos_TS = weights_TS[: len(target), : len(source) - 1]
-            of_pairs.append(without_eos_TS.clone())
-        return of_pairs
+            src_length = len(source) - 1
+            without_eos_TS = weights_TS[: len(target), :src_length]
+            weights_of_pairs.append(without_eos_TS.clone())
+        return weights_of_pairs
 
     def _pad_sources(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Return the padded sources (B, S) with tags, and their lengths (B,)."""
