@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from mtformer.config.schema import TrainingConfig
+from mtformer.errors import log
 from mtformer.training.ranks import Ranks
 from mtformer.training.state import TrainPosition
 
@@ -195,7 +196,7 @@ class StepPlan:
         return self.budget.plans is not None and not is_validated
 
     def update(self, step: int, seconds_spent: float, ranks: Ranks) -> bool:
-        """Plan the number of steps; return True if it changed. All processes must call this together.
+        """Plan the number of steps; log it and return True if it changed. All processes must call this together.
 
         Args:
             step: The current step.
@@ -212,7 +213,20 @@ class StepPlan:
         self.limit_minutes = self.base_config.max_minutes
         self.limit_steps = self.base_config.max_steps
         self._stretch(num_steps)
+        log.info("step %d: %d steps in all fit in %g minutes", step, num_steps, self.limit_minutes)
         return True
+
+    def remaining_cost(self, step: int, expected_steps: int) -> float:
+        """Return the time of the remaining steps, relative to the current one.
+
+        Args:
+            step: The current step, from 1.
+            expected_steps: Number of steps that the data allow.
+        """
+        last_step = max(step, min(self.config.max_steps, expected_steps))
+        cost_of_remaining = relative_cost(self.config, step, last_step)
+        cost_of_current = relative_cost(self.config, step - 1, step)
+        return cost_of_remaining / cost_of_current
 
     def _stretch(self, num_steps: int) -> None:
         self.num_steps = num_steps

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mtformer.config.schema import TrainingConfig
-from mtformer.errors import CheckpointError, MtformerError, log
+from mtformer.errors import CheckpointError, log
 from mtformer.files import (
     DamagedError,
     atomic_folder,
@@ -207,12 +207,6 @@ def last_good(run: RunDir) -> str:
     if not steps:
         return "there is no earlier checkpoint"
     return f"the last good checkpoint is step {steps[-1]} ({run.checkpoint(steps[-1])})"
-
-
-def divergence(run: RunDir, step: int, problem: str) -> MtformerError:
-    """Return the error for training that has diverged at a step."""
-    remedy = "Lower training.learning_rate, raise training.warmup_steps, or set training.precision to fp32"
-    return MtformerError(f"step {step}: {problem}; {last_good(run)}. {remedy}")
 
 
 @contextmanager

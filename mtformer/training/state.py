@@ -11,6 +11,7 @@ These are the entries of `trainer.pt`, and the parts to which they belong:
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -18,8 +19,8 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from mtformer.data.batching.mixture import START, SamplerState
-from mtformer.errors import log
-from mtformer.run_dir import lower_is_better
+from mtformer.errors import CheckpointError, log
+from mtformer.run_dir import TRAINER_STATE, lower_is_better
 from mtformer.training.ranks import Ranks
 
 
@@ -42,10 +43,19 @@ def collect_state(parts: Iterable[Stateful]) -> dict[str, Any]:
     return state
 
 
-def restore_state(parts: Iterable[Stateful], state: Mapping[str, Any]) -> None:
-    """Restore all parts from the result of `collect_state`; if it is invalid, any exception may be raised."""
-    for part in parts:
-        part.load_state_dict(state)
+def restore_state(parts: Iterable[Stateful], state: Mapping[str, Any], folder: Path) -> None:
+    """Restore all parts from the result of `collect_state`, loaded from a checkpoint.
+
+    Raise CheckpointError, which names the folder of the checkpoint, if the state is invalid.
+    """
+    try:
+        for part in parts:
+            part.load_state_dict(state)
+    except Exception as error:  # loading values of wrong types may raise any exception
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CheckpointError(
+            f"{folder / TRAINER_STATE}: not a trainer state of this run ({cause:.200}); move {folder} away"
+        ) from error
 
 
 @dataclass

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from mtformer.config.schema import CPU_BATCH_TOKENS, TrainingConfig
 from mtformer.data.batching.batches import Batch
 from mtformer.device import PRECISIONS, is_out_of_memory, peak_bytes, set_up_kernels
-from mtformer.errors import DeviceError
+from mtformer.errors import DeviceError, log
 from mtformer.model.transformer import Transformer
 from mtformer.training.objective import Objective
 from mtformer.training.optimizer import Ema, learning_rate, make_optimizer
@@ -26,6 +26,8 @@ from mtformer.training.ranks import ALONE, Ranks, gradient_sync, parallelize, sh
 from mtformer.training.weight_copies import WeightCopies
 from mtformer.weights import load_weights
 
+MAX_RATE_JUMP = 0.05
+"""Largest relative change of the learning rate by a changed schedule that is not reported."""
 MAX_SKIPPED_IN_A_ROW = 20
 """Number of consecutive skipped steps after which training ends."""
 CUDA_BATCH_TOKENS = 32_768
@@ -313,6 +315,27 @@ class TrainingStep:
         self.optimizer.load_state_dict({**own_state, "state": moments})
         rate = state["param_groups"][0]["lr"]
         self._set_learning_rate(float(rate))
+
+    def log_rate_jump(self, step: int, cause: str) -> dict[str, list[float]]:
+        """Log the change of the learning rate of a step by a changed schedule, if it is large.
+
+        Args:
+            step: The last step, which used the rate before the change; 0: there is none.
+            cause: Reason for the change, for the log.
+
+        Returns:
+            The old and the new rate for metrics.jsonl, with their key; empty if the change is small.
+        """
+        if step == 0:
+            return {}
+        old_rate = self.optimizer.param_groups[0]["lr"]
+        new_rate = learning_rate(step, self.config, self.model.config.d_model)
+        if abs(new_rate - old_rate) <= MAX_RATE_JUMP * max(new_rate, old_rate):
+            return {}
+
+        log.warning("step %d: the learning rate jumps from %.2e to %.2e, because %s", step, old_rate, new_rate, cause)
+        rounded = [float(f"{rate:.3g}") for rate in (old_rate, new_rate)]
+        return {"training.current_learning_rate": rounded}
 
     def _set_learning_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from mtformer.data.batching.batches import Batch
-from mtformer.errors import InterruptedRunError
-from mtformer.run_dir import RunDir
-from mtformer.training.checkpoint import divergence
+from mtformer.errors import InterruptedRunError, log
+from mtformer.run_dir import WEIGHTS, RunDir
+from mtformer.training.divergence import divergence
+from mtformer.training.history import append_record
 from mtformer.training.ranks import Ranks
 from mtformer.training.signals import StopSignal
 from mtformer.training.step import TrainingStep
@@ -75,6 +76,24 @@ class Validator:
         metrics = self.finite_loss("dev", _until_stopped(self.dev.batches(), check_stop), step, at_step)
         scores, samples = self.dev.decode(check_stop)
         return Decoded({**metrics, **scores}, samples)
+
+    def evaluate_average(self, step: TrainingStep, at_step: int) -> dict[str, float]:
+        """Load the averaged weights of the run into the model and return their dev metrics.
+
+        Raise InterruptedRunError after SIGINT or SIGTERM; the resumed run repeats the validation.
+        """
+        step.load_weights(self.run.averaged / WEIGHTS)
+        with self.stop:
+            return self.evaluate(step, at_step).metrics
+
+    def log_results(self, decoded: Decoded, at_step: int, is_main: bool) -> None:
+        """Log sample translations and dev metrics; in the main process, also write the samples to samples.jsonl."""
+        for src, reference, hypothesis in decoded.samples:
+            log.info("  source     %s\n  reference  %s\n  hypothesis %s", src, reference, hypothesis)
+        if decoded.samples and is_main:
+            append_record(self.run.samples, "dev", at_step, samples=decoded.samples)
+        for line in metric_lines(decoded.metrics):
+            log.info("step %d: dev %s", at_step, line)
 
     def finite_loss(self, data: str, batches: Iterable[Batch], step: TrainingStep, at_step: int) -> dict[str, float]:
         """Return `dev_loss` of some data; raise MtformerError if it is not finite."""
