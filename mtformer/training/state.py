@@ -72,13 +72,15 @@ class TrainPosition:
     def state_dict(self) -> dict[str, Any]:
         """Return the values of this part in the entry `position`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {"position": {**values, "place": self.place._asdict()}}
+        values["place"] = self.place._asdict()
+        return {"position": values}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the position."""
         place = dict(state["position"]["place"])
         place.pop("since_step", None)  # saved by version 0.3
-        saved = TypeAdapter(TrainPosition).validate_python({**state["position"], "place": place})
+        values = {**state["position"], "place": place}
+        saved = TypeAdapter(TrainPosition).validate_python(values)
 
         self.step = saved.step
         self.place = saved.place
@@ -133,8 +135,9 @@ class BestScore:
         if state["best_metric"] != self.metric:
             self.reset()
             return
-        self.value = TypeAdapter(float | None).validate_python(state["position"]["best"])
-        self.validations_since_best = TypeAdapter(int).validate_python(state["position"]["validations_since_best"])
+        values = state["position"]
+        self.value = TypeAdapter(float | None).validate_python(values["best"])
+        self.validations_since_best = TypeAdapter(int).validate_python(values["validations_since_best"])
 
 
 class ProcessState(Protocol):
@@ -188,6 +191,8 @@ class OfEachProcess:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of this process, if there is one."""
         states = state[self.entry]
-        has_same_number = len(states) == self.ranks.size
-        if has_same_number or (not self.needs_same_number and self.ranks.rank < len(states)):
+        has_state = self.ranks.rank < len(states)
+        if self.needs_same_number:
+            has_state = len(states) == self.ranks.size
+        if has_state:
             self.part.load_state_dict(states[self.ranks.rank])

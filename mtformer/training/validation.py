@@ -73,7 +73,8 @@ class Validator:
             if self.stop.received is not None and step.ranks.size == 1:
                 raise InterruptedRunError(at_step, self.stop.received)
 
-        metrics = self.finite_loss("dev", _until_stopped(self.dev.batches(), check_stop), step, at_step)
+        batches = _until_stopped(self.dev.batches(), check_stop)
+        metrics = self.finite_loss("dev", batches, step, at_step)
         scores, samples = self.dev.decode(check_stop)
         return Decoded({**metrics, **scores}, samples)
 
@@ -122,17 +123,24 @@ def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:
         for name in ("", *batch.pairs_of):
             sums[name] = sums.get(name, 0.0) + values
 
-    # Processes may have batches of different dev sets, so they first exchange the names.
-    names_by_process = step.ranks.gather(list(sums))
-    names = list(dict.fromkeys(itertools.chain(*names_by_process)))
-    flat_sums = np.concatenate([sums.get(name, np.zeros(3)) for name in names])
-    totals = np.reshape(step.ranks.sum(flat_sums.tolist()), (-1, 3))
-
     metrics = {}
-    for name, (loss, nll, num_tokens) in zip(names, totals.tolist(), strict=True):
+    for name, (loss, nll, num_tokens) in _totals(sums, step.ranks).items():
         metrics[f"loss {name}".rstrip()] = loss / num_tokens
-        metrics[f"perplexity {name}".rstrip()] = math.exp(min(nll / num_tokens, MAX_LOG_PERPLEXITY))
+        log_perplexity = min(nll / num_tokens, MAX_LOG_PERPLEXITY)
+        metrics[f"perplexity {name}".rstrip()] = math.exp(log_perplexity)
     return metrics
+
+
+def _totals(sums: Mapping[str, np.ndarray], ranks: Ranks) -> dict[str, list[float]]:
+    """Return sums of three values, by name, summed over the processes."""
+    # Processes may have batches of different dev sets, so they first exchange the names.
+    names_by_process = ranks.gather(list(sums))
+    names = list(dict.fromkeys(itertools.chain(*names_by_process)))
+
+    flat_sums = np.concatenate([sums.get(name, np.zeros(3)) for name in names])
+    flat_totals = ranks.sum(flat_sums.tolist())
+    totals = np.reshape(flat_totals, (-1, 3))
+    return dict(zip(names, totals.tolist(), strict=True))
 
 
 def _batches_of_process(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch]:
@@ -142,7 +150,10 @@ def _batches_of_process(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batc
     """
     rest = iter(batches)
     while group := list(itertools.islice(rest, ranks.size)):
-        yield group[ranks.rank] if ranks.rank < len(group) else group[-1].without_targets()
+        if ranks.rank < len(group):
+            yield group[ranks.rank]
+        else:
+            yield group[-1].without_targets()
 
 
 def metric_lines(metrics: Mapping[str, float]) -> list[str]:
