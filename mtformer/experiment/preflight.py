@@ -70,13 +70,14 @@ class MemoryCheck(NamedTuple):
         time_needed = f"{format_duration(self.training_seconds)} of training"
         if self.validation_seconds:
             time_needed += f", up to {format_duration(self.validation_seconds)} of validation"
-        disk_needed = f"{format_bytes(self.disk_bytes)} for checkpoints, {format_bytes(self.free_bytes)} free"
+        needed = format_bytes(self.disk_bytes)
+        free = format_bytes(self.free_bytes)
         return [
             ("largest batch", self.shape),
             ("peak memory", format_bytes(self.peak_bytes)),
             ("slowest step", f"{self.step_seconds:.2f} s"),
             ("estimated time", time_needed),
-            ("disk", disk_needed),
+            ("disk", f"{needed} for checkpoints, {free} free"),
         ]
 
 
@@ -91,18 +92,31 @@ def make_step(
         raise DeviceError(
             "training.compile: on a CPU, torch.compile takes minutes and makes training no faster; use auto or never"
         )
-    torch.manual_seed(config.training.seed)
+
+    seed = config.training.seed
+    torch.manual_seed(seed)
     src_vocab = prepared.tokenizers.src.vocab_size
     tgt_vocab = prepared.tokenizers.tgt.vocab_size
-    model = Transformer(config.model, src_vocab, tgt_vocab, compute_dtype=DTYPES[precision]).to(device)
-    step = TrainingStep(model, config.training, ranks)
+    model = Transformer(config.model, src_vocab, tgt_vocab, compute_dtype=DTYPES[precision])
+    step = TrainingStep(model.to(device), config.training, ranks)
     if not ranks.is_main:
-        torch.manual_seed(((config.training.seed << 20) + ranks.rank) % 2**63)
+        seed_of_process = (seed << 20) + ranks.rank
+        torch.manual_seed(seed_of_process % 2**63)
     return step
 
 
-def try_config(config: Config, run: RunDir) -> tuple[Config, Prepared, TrainingStep, MemoryCheck]:
-    """Prepare tokenizer, data and model in this process, and check the memory; the config returned is that of the run.
+class Trial(NamedTuple):
+    """Result of trying a config."""
+
+    config: Config
+    """Config of the run, with absolute paths and the chosen batch size."""
+    prepared: Prepared
+    step: TrainingStep
+    checked: MemoryCheck
+
+
+def try_config(config: Config, run: RunDir) -> Trial:
+    """Prepare tokenizer, data and model in this process, and check the memory.
 
     Tokenizer and data are stored in the cache, so training with this config does not prepare them again. Raise
     MtformerError on any error that would also occur in training.
@@ -115,7 +129,8 @@ def try_config(config: Config, run: RunDir) -> tuple[Config, Prepared, TrainingS
         prepared = prepare_experiment(config, Path(folder) / "tokenizer")
     step = make_step(config, prepared, device, precision)
     config, prepared = choose_batches(config, prepared, step)
-    return config, prepared, step, check_memory(config, prepared, step, run)
+    checked = check_memory(config, prepared, step, run)
+    return Trial(config, prepared, step, checked)
 
 
 def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
@@ -124,7 +139,8 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     rows = [("device, precision", f"{step.device}, {step.precision}")]
 
     rows.append(("vocabulary", _vocabulary(prepared)))
-    rows += [(f"training pairs, {corpus.name}", f"{len(corpus.store):,}") for corpus in prepared.corpora]
+    for corpus in prepared.corpora:
+        rows.append((f"training pairs, {corpus.name}", f"{len(corpus.store):,}"))
     num_dev_pairs = sum(len(dev.sources) for dev in prepared.dev)
     rows.append(("dev pairs", f"{num_dev_pairs:,}"))
     rows.append(("test sets", ", ".join(config.data.test) or "none"))
@@ -133,8 +149,8 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     num_epochs = checked.num_steps / steps_per_epoch
     rows.append(("steps per epoch", f"{steps_per_epoch:,.1f}"))
     rows.append(("total steps", f"{checked.num_steps:,} ({num_epochs:,.1f} epochs)"))
-    num_parameters = count_parameters(step.model)
-    rows += [(f"parameters, {part}", f"{count:,}") for part, count in num_parameters.items()]
+    for part, num_parameters in count_parameters(step.model).items():
+        rows.append((f"parameters, {part}", f"{num_parameters:,}"))
     rows += checked.lines()
 
     if checked.total_seconds > 3600:
@@ -152,8 +168,8 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
 def _vocabulary(prepared: Prepared) -> str:
     """Return the sizes of the vocabularies for display."""
     tokenizers = prepared.tokenizers
-    sizes = sorted({tokenizer.vocab_size for tokenizer in tokenizers})
-    text = " and ".join(f"{size:,}" for size in sizes)
+    sizes = {tokenizer.vocab_size for tokenizer in tokenizers}
+    text = " and ".join(f"{size:,}" for size in sorted(sizes))
     return f"{text} (joint)" if tokenizers.joint else text
 
 
@@ -180,15 +196,18 @@ def choose_batches(
         limit = earlier
     else:
         largest = prepared.batches.sizes().largest
-        limit = min(step.ranks.gather(step.max_batch_tokens(largest)))
+        limits_by_rank = step.ranks.gather(step.max_batch_tokens(largest))
+        limit = min(limits_by_rank)
 
+    # The fewest micro-batches within the limit, of equal sizes.
     num_processes = step.ranks.size
     accumulation_steps = math.ceil(training.step_tokens / (limit * num_processes))
     batch_tokens = math.ceil(training.step_tokens / (accumulation_steps * num_processes))
     log.info("micro-batches of %s tokens, %d per step and process", f"{batch_tokens:,}", accumulation_steps)
 
-    chosen = {"batch_tokens": batch_tokens, "accumulation_steps": accumulation_steps, "step_tokens": None}
-    config = config.model_copy(update={"training": training.model_copy(update=chosen)})
+    numbers = {"batch_tokens": batch_tokens, "accumulation_steps": accumulation_steps, "step_tokens": None}
+    training = training.model_copy(update=numbers)
+    config = config.model_copy(update={"training": training})
     batches = replace(prepared.batches, batch_tokens=batch_tokens)
     return config, replace(prepared, batches=batches)
 
@@ -220,7 +239,7 @@ def check_memory(
         step.try_batch(batch)  # allocates memory and initializes kernels; only the next call is timed
     batch_seconds = step.try_batch(largest)
 
-    # The time of a batch is proportional to its size.
+    # The time of a batch is proportional to its size, so training takes as long as this number of largest batches.
     mean_share = sizes.mean_padded_tokens / largest.num_padded_tokens
     num_largest = training.max_steps * training.accumulation_steps * mean_share
     if training.compile == "auto" and step.device.type == COMPILES_ON:
@@ -240,15 +259,17 @@ def check_memory(
     num_steps = training.max_steps
     if training.max_minutes is not None:
         seconds = 60 * training.max_minutes
-        num_steps = min(num_steps, fitting_steps(seconds, mean_step_seconds, validation_seconds, training))
+        num_fitting = fitting_steps(seconds, mean_step_seconds, validation_seconds, training)
+        num_steps = min(num_steps, num_fitting)
     _warn_of_schedule(config.training, num_steps)
-    earlier_validations = done // training.validate_every
-    num_validations = max(0, num_steps // training.validate_every - earlier_validations)
+
+    # Of a resumed run, only the remaining steps and validations take time.
     num_full_steps = relative_cost(training, done, max(done, num_steps))
-    src_length = largest.src_BS.size(1)
-    tgt_length = largest.tgt_in_BT.size(1)
+    num_all_validations = num_steps // training.validate_every
+    num_earlier_validations = done // training.validate_every
+    num_validations = max(0, num_all_validations - num_earlier_validations)
     return MemoryCheck(
-        shape=f"{largest.num_pairs:,} pairs, {src_length} x {tgt_length} tokens",
+        shape=_shape(largest),
         step_seconds=batch_seconds * training.accumulation_steps,
         peak_bytes=peak_bytes(step.device),
         num_steps=num_steps,
@@ -260,13 +281,22 @@ def check_memory(
     )
 
 
+def _shape(batch: Batch) -> str:
+    """Describe the shape of a batch for display."""
+    src_length = batch.src_BS.size(1)
+    tgt_length = batch.tgt_in_BT.size(1)
+    return f"{batch.num_pairs:,} pairs, {src_length} x {tgt_length} tokens"
+
+
 def _limited_by_epochs(training: TrainingConfig, batches_per_epoch: float, num_processes: int) -> TrainingConfig:
     """Return the config with the number of steps that `max_epochs` allows."""
     if training.max_epochs is None:
         return training
     num_batches = training.max_epochs * batches_per_epoch
-    num_steps = math.ceil(num_batches / (training.accumulation_steps * num_processes))
-    return training.model_copy(update={"max_steps": max(1, min(training.max_steps, num_steps))})
+    batches_per_step = training.accumulation_steps * num_processes
+    num_steps = math.ceil(num_batches / batches_per_step)
+    max_steps = max(1, min(training.max_steps, num_steps))
+    return training.model_copy(update={"max_steps": max_steps})
 
 
 def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: float, compiled: bool | None) -> float:
@@ -285,7 +315,8 @@ def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: 
         DeviceError: if compiling fails with sharded weights.
     """
     if compiled is None:
-        compiled = step.ranks.gather(total_seconds * COMPILE_GAIN > COMPILE_SECONDS)[0]
+        is_worthwhile = total_seconds * COMPILE_GAIN > COMPILE_SECONDS
+        compiled = step.ranks.gather(is_worthwhile)[0]  # measured times differ between processes
     if not compiled:
         return seconds
 
@@ -295,7 +326,8 @@ def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: 
     try:
         step.try_batch(largest)
     except RuntimeError as error:  # raised by TorchDynamo or its backend; training does not depend on them
-        failure = str(error).strip().split("\n")[0] or type(error).__name__
+        first_line = str(error).strip().split("\n")[0]
+        failure = first_line or type(error).__name__
         if step.config.sharded and step.ranks.size > 1:
             # The others may wait for this process in the middle of a layer, so it cannot tell them to start again.
             raise DeviceError(
@@ -322,13 +354,15 @@ def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: 
 
 def _warn_of_schedule(training: TrainingConfig, num_steps: int) -> None:
     """Log a warning about parts of the schedule that training, of `num_steps` steps, does not reach."""
-    if num_steps < training.max_steps and training.schedule in TO_THE_END and training.max_minutes is None:
+    has_fixed_length = training.max_minutes is None  # otherwise, the schedule and the warmup are fitted to the time
+    decays_to_the_end = training.schedule in TO_THE_END
+    if has_fixed_length and decays_to_the_end and num_steps < training.max_steps:
         log.warning(
             "training ends after about %d steps (max_epochs), before the learning rate has decayed; "
             "set training.max_steps to that number",
             num_steps,
         )
-    if training.warmup_steps >= num_steps and training.max_minutes is None:  # which shortens the warmup
+    if has_fixed_length and training.warmup_steps >= num_steps:
         log.warning("training ends in the warmup: training.warmup_steps %d, %d steps", training.warmup_steps, num_steps)
     if training.consistency != "none" and training.consistency_start >= num_steps:
         start = training.consistency_start
@@ -341,20 +375,23 @@ def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
     num_sentences = sum(len(dev.sources) for dev in prepared.dev)
     translator = prepared.translator(config, step.full_model())
     beam_tokens = translator.engine.beam_tokens(translator.decoding)
-    lengths = [len(ids) + 1 for ids in prepared.tokenizers.src.encode(largest.sources)]
+    encoded = prepared.tokenizers.src.encode(largest.sources)
+    lengths = [len(ids) + 1 for ids in encoded]
     plan = plan_batches(lengths, beam_tokens, translator.decoding.beam_size)
     longest_sentences = [largest.sources[index] for index in plan[0]]
     batches = list(prepared.dev_batches(config))
 
+    # The loss of one batch, for all batches.
     start = time.perf_counter()
     dev_loss(step, batches[:1])
     batch_seconds = time.perf_counter() - start
     loss_seconds = batch_seconds * len(batches)
 
+    # The translation of one batch of the largest dev set, for the batches of all dev sets.
     start = time.perf_counter()
     translator.into(largest.tgt_lang).translate(longest_sentences)
     batch_seconds = time.perf_counter() - start
-    num_decoded = len(plan) * num_sentences / len(largest.sources)  # batches of all dev sets
+    num_decoded = len(plan) * num_sentences / len(largest.sources)
     decoding_seconds = batch_seconds * num_decoded
     return (loss_seconds + decoding_seconds) / step.ranks.size
 
@@ -367,14 +404,15 @@ def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
     checkpoint_bytes = BYTES_OF_CHECKPOINT * num_parameters
     if training.ema_decay:
         checkpoint_bytes += weights_bytes
-    # A new checkpoint is written before an old one is deleted.
-    needed = (training.keep_last + training.keep_best + 1) * checkpoint_bytes
+    num_checkpoints = training.keep_last + training.keep_best + 1  # a new one is written before an old one is deleted
+    needed = num_checkpoints * checkpoint_bytes
     if training.average_last:
         needed += weights_bytes
 
     path = run.path.absolute()
     existing_folder = next(folder for folder in (path, *path.parents) if folder.exists())
-    existing_bytes = sum(file.stat().st_size for file in run.checkpoints.rglob("*") if file.is_file())
+    checkpoint_files = [file for file in run.checkpoints.rglob("*") if file.is_file()]
+    existing_bytes = sum(file.stat().st_size for file in checkpoint_files)
     free = shutil.disk_usage(existing_folder).free + existing_bytes
     if free < 2 * checkpoint_bytes:
         raise DeviceError(

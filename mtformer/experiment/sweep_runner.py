@@ -363,7 +363,7 @@ def estimate(sweep: Sweep, num_threads: int, advance: Callable[[], object] = lam
             config_without_seed = dump_config(run.config.with_values({"training.seed": 0}))
             if config_without_seed not in check_of_config:
                 try:
-                    check_of_config[config_without_seed] = try_config(run.config, run.run)[-1]
+                    check_of_config[config_without_seed] = try_config(run.config, run.run).checked
                 except MtformerError as error:
                     raise type(error)(f"run {run.name}: {error}") from error
             checks.append(check_of_config[config_without_seed])

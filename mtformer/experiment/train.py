@@ -37,6 +37,7 @@ from mtformer.training.checkpoint import newest_good, save_averaged
 from mtformer.training.loop import Trainer
 from mtformer.training.progress import Progress
 from mtformer.training.ranks import Ranks, join_ranks, own_device
+from mtformer.training.resuming import resume_trainer
 from mtformer.training.state import TrainPosition
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import Decoded, DevData
@@ -211,7 +212,7 @@ def _resume(session: _Session, trainer: Trainer, start: _Start) -> None:
     changed_keys = list(changes)
     if start.checkpoint is not None:
         changes |= environment_changes(start.environment, trainer.made_with)
-    trainer.resume(start.checkpoint, changes)
+    resume_trainer(trainer, start.checkpoint, changes)
 
     step = trainer.position.step
     max_steps = session.config.training.max_steps
@@ -321,7 +322,9 @@ def _average(trainer: Trainer) -> None:
                 averaged = average_weights(paths)
             save_averaged(run, steps, averaged, {})
 
-    metrics = trainer.validate_average() if trainer.dev is not None else {}
+    metrics: dict[str, float] = {}
+    if trainer.dev is not None:
+        metrics = trainer.validator.evaluate_average(trainer.step, trainer.position.step)
     if not ranks.is_main:
         return
     if metrics:

@@ -50,9 +50,12 @@ class LayerCache:
     """
 
     def __init__(self, source: KeyValues, capacity: int) -> None:
-        self.source = KeyValues(source.k_BGSK.contiguous(), source.v_BGSK.contiguous())
-        B, G, _, K = source.k_BGSK.shape
-        self.k = source.k_BGSK.new_empty(B, G, capacity, K)
+        source_k_BGSK = source.k_BGSK.contiguous()
+        source_v_BGSK = source.v_BGSK.contiguous()
+        self.source = KeyValues(source_k_BGSK, source_v_BGSK)
+
+        B, G, _, K = source_k_BGSK.shape
+        self.k = source_k_BGSK.new_empty(B, G, capacity, K)
         self.v = torch.empty_like(self.k)
         self.num_filled = 0
         """Number of self-attention keys, t*R."""
@@ -61,7 +64,9 @@ class LayerCache:
         """Append one step for all beams (B, G, R, K); return views of the keys and values of all steps."""
         start = self.num_filled
         stop = start + step.k_BGSK.size(2)
-        assert stop <= self.k.size(2), "the cache is full"
+        capacity = self.k.size(2)
+        assert stop <= capacity, "the cache is full"
+
         self.k[:, :, start:stop] = step.k_BGSK
         self.v[:, :, start:stop] = step.v_BGSK
         self.num_filled = stop
@@ -75,9 +80,11 @@ class LayerCache:
 
     def _select(self, x_BGXK: Tensor, sentences_M: Tensor) -> Tensor:
         """Select sentences, copying only filled positions; the capacity stays the same."""
-        filled = slice(self.num_filled)
-        selected_MGXK = x_BGXK.new_empty(sentences_M.size(0), *x_BGXK.shape[1:])
-        selected_MGXK[:, :, filled] = x_BGXK[:, :, filled].index_select(0, sentences_M)
+        M = sentences_M.size(0)
+        _, G, X, K = x_BGXK.shape
+        filled_BGXK = x_BGXK[:, :, : self.num_filled]
+        selected_MGXK = x_BGXK.new_empty(M, G, X, K)
+        selected_MGXK[:, :, : self.num_filled] = filled_BGXK.index_select(0, sentences_M)
         return selected_MGXK
 
 
@@ -106,23 +113,27 @@ class DecoderCache:
 
     def __init__(self, encoder_output: EncoderOutput, layers: list[LayerCache], R: int, T: int) -> None:
         states_BSD, mask_B11S = encoder_output
-        B = mask_B11S.size(0)
-        no_states = states_BSD.new_empty(B, 0, states_BSD.size(2))
-        self.encoder_output = EncoderOutput(no_states, mask_B11S)
+        B, _, D = states_BSD.shape
+        no_states_B0D = states_BSD.new_empty(B, 0, D)
+        self.encoder_output = EncoderOutput(no_states_B0D, mask_B11S)
         self.layers = layers
         self.R = R
         self.length = 0
         """Number of steps decoded."""
+
         # [b, 0, r, t*R + q]: step t of beam q is in the history of beam r. Until the first `reorder`, r == q.
         is_same_beam_RR = torch.eye(R, dtype=torch.bool, device=mask_B11S.device)
-        self.history_B1RX = kernel_mask(is_same_beam_RR.repeat(B, 1, 1, T), states_BSD)
+        is_in_history_B1RX = is_same_beam_RR.repeat(B, 1, 1, T)
+        self.history_B1RX = kernel_mask(is_in_history_B1RX, states_BSD)
 
     def reorder(self, beam_BR: Tensor) -> None:
         """Let beam r of sentence b continue the history of its beam beam_BR[b, r]."""
         num_keys = self.length * self.R
         history_B1Rt = self.history_B1RX[..., :num_keys]
-        index_B1Rt = beam_BR[:, None, :, None].expand_as(history_B1Rt)
-        history_B1Rt.copy_(history_B1Rt.gather(2, index_B1Rt))
+        beam_B1R1 = beam_BR[:, None, :, None]
+        index_B1Rt = beam_B1R1.expand_as(history_B1Rt)
+        reordered_B1Rt = history_B1Rt.gather(2, index_B1Rt)
+        history_B1Rt.copy_(reordered_B1Rt)
 
     def keep(self, sentences_M: Tensor) -> None:
         """Keep only these sentences in the batch, in this order."""

@@ -30,8 +30,9 @@ class Linear(nn.Module):
     def __init__(self, in_width: int, *out_widths: int) -> None:
         super().__init__()
         self.out_widths = out_widths
-        self.weight = nn.Parameter(torch.empty(sum(out_widths), in_width))
-        self.bias = nn.Parameter(torch.zeros(sum(out_widths)))
+        out_width = sum(out_widths)
+        self.weight = nn.Parameter(torch.empty(out_width, in_width))
+        self.bias = nn.Parameter(torch.zeros(out_width))
         self._copies: tuple[Tensor, Tensor] | None = None
 
     def use_copies(self, weight: Tensor, bias: Tensor) -> None:
@@ -48,8 +49,10 @@ class Linear(nn.Module):
         if self._copies is None or not self.training:
             return linear(x, weight, bias, is_training=self.training)
 
-        weight_copy, bias_copy = self._copies
-        return linear_with_copies(x, weight, bias, _rows(weight_copy, start, stop), _rows(bias_copy, start, stop))
+        all_weight_copy, all_bias_copy = self._copies
+        weight_copy = _rows(all_weight_copy, start, stop)
+        bias_copy = _rows(all_bias_copy, start, stop)
+        return linear_with_copies(x, weight, bias, weight_copy, bias_copy)
 
 
 def _rows(x: Tensor, start: int, stop: int | None) -> Tensor:
@@ -64,9 +67,10 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x normalized to mean 0 and variance 1, scaled and shifted, in the dtype of x."""
-        weight = self.weight.to(x.dtype)
-        bias = self.bias.to(x.dtype)
-        return F.layer_norm(x, x.shape[-1:], weight, bias, NORM_EPS)
+        D = x.size(-1)
+        weight_D = self.weight.to(x.dtype)
+        bias_D = self.bias.to(x.dtype)
+        return F.layer_norm(x, (D,), weight_D, bias_D, NORM_EPS)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -74,8 +78,9 @@ class RMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x normalized to a root mean square of 1 and scaled, in the dtype of x."""
-        weight = self.weight.to(x.dtype)
-        return F.rms_norm(x, x.shape[-1:], weight, NORM_EPS)
+        D = x.size(-1)
+        weight_D = self.weight.to(x.dtype)
+        return F.rms_norm(x, (D,), weight_D, NORM_EPS)
 
 
 NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
@@ -87,7 +92,8 @@ class Dropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x, with random elements set to zero in training mode."""
-        return dropout(x, self.p if self.training else 0.0)
+        p = self.p if self.training else 0.0
+        return dropout(x, p)
 
 
 def drop_sentences(x_BTD: Tensor, p: float) -> Tensor:
@@ -95,7 +101,9 @@ def drop_sentences(x_BTD: Tensor, p: float) -> Tensor:
 
     The product with a mask gives all weights a gradient, which DDP requires; skipping a layer would not.
     """
-    is_kept_B11 = torch.rand(x_BTD.size(0), 1, 1, device=x_BTD.device) >= p
+    B = x_BTD.size(0)
+    noise_B11 = torch.rand(B, 1, 1, device=x_BTD.device)
+    is_kept_B11 = noise_B11 >= p
     return x_BTD * is_kept_B11.to(x_BTD.dtype)
 
 
@@ -107,4 +115,5 @@ def padding_mask(lengths: Tensor, S: int) -> Tensor:
 
 def causal_mask(T: int, device: torch.device | None = None) -> Tensor:
     """Return (T, T): True where the key position is at most the query position (Vaswani et al. 2017, section 3.2.3)."""
-    return torch.ones(T, T, dtype=torch.bool, device=device).tril()
+    all_keys_TT = torch.ones(T, T, dtype=torch.bool, device=device)
+    return all_keys_TT.tril()

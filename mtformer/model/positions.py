@@ -15,10 +15,12 @@ def sinusoid(num_positions: int, D: int) -> Tensor:
     angle(pos, i) = pos / 10000^(2i/D) for i < D/2. The sines fill the first half and the cosines the second
     ([sin | cos]; the paper interleaves them, which gives the same features in another order).
     """
-    position = torch.arange(num_positions, dtype=torch.float64).unsqueeze(1)
-    exponent = torch.arange(0, D, 2, dtype=torch.float64) / D
-    angle = position / SINUSOID_BASE**exponent
-    return torch.cat([angle.sin(), angle.cos()], dim=1).float()
+    positions = torch.arange(num_positions, dtype=torch.float64)
+    exponents = torch.arange(0, D, 2, dtype=torch.float64) / D
+    denominators = SINUSOID_BASE**exponents
+    angles = positions.unsqueeze(1) / denominators
+    table = torch.cat([angles.sin(), angles.cos()], dim=1)
+    return table.float()
 
 
 class AddedPositions(nn.Module):
@@ -27,7 +29,8 @@ class AddedPositions(nn.Module):
     def __init__(self, max_positions: int, D: int, is_learned: bool) -> None:
         super().__init__()
         if is_learned:
-            self.weight: Tensor = nn.Parameter(torch.empty(max_positions, D))
+            vectors = torch.empty(max_positions, D)
+            self.weight: Tensor = nn.Parameter(vectors)
         else:
             self.weight = nn.Buffer(sinusoid(max_positions, D), persistent=False)
 
@@ -46,8 +49,9 @@ class Rotation(NamedTuple):
         """Rotate queries or keys; a rotation of one position is broadcast over dimension 1."""
         cos = self.cos.to(x_BTHK.dtype)
         sin = self.sin.to(x_BTHK.dtype)
-        half = x_BTHK.size(-1) // 2
-        partners_BTHK = x_BTHK.roll(half, dims=-1)
+        K = x_BTHK.size(-1)
+        partners_BTHK = x_BTHK.roll(K // 2, dims=-1)
+        # x cos + partners sin
         return torch.addcmul(x_BTHK * cos, partners_BTHK, sin)
 
 
@@ -59,10 +63,13 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, max_positions: int, K: int) -> None:
         super().__init__()
-        table_T1K = sinusoid(max_positions, K).unsqueeze(1)
-        sin, cos = table_T1K.chunk(2, dim=-1)
-        self.cos = nn.Buffer(torch.cat([cos, cos], dim=-1), persistent=False)
-        self.sin = nn.Buffer(torch.cat([-sin, sin], dim=-1), persistent=False)
+        table_TK = sinusoid(max_positions, K)
+        sin, cos = table_TK.unsqueeze(1).chunk(2, dim=-1)  # (T, 1, K / 2)
+        # The pair (x, y) becomes (x cos - y sin, y cos + x sin).
+        cos_T1K = torch.cat([cos, cos], dim=-1)
+        signed_sin_T1K = torch.cat([-sin, sin], dim=-1)
+        self.cos = nn.Buffer(cos_T1K, persistent=False)
+        self.sin = nn.Buffer(signed_sin_T1K, persistent=False)
 
     def forward(self, positions: slice) -> Rotation:
         """Return the rotation for these positions."""

@@ -39,7 +39,8 @@ class FeedForward(nn.Module):
         super().__init__()
         self.is_gated = config.activation in GATED_ACTIVATIONS
         self.activation = ACTIVATIONS[config.activation]
-        widths = [config.d_ff, config.d_ff] if self.is_gated else [config.d_ff]
+        num_projections = 2 if self.is_gated else 1
+        widths = num_projections * [config.d_ff]
         self.expand = Linear(config.d_model, *widths)
         self.contract = Linear(config.d_ff, config.d_model)
         self.dropout = Dropout(config.activation_dropout)
@@ -138,10 +139,14 @@ class DecoderLayer(nn.Module):
         source_kv = self.cross_attention.keys_values(states_BSD) if cache is None else cache.source
         is_causal = cache is None
 
-        attend = partial(self.self_attention, mask=history_mask, is_causal=is_causal, rotation=rotation, cache=cache)
-        x_BTD = self.self_attention_residual(x_BTD, attend)
+        attend_to_target = partial(
+            self.self_attention, mask=history_mask, is_causal=is_causal, rotation=rotation, cache=cache
+        )
+        x_BTD = self.self_attention_residual(x_BTD, attend_to_target)
+
         attend_to_source = partial(self.cross_attention, kv=source_kv, mask=source_mask)
         x_BTD = self.cross_attention_residual(x_BTD, attend_to_source)
+
         return self.feed_forward_residual(x_BTD, self.feed_forward)
 
 
@@ -174,8 +179,7 @@ class Transformer(nn.Module):
 
         self.src_positions = _added_positions(config)
         self.tgt_positions = _added_positions(config)
-        is_rotary = config.positions == "rotary"
-        self.rotary = RotaryPositions(config.max_positions, D // config.num_heads) if is_rotary else None
+        self.rotary = _rotary_positions(config)
         self.embedding_dropout = Dropout(config.dropout)
 
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_encoder_layers))
@@ -193,10 +197,11 @@ class Transformer(nn.Module):
         have unit variance, and the tied output projection of a normalized state gives logits of unit variance. The
         constructors set biases to 0 and norm weights to 1.
         """
-        embeddings = dict.fromkeys((self.tgt_embedding, self.src_embedding, self.output))  # tied ones once
+        D = self.config.d_model
+        embeddings = dict.fromkeys([self.tgt_embedding, self.src_embedding, self.output])  # tied ones once
         learned_positions = [weight for name, weight in self.named_parameters() if "positions" in name]
-        for weight in (*embeddings, *learned_positions):
-            nn.init.normal_(weight, std=weight.size(1) ** -0.5)
+        for weight_XD in (*embeddings, *learned_positions):
+            nn.init.normal_(weight_XD, std=D**-0.5)
 
         for module in self.modules():
             if isinstance(module, Linear):
@@ -229,12 +234,14 @@ class Transformer(nn.Module):
         positions = slice(S)
         x_BSD = self._embed(src_BS, self.src_embedding, self.src_positions, positions, mask_BS)
         is_source_BS = padding_mask(src_lengths_B, S)
-        mask_B11S = kernel_mask(is_source_BS[:, None, None, :], x_BSD)
-        rotation = self.rotary(positions) if self.rotary is not None else None
+        is_source_B11S = is_source_BS[:, None, None, :]
+        mask_B11S = kernel_mask(is_source_B11S, x_BSD)
+        rotation = self._rotation(positions)
 
         for layer in self.encoder:
             x_BSD = layer(x_BSD, mask_B11S, rotation)
-        return EncoderOutput(self.encoder_norm(x_BSD), mask_B11S)
+        states_BSD = self.encoder_norm(x_BSD)
+        return EncoderOutput(states_BSD, mask_B11S)
 
     def decode(
         self,
@@ -249,7 +256,8 @@ class Transformer(nn.Module):
         and the encoder output is that of the cache, without finished sentences. For the mask see `forward`.
         """
         if cache is None:
-            positions = slice(tgt_in_BT.size(1))
+            T = tgt_in_BT.size(1)
+            positions = slice(T)
             history_mask = None
         else:
             assert cache.length < self.config.max_positions, "longer than max_positions"
@@ -257,7 +265,7 @@ class Transformer(nn.Module):
             history_mask = cache.history_B1RX if cache.R > 1 else None
 
         x_BTD = self._embed(tgt_in_BT, self.tgt_embedding, self.tgt_positions, positions, mask_BT)
-        rotation = self.rotary(positions) if self.rotary is not None else None
+        rotation = self._rotation(positions)
         for i, layer in enumerate(self.decoder):
             layer_cache = None if cache is None else cache.layers[i]
             x_BTD = layer(x_BTD, encoder_output, rotation, layer_cache, history_mask)
@@ -268,30 +276,50 @@ class Transformer(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Project hidden states (..., D) to logits (..., V)."""
-        weight = self.output.to(hidden.dtype)
-        bias = self.output_bias.to(hidden.dtype) if self.output_bias is not None else None
-        return F.linear(hidden, weight, bias)
+        weight_VD = self.output.to(hidden.dtype)
+        if self.output_bias is None:
+            return F.linear(hidden, weight_VD)
+        bias_V = self.output_bias.to(hidden.dtype)
+        return F.linear(hidden, weight_VD, bias_V)
 
     def new_cache(self, encoder_output: EncoderOutput, num_beams: int, max_length: int) -> DecoderCache:
         """Return an empty cache for `max_length` steps with `num_beams` beams per sentence."""
-        layers = []
+        capacity = max_length * num_beams
+        layer_caches = []
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
             source = layer.cross_attention.keys_values(encoder_output.states_BSD)
-            layers.append(LayerCache(source, max_length * num_beams))
-        return DecoderCache(encoder_output, layers, num_beams, max_length)
+            layer_caches.append(LayerCache(source, capacity))
+        return DecoderCache(encoder_output, layer_caches, num_beams, max_length)
 
     def _embed(
-        self, ids: Tensor, weight: Tensor, added: nn.Module | None, positions: slice, mask: Tensor | None
+        self,
+        ids_BT: Tensor,
+        weight_VD: Tensor,
+        added_positions: AddedPositions | None,
+        positions: slice,
+        mask_BT: Tensor | None,
     ) -> Tensor:
         """Return the embeddings of tokens, scaled by sqrt(D) (section 3.4), with their positions and dropout."""
         # The lookup uses the dtype of the weights, so that gradients are summed in it.
-        x = F.embedding(ids, weight) * self.config.d_model**0.5
-        if mask is not None:
-            x = x * mask.unsqueeze(-1).to(x.dtype)
-        if added is not None:
-            x = x + added(positions).to(x.dtype)
-        return self.embedding_dropout(x.to(self.compute_dtype or weight.dtype))
+        x_BTD = F.embedding(ids_BT, weight_VD)
+        x_BTD = x_BTD * self.config.d_model**0.5
+        if mask_BT is not None:
+            mask_BT1 = mask_BT.unsqueeze(-1)
+            x_BTD = x_BTD * mask_BT1.to(x_BTD.dtype)
+        if added_positions is not None:
+            vectors_TD = added_positions(positions)
+            x_BTD = x_BTD + vectors_TD.to(x_BTD.dtype)
+
+        dtype = self.compute_dtype or weight_VD.dtype
+        return self.embedding_dropout(x_BTD.to(dtype))
+
+    def _rotation(self, positions: slice) -> Rotation | None:
+        """Return the rotation for these positions; None without rotary embeddings."""
+        if self.rotary is None:
+            return None
+        rotation: Rotation = self.rotary(positions)
+        return rotation
 
 
 def _matrix(height: int, width: int) -> nn.Parameter:
@@ -305,6 +333,13 @@ def _added_positions(config: ModelConfig) -> AddedPositions | None:
     return AddedPositions(config.max_positions, config.d_model, is_learned=config.positions == "learned")
 
 
+def _rotary_positions(config: ModelConfig) -> RotaryPositions | None:
+    if config.positions != "rotary":
+        return None
+    head_width = config.d_model // config.num_heads
+    return RotaryPositions(config.max_positions, head_width)
+
+
 def _final_norm(config: ModelConfig) -> nn.Module:
     """Return the norm after the last layer; with post-norm, the layers already end with a norm."""
     if config.norm_position == "pre":
@@ -316,8 +351,10 @@ def count_parameters(model: Transformer) -> dict[str, int]:
     """Return the number of parameters of each part of the model and their `total`; tied parameters count once."""
     parts = {"embeddings": 0, "positions": 0, "encoder": 0, "decoder": 0}
     for name, parameter in model.named_parameters():
-        parts[_part_of(name)] += parameter.numel()
-    return {**parts, "total": sum(parts.values())}
+        part = _part_of(name)
+        parts[part] += parameter.numel()
+    total = sum(parts.values())
+    return {**parts, "total": total}
 
 
 def _part_of(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from mtformer.config.schema import TrainingConfig
+from mtformer.errors import log
 from mtformer.training.ranks import Ranks
 from mtformer.training.state import TrainPosition
 
@@ -49,10 +50,14 @@ def fitting_steps(
     seconds -= validation_seconds * num_last_validations
     seconds_for_validation = validation_seconds / config.validate_every  # share of each step
 
+    # First the steps without consistency regularization, which are faster.
     plain_seconds = PLAIN_COST * step_seconds + seconds_for_validation
-    num_plain_steps = min(max(0, config.consistency_start - step), int(seconds / plain_seconds))
+    num_steps_before_consistency = max(0, config.consistency_start - step)
+    num_plain_steps = min(num_steps_before_consistency, int(seconds / plain_seconds))
     seconds -= num_plain_steps * plain_seconds
-    return max(1, num_plain_steps + int(seconds / (step_seconds + seconds_for_validation)))
+
+    num_full_steps = int(seconds / (step_seconds + seconds_for_validation))
+    return max(1, num_plain_steps + num_full_steps)
 
 
 def with_steps(config: TrainingConfig, num_steps: int) -> TrainingConfig:
@@ -118,8 +123,10 @@ class Budget:
         steps_left = fitting_steps(seconds_left, step_seconds, self.validation_seconds, self.config, step)
         num_steps = min(self.config.max_steps, step + steps_left)
 
-        if planned is not None and abs(num_steps - planned) <= TOLERANCE * max(1, planned - step):
-            return None
+        if planned is not None:
+            planned_steps_left = max(1, planned - step)
+            if abs(num_steps - planned) <= TOLERANCE * planned_steps_left:
+                return None
         return num_steps
 
     def _is_too_early(self, step: int, spent: float, has_plan: bool) -> bool:
@@ -195,7 +202,7 @@ class StepPlan:
         return self.budget.plans is not None and not is_validated
 
     def update(self, step: int, seconds_spent: float, ranks: Ranks) -> bool:
-        """Plan the number of steps; return True if it changed. All processes must call this together.
+        """Plan the number of steps; log it and return True if it changed. All processes must call this together.
 
         Args:
             step: The current step.
@@ -205,14 +212,28 @@ class StepPlan:
         if self.budget is None:
             return False
         planned = self.num_steps if self.limit_minutes is not None else None
-        num_steps = ranks.gather(self.budget.plan(step, seconds_spent, planned))[0]
+        plans_by_rank = ranks.gather(self.budget.plan(step, seconds_spent, planned))
+        num_steps = plans_by_rank[0]
         if num_steps is None or num_steps == planned:
             return False
 
         self.limit_minutes = self.base_config.max_minutes
         self.limit_steps = self.base_config.max_steps
         self._stretch(num_steps)
+        log.info("step %d: %d steps in all fit in %g minutes", step, num_steps, self.limit_minutes)
         return True
+
+    def remaining_cost(self, step: int, expected_steps: int) -> float:
+        """Return the time of the remaining steps, relative to the current one.
+
+        Args:
+            step: The current step, from 1.
+            expected_steps: Number of steps that the data allow.
+        """
+        last_step = max(step, min(self.config.max_steps, expected_steps))
+        cost_of_remaining = relative_cost(self.config, step, last_step)
+        cost_of_current = relative_cost(self.config, step - 1, step)
+        return cost_of_remaining / cost_of_current
 
     def _stretch(self, num_steps: int) -> None:
         self.num_steps = num_steps
@@ -234,7 +255,8 @@ class StepPlan:
         planned = self.num_steps
         self.num_steps = None
         if planned is not None and self.base_config.max_minutes is not None:
-            self._stretch(min(max(planned, fewest_steps), self.base_config.max_steps))
+            num_steps = max(planned, fewest_steps)
+            self._stretch(min(num_steps, self.base_config.max_steps))
 
     def _has_limits_of_config(self) -> bool:
         has_max_steps = self.limit_steps is None or self.limit_steps == self.base_config.max_steps

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mtformer.config.schema import TrainingConfig
-from mtformer.errors import CheckpointError, MtformerError, log
+from mtformer.errors import CheckpointError, log
 from mtformer.files import (
     DamagedError,
     atomic_folder,
@@ -67,7 +67,8 @@ def save_checkpoint(run: RunDir, checkpoint: Checkpoint) -> Path:
         with atomic_folder(target) as folder:
             save_file(checkpoint.weights, folder / WEIGHTS)
             torch.save(checkpoint.trainer_state, folder / TRAINER_STATE)
-            logs = {path.name: log_checksum(path) for path in (run.metrics, run.samples) if path.is_file()}
+            log_files = [path for path in (run.metrics, run.samples) if path.is_file()]
+            logs = {path.name: log_checksum(path) for path in log_files}
             write_meta(
                 folder,
                 step=checkpoint.step,
@@ -189,9 +190,12 @@ def prune(run: RunDir, config: TrainingConfig) -> None:
     best_steps = run.best_steps(config.best_metric)[: config.keep_best]
     latest_steps = run.regular_steps()[-config.keep_last :]
     kept_steps = {*steps[-1:], *best_steps, *latest_steps}
-    old_folders = [run.checkpoint(step) for step in sorted(set(steps) - kept_steps)]
+    old_steps = sorted(set(steps) - kept_steps)
+    old_folders = [run.checkpoint(step) for step in old_steps]
+
     with suppress(CheckpointError):  # without averaged weights
-        if read_meta(run.averaged)["step"] != max(latest_steps, default=0):
+        step_of_average = read_meta(run.averaged)["step"]
+        if step_of_average != max(latest_steps, default=0):
             old_folders.append(run.averaged)
 
     for folder in old_folders:
@@ -206,13 +210,8 @@ def last_good(run: RunDir) -> str:
     steps = run.steps()
     if not steps:
         return "there is no earlier checkpoint"
-    return f"the last good checkpoint is step {steps[-1]} ({run.checkpoint(steps[-1])})"
-
-
-def divergence(run: RunDir, step: int, problem: str) -> MtformerError:
-    """Return the error for training that has diverged at a step."""
-    remedy = "Lower training.learning_rate, raise training.warmup_steps, or set training.precision to fp32"
-    return MtformerError(f"step {step}: {problem}; {last_good(run)}. {remedy}")
+    last_step = steps[-1]
+    return f"the last good checkpoint is step {last_step} ({run.checkpoint(last_step)})"
 
 
 @contextmanager
@@ -221,5 +220,6 @@ def _explain_errors(failure: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        first_line = (str(error) or type(error).__name__).splitlines()[0]
+        description = str(error) or type(error).__name__
+        first_line = description.splitlines()[0]
         raise CheckpointError(f"{failure} ({first_line}); {remedy}") from error

@@ -11,6 +11,7 @@ Files are rewritten atomically. Checkpoints store the size and SHA-256 of both; 
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 from pathlib import Path
@@ -92,15 +93,15 @@ def cut_after(path: Path, step: int, with_dev: bool, saved: dict[str, Any] | Non
     data = _read(path)
     lines = data.splitlines()
     outcomes = [_belongs(line, step, with_dev) for line in lines]
-    kept_lines = [line + b"\n" for line, is_kept in zip(lines, outcomes, strict=True) if is_kept]
-    text = b"".join(kept_lines)
+    kept_lines = list(itertools.compress(lines, outcomes))  # without those whose outcome is None
+    text = b"".join(line + b"\n" for line in kept_lines)
     if text == data:
         return
     with atomic_file(path) as temporary:
         temporary.write_bytes(text)
 
-    complete = outcomes if data.endswith(b"\n") else outcomes[:-1]
-    num_unreadable = complete.count(None)
+    outcomes_of_complete_lines = outcomes if data.endswith(b"\n") else outcomes[:-1]
+    num_unreadable = outcomes_of_complete_lines.count(None)
     if num_unreadable:
         log.warning("%s: removed damaged lines: %d", path, num_unreadable)
     num_later = len(lines) - len(kept_lines) - num_unreadable

@@ -1,31 +1,21 @@
-"""The training loop: steps, log lines, validations, checkpoints, and resuming."""
+"""The training loop: steps, log lines, validations and checkpoints."""
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mtformer.config.schema import Config, TrainingConfig
 from mtformer.data.batching.batches import Batch
 from mtformer.data.batching.mixture import SamplerState
-from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError, log
-from mtformer.files import utc_now
-from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
-from mtformer.training.budget import Plans, StepPlan, relative_cost
-from mtformer.training.checkpoint import (
-    Checkpoint,
-    LoadedCheckpoint,
-    divergence,
-    load_checkpoint,
-    prune,
-    save_checkpoint,
-)
+from mtformer.errors import InterruptedRunError, MtformerError, log
+from mtformer.run_dir import RunDir
+from mtformer.training.budget import Plans, StepPlan
+from mtformer.training.checkpoint import Checkpoint, prune, save_checkpoint
 from mtformer.training.core_watch import CoreWatch
-from mtformer.training.history import append_record, cut_after
+from mtformer.training.divergence import check_any_step_taken, check_gradients, check_weights
 from mtformer.training.metrics import Metrics
-from mtformer.training.optimizer import learning_rate
 from mtformer.training.progress import Progress
 from mtformer.training.signals import StopSignal
 from mtformer.training.state import (
@@ -35,17 +25,10 @@ from mtformer.training.state import (
     Stateful,
     TrainPosition,
     collect_state,
-    restore_state,
 )
-from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
+from mtformer.training.step import TrainingStep
 from mtformer.training.train_window import TrainWindow
-from mtformer.training.validation import Decoded, DevData, Validator, metric_lines
-from mtformer.weights import not_finite
-
-SCHEDULE_KEYS = ("learning_rate", "max_minutes", "max_steps", "schedule", "warmup_steps")
-"""Keys of `training` that determine the learning rate."""
-MAX_JUMP = 0.05
-"""Largest relative change of the learning rate by a changed schedule that is not reported."""
+from mtformer.training.validation import DevData, Validator
 
 
 @dataclass(eq=False)
@@ -105,72 +88,6 @@ class Trainer:
             OfEachProcess("rng", RandomState(self.step.device), self.ranks),
         ]
 
-    # ---- resuming ---------------------------------------------------------------------------------------------------
-
-    def resume(self, checkpoint: Path | None, changes: Mapping[str, Any] | None = None) -> None:
-        """Load a checkpoint, or start at step 0.
-
-        Args:
-            checkpoint: The checkpoint (see `newest_good`); None: start at step 0.
-            changes: Settings and parts of the environment that have changed, as pairs of the old and the new value,
-                which are recorded in metrics.jsonl.
-
-        Raises:
-            CheckpointError: If the weights do not fit the model, or the state cannot be loaded.
-        """
-        changes = changes or {}
-        is_temporary = True
-        logs: dict[str, Any] = {}
-        if checkpoint is not None:
-            loaded = load_checkpoint(checkpoint, self.step.load_weights)
-            self._restore(loaded)
-            is_temporary = loaded.is_temporary
-            logs = loaded.logs
-        self.step.share_memory_limit()  # the devices of the processes may differ, so not all may have restored it
-        self.saved_step = self.ranks.gather(max(self.run.regular_steps(), default=0))[0]
-        if not self.ranks.is_main:
-            return
-
-        for path in (self.run.metrics, self.run.samples):
-            cut_after(path, self.position.step, not is_temporary, logs.get(path.name))
-        schedule_changes = [key for key in changes if key.removeprefix("training.") in SCHEDULE_KEYS]
-        jump = self._jump(f"{' and '.join(schedule_changes)} changed") if schedule_changes else {}
-        self.resumed = {"time": utc_now(), "changes": {**changes, **jump}}
-
-    def _restore(self, checkpoint: LoadedCheckpoint) -> None:
-        """Restore the state that `_save` collected; raise CheckpointError if it is invalid."""
-        state = checkpoint.trainer_state
-        if checkpoint.made_with != self.made_with:  # on another device, more memory may be available
-            state = {**state, "max_padded_tokens": self.step.max_padded_tokens}
-        try:
-            restore_state(self.parts, state)
-        except Exception as error:  # loading values of wrong types may raise any exception
-            cause = " ".join(f"{type(error).__name__}: {error}".split())
-            raise CheckpointError(
-                f"{checkpoint.folder / TRAINER_STATE}: not a trainer state of this run ({cause:.200}); move "
-                f"{checkpoint.folder} away"
-            ) from error
-
-        self.plan.apply_limits(self.position)
-        self.step.config = self.config
-        dev_data = self.made_with.get("dev data")
-        if dev_data is not None and dev_data != checkpoint.made_with.get("dev data"):
-            self.best_score.reset()  # scores on different data are not comparable
-
-    def _jump(self, cause: str) -> dict[str, Any]:
-        """Log and return the change of the learning rate of the current step by a changed schedule, if it is large."""
-        step = self.position.step
-        if not step:
-            return {}
-        before = self.step.optimizer.param_groups[0]["lr"]
-        after = learning_rate(step, self.config, self.step.model.config.d_model)
-        if abs(after - before) <= MAX_JUMP * max(after, before):
-            return {}
-
-        log.warning("step %d: the learning rate jumps from %.2e to %.2e, because %s", step, before, after, cause)
-        rounded = [float(f"{rate:.3g}") for rate in (before, after)]
-        return {"training.current_learning_rate": rounded}
-
     # ---- training ---------------------------------------------------------------------------------------------------
 
     def train(self, seconds_before: float = 0.0, validation_seconds: float = 0.0) -> TrainPosition:
@@ -199,8 +116,7 @@ class Trainer:
 
             if not self.position.step:
                 raise MtformerError("training ended before its first step; raise training.max_epochs, or the weights")
-            if self.position.step <= int(self.step.skipped_in_a_row):
-                raise self._diverged("the gradient was not finite in any step")
+            check_any_step_taken(self.run, self.position.step, self.step.skipped_in_a_row)
             self._validate()
             self._stop_if_signaled()
         return self.position
@@ -228,6 +144,7 @@ class Trainer:
             self.window.waiting += time.perf_counter() - waiting_start
             if not micro_batches:
                 return
+
             self._take_step(micro_batches)
             if self.position.step % self.config.validate_every == 0:
                 self._validate()
@@ -246,7 +163,8 @@ class Trainer:
         is_logged = step % self.config.log_every == 0
         # Reading the count waits for the GPU, so it is only checked at log lines, which wait anyway.
         if is_logged or self.step.device.type == "cpu":
-            self._check_gradients()
+            check_gradients(self.run, step, self.step.skipped_in_a_row)
+
         figures = self._figures() if is_logged else None
         if self.ranks.is_main:
             self.progress.advance(step, self.config.max_steps, epoch, figures)
@@ -260,11 +178,8 @@ class Trainer:
 
     def _figures(self) -> dict[str, float]:
         """Return the values of a log line after the current step."""
-        step = self.position.step
         figures = self.window.figures(self.ranks)
-        last_step = max(step, min(self.config.max_steps, self.expected_steps))
-        remaining_cost = relative_cost(self.config, step, last_step)
-        remaining_cost /= relative_cost(self.config, step - 1, step)  # in steps of the length of this one
+        remaining_cost = self.plan.remaining_cost(self.position.step, self.expected_steps)
         figures["seconds_left"] = remaining_cost * figures["seconds_per_step"]
         return figures
 
@@ -279,14 +194,15 @@ class Trainer:
             return
 
         self.step.config = self.config
-        step = self.position.step
-        num_steps = self.plan.num_steps
-        log.info("step %d: %d steps in all fit in %g minutes", step, num_steps, self.plan.base_config.max_minutes)
-        jump = self._jump("the number of steps that fit in the time changed") if had_changed_config else {}
-        values: dict[str, Any] = {"changes": jump} if jump else {}
-        self.metrics.write("plan", step, max_steps=num_steps, **values)
+        values: dict[str, Any] = {}
+        if had_changed_config:
+            cause = "the number of steps that fit in the time changed"
+            jump = self.step.log_rate_jump(self.position.step, cause)
+            if jump:
+                values["changes"] = jump
+        self.metrics.write("plan", self.position.step, max_steps=self.plan.num_steps, **values)
 
-    # ---- interruption and divergence --------------------------------------------------------------------------------
+    # ---- interruption -----------------------------------------------------------------------------------------------
 
     def _stop_if_signaled(self) -> None:
         """Save a temporary checkpoint and end the run if any process received a signal."""
@@ -294,17 +210,9 @@ class Trainer:
             return
         if self.saved_step != self.position.step:
             self._save({}, is_temporary=True)
-        signals = [number for number in self.ranks.gather(self.stop.received) if number is not None]
-        raise InterruptedRunError(self.position.step, signals[0])
-
-    def _check_gradients(self) -> None:
-        """Raise MtformerError after too many consecutive skipped steps, without saving the weights."""
-        num_skipped = int(self.step.skipped_in_a_row)
-        if num_skipped >= MAX_SKIPPED_IN_A_ROW:
-            raise self._diverged(f"the gradient was not finite {num_skipped} times in a row")
-
-    def _diverged(self, problem: str) -> MtformerError:
-        return divergence(self.run, self.position.step, problem)
+        signals_by_rank = self.ranks.gather(self.stop.received)
+        received = [number for number in signals_by_rank if number is not None]
+        raise InterruptedRunError(self.position.step, received[0])
 
     # ---- validation and checkpoints ---------------------------------------------------------------------------------
 
@@ -320,7 +228,9 @@ class Trainer:
             self._save({}, is_temporary=True)
             raise
 
-        self._log_validation(decoded)
+        self.validator.log_results(decoded, self.position.step, is_main=self.ranks.is_main)
+        if decoded.metrics:
+            self.metrics.write("dev", self.position.step, epoch=self.position.place.epoch, **decoded.metrics)
         self.best_score.update(self.position.step, decoded.metrics)
         if not self.is_done():
             self._plan_steps()
@@ -330,46 +240,25 @@ class Trainer:
         self.window.paused += seconds
         self.plan.add_validation(seconds)
 
-    def _log_validation(self, decoded: Decoded) -> None:
-        step = self.position.step
-        for src, reference, hypothesis in decoded.samples:
-            log.info("  source     %s\n  reference  %s\n  hypothesis %s", src, reference, hypothesis)
-        if decoded.samples and self.ranks.is_main:
-            append_record(self.run.samples, "dev", step, samples=decoded.samples)
-        for line in metric_lines(decoded.metrics):
-            log.info("step %d: dev %s", step, line)
-        if decoded.metrics:
-            self.metrics.write("dev", step, epoch=self.position.place.epoch, **decoded.metrics)
-
-    def validate_average(self) -> dict[str, float]:
-        """Load the averaged weights of the run into the model and return their dev metrics.
-
-        Raise InterruptedRunError after SIGINT or SIGTERM; the resumed run repeats the validation.
-        """
-        self.step.load_weights(self.run.averaged / WEIGHTS)
-        with self.stop:
-            return self.validator.evaluate(self.step, self.position.step).metrics
-
     def _save(self, metrics: dict[str, float], is_temporary: bool = False) -> None:
         """Save a checkpoint of the current step, with the dev metrics; raise MtformerError if the run has diverged."""
-        self._check_gradients()
+        step = self.position.step
+        check_gradients(self.run, step, self.step.skipped_in_a_row)
         with self.step.ema_weights():
             weights = self.step.weights()
             if "loss" not in metrics and self.last_batches:
                 # A finite gradient is not sufficient, because it was computed before the weights changed.
-                self.validator.finite_loss("training", self.last_batches, self.step, self.position.step)
+                self.validator.finite_loss("training", self.last_batches, self.step, step)
         self.step.share_memory_limit()  # in validation, memory may have run out on one process
         self.position.seconds = time.perf_counter() - self.start_time
 
         state = collect_state(self.parts)
-        non_finite = not_finite(weights) or not_finite(state["training_weights"])
-        if non_finite:
-            raise self._diverged(f"{non_finite} has NaN or infinite values")
+        check_weights(self.run, step, weights, state["training_weights"])
 
         if self.ranks.is_main:
             self.run.confidence.unlink(missing_ok=True)  # fitted to earlier weights
-            checkpoint = Checkpoint(self.position.step, weights, state, metrics, self.made_with, is_temporary)
+            checkpoint = Checkpoint(step, weights, state, metrics, self.made_with, is_temporary)
             save_checkpoint(self.run, checkpoint)
             prune(self.run, self.config)
         if not is_temporary:
-            self.saved_step = self.position.step
+            self.saved_step = step

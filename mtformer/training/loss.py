@@ -85,7 +85,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         weight_VD = weight.to(hidden_ND.dtype)
         classes = _smoothed_classes(weight, bias, wide)
-        terms = _row_terms(hidden_ND, weight, bias, target_N, classes, has_pairs=options.kl_weights is not None)
+        has_pairs = options.kl_weights is not None
+        terms = _row_terms(hidden_ND, weight, bias, target_N, classes, has_pairs)
 
         chunk_rows, block_rows = _chunk_and_block_rows(hidden_ND, len(weight), options.kl_weights)
         buffers = _new_buffers(hidden_ND, len(weight), chunk_rows, block_rows, options.kl_weights)
@@ -110,7 +111,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
         if gradients is not None:
             gradients.subtract_smoothing(hidden_ND, terms, classes, options)
-            ctx.save_for_backward(gradients.hidden_ND, gradients.weight_VD.to(weight.dtype), gradients.bias_V)
+            grad_weight_VD = gradients.weight_VD.to(weight.dtype)
+            ctx.save_for_backward(gradients.hidden_ND, grad_weight_VD, gradients.bias_V)
         ctx.mark_non_differentiable(loss, nll)
         return loss + kl, loss, nll
 
@@ -137,8 +139,10 @@ class _SmoothedClasses(NamedTuple):
 def _smoothed_classes(weight: Tensor, bias: Tensor | None, wide: torch.dtype) -> _SmoothedClasses:
     """Return all classes except pad and those whose bias is -inf."""
     if bias is None:
-        sum_of_rows_D = weight.to(wide).sum(dim=0) - weight[PAD].to(wide)
-        return _SmoothedClasses(weight.size(0) - 1, sum_of_rows_D, 0.0, None)
+        num_classes = weight.size(0) - 1
+        sum_of_all_rows_D = weight.to(wide).sum(dim=0)
+        sum_of_rows_D = sum_of_all_rows_D - weight[PAD].to(wide)
+        return _SmoothedClasses(num_classes, sum_of_rows_D, 0.0, None)
 
     is_in_V = ~bias.isneginf()
     is_in_V[PAD : PAD + 1] = False  # an integer index would make the host wait for CUDA
@@ -235,7 +239,8 @@ def _new_buffers(
 
 def _logits(h_CD: Tensor, weight_VD: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
     """Return the logits (C, V) of a chunk in the memory of `buffer`."""
-    logits_CV = torch.mm(h_CD, weight_VD.t(), out=buffer[: len(h_CD)])
+    C = len(h_CD)
+    logits_CV = torch.mm(h_CD, weight_VD.t(), out=buffer[:C])
     if bias is not None:
         logits_CV += bias.to(logits_CV.dtype)
     return logits_CV
@@ -265,7 +270,8 @@ def _losses_and_gradient(logits_CV: Tensor, terms: _RowTerms, options: _Options,
 
     # The mean of -log p over the classes of label smoothing; target logit + nll is the log of the sum of exponentials.
     uniform_C1 = terms.target_logit_N1 + nll_C1 - terms.mean_logit_N1
-    loss_C1 = (1 - options.label_smoothing) * nll_C1 + options.label_smoothing * uniform_C1
+    smoothing = options.label_smoothing
+    loss_C1 = (1 - smoothing) * nll_C1 + smoothing * uniform_C1
 
     kl_P1 = None
     if options.kl_weights is not None:
@@ -383,7 +389,10 @@ def _divergences(
     # weight_pq (E_p[d] - c) + weight_qp (c - E_q[d]); with equal weights, the terms with c cancel out.
     kl_P1 = weight_pq * mean_p - weight_qp * mean_q
     if weight_pq != weight_qp:
-        log_sum_C1 = logits_CV.amax(dim=1, keepdim=True) - p_CV.amax(dim=1, keepdim=True).log()
+        # The largest probability of a row is exp(largest logit) / sum of exponentials.
+        largest_logit_C1 = logits_CV.amax(dim=1, keepdim=True)
+        largest_p_C1 = p_CV.amax(dim=1, keepdim=True)
+        log_sum_C1 = largest_logit_C1 - largest_p_C1.log()
         c = log_sum_C1[::2] - log_sum_C1[1::2]
         kl_P1 -= (weight_pq - weight_qp) * c
 

@@ -44,7 +44,7 @@ class Muon(torch.optim.AdamW):
 
     Args:
         matrices: weights of linear layers with the heights of their projections.
-        others: the other parameters, for AdamW without weight decay.
+        other_parameters: all parameters but the matrices, for AdamW without weight decay.
         dtype: dtype of the products in `orthogonalize`.
         weight_decay: weight decay of the matrices.
         adam: learning rate and further arguments of AdamW.
@@ -56,7 +56,7 @@ class Muon(torch.optim.AdamW):
     def __init__(
         self,
         matrices: Collection[tuple[Tensor, tuple[int, ...]]],
-        others: Iterable[Tensor],
+        other_parameters: Iterable[Tensor],
         dtype: torch.dtype,
         weight_decay: float,
         **adam: Any,
@@ -66,14 +66,15 @@ class Muon(torch.optim.AdamW):
         """Projections by height and width, after transposition."""
         for weight, heights in matrices:
             start = 0
-            for rows in heights:
-                projection = _Projection(weight, start, start + rows)
+            for num_rows in heights:
+                projection = _Projection(weight, start, start + num_rows)
                 height, width = projection.of(weight).shape
                 self.batches.setdefault((height, width), []).append(projection)
-                start += rows
+                start += num_rows
 
-        matrix_group = {"params": [weight for weight, _ in matrices], "weight_decay": weight_decay}
-        other_group = {"params": list(others), "weight_decay": 0.0}
+        weights = [weight for weight, _ in matrices]
+        matrix_group = {"params": weights, "weight_decay": weight_decay}
+        other_group = {"params": list(other_parameters), "weight_decay": 0.0}
         super().__init__([matrix_group, other_group], fused=True, **adam)
 
     @torch.no_grad()
@@ -100,7 +101,8 @@ class Muon(torch.optim.AdamW):
             gradient = projection.weight.grad
             assert gradient is not None, "all matrices are used"
             gradients.append(projection.of(gradient))
-            momenta.append(projection.of(self.state[projection.weight]["momentum"]))
+            momentum = self.state[projection.weight]["momentum"]
+            momenta.append(projection.of(momentum))
             weights.append(projection.of(projection.weight.detach()))
 
         G = torch.stack(gradients)  # (number of projections, height, width)
@@ -115,7 +117,8 @@ class Muon(torch.optim.AdamW):
         if weight_decay:
             factor = torch.where(is_skipped, 1.0, 1 - lr * weight_decay)
             torch._foreach_mul_(weights, factor)
-        scale = lr * UPDATE_RMS * G.size(2) ** 0.5  # the width is the larger side
+        width = G.size(2)  # the larger side
+        scale = lr * UPDATE_RMS * width**0.5
         torch._foreach_add_(weights, list(updates.unbind()), alpha=-scale)
 
 

@@ -24,15 +24,15 @@ def make_optimizer(model: Transformer, config: TrainingConfig) -> torch.optim.Op
     """
     linears = [module for module in model.modules() if isinstance(module, Linear)]
     matrices = {linear.weight: linear.out_widths for linear in linears}
-    others = [parameter for parameter in model.parameters() if parameter not in matrices]
+    other_parameters = [parameter for parameter in model.parameters() if parameter not in matrices]
     options: dict[str, Any] = {"lr": config.learning_rate, "betas": config.betas, "eps": config.eps}
     if config.optimizer == "muon":
         dtype = torch.bfloat16 if model.compute_dtype is torch.bfloat16 else torch.float32
-        return Muon(matrices.items(), others, dtype, config.weight_decay, **options)
+        return Muon(matrices.items(), other_parameters, dtype, config.weight_decay, **options)
 
     groups = [
         {"params": list(matrices), "weight_decay": config.weight_decay},
-        {"params": others, "weight_decay": 0.0},
+        {"params": other_parameters, "weight_decay": 0.0},
     ]
     optimizer_class = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
     return optimizer_class(groups, fused=True, **options)

@@ -11,6 +11,7 @@ These are the entries of `trainer.pt`, and the parts to which they belong:
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -18,8 +19,8 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from mtformer.data.batching.mixture import START, SamplerState
-from mtformer.errors import log
-from mtformer.run_dir import lower_is_better
+from mtformer.errors import CheckpointError, log
+from mtformer.run_dir import TRAINER_STATE, lower_is_better
 from mtformer.training.ranks import Ranks
 
 
@@ -42,10 +43,19 @@ def collect_state(parts: Iterable[Stateful]) -> dict[str, Any]:
     return state
 
 
-def restore_state(parts: Iterable[Stateful], state: Mapping[str, Any]) -> None:
-    """Restore all parts from the result of `collect_state`; if it is invalid, any exception may be raised."""
-    for part in parts:
-        part.load_state_dict(state)
+def restore_state(parts: Iterable[Stateful], state: Mapping[str, Any], folder: Path) -> None:
+    """Restore all parts from the result of `collect_state`, loaded from a checkpoint.
+
+    Raise CheckpointError, which names the folder of the checkpoint, if the state is invalid.
+    """
+    try:
+        for part in parts:
+            part.load_state_dict(state)
+    except Exception as error:  # loading values of wrong types may raise any exception
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CheckpointError(
+            f"{folder / TRAINER_STATE}: not a trainer state of this run ({cause:.200}); move {folder} away"
+        ) from error
 
 
 @dataclass
@@ -62,13 +72,15 @@ class TrainPosition:
     def state_dict(self) -> dict[str, Any]:
         """Return the values of this part in the entry `position`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {"position": {**values, "place": self.place._asdict()}}
+        values["place"] = self.place._asdict()
+        return {"position": values}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the position."""
         place = dict(state["position"]["place"])
         place.pop("since_step", None)  # saved by version 0.3
-        saved = TypeAdapter(TrainPosition).validate_python({**state["position"], "place": place})
+        values = {**state["position"], "place": place}
+        saved = TypeAdapter(TrainPosition).validate_python(values)
 
         self.step = saved.step
         self.place = saved.place
@@ -123,8 +135,9 @@ class BestScore:
         if state["best_metric"] != self.metric:
             self.reset()
             return
-        self.value = TypeAdapter(float | None).validate_python(state["position"]["best"])
-        self.validations_since_best = TypeAdapter(int).validate_python(state["position"]["validations_since_best"])
+        values = state["position"]
+        self.value = TypeAdapter(float | None).validate_python(values["best"])
+        self.validations_since_best = TypeAdapter(int).validate_python(values["validations_since_best"])
 
 
 class ProcessState(Protocol):
@@ -178,6 +191,8 @@ class OfEachProcess:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of this process, if there is one."""
         states = state[self.entry]
-        has_same_number = len(states) == self.ranks.size
-        if has_same_number or (not self.needs_same_number and self.ranks.rank < len(states)):
+        has_state = self.ranks.rank < len(states)
+        if self.needs_same_number:
+            has_state = len(states) == self.ranks.size
+        if has_state:
             self.part.load_state_dict(states[self.ranks.rank])

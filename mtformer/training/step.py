@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from mtformer.config.schema import CPU_BATCH_TOKENS, TrainingConfig
 from mtformer.data.batching.batches import Batch
 from mtformer.device import PRECISIONS, is_out_of_memory, peak_bytes, set_up_kernels
-from mtformer.errors import DeviceError
+from mtformer.errors import DeviceError, log
 from mtformer.model.transformer import Transformer
 from mtformer.training.objective import Objective
 from mtformer.training.optimizer import Ema, learning_rate, make_optimizer
@@ -26,6 +26,8 @@ from mtformer.training.ranks import ALONE, Ranks, gradient_sync, parallelize, sh
 from mtformer.training.weight_copies import WeightCopies
 from mtformer.weights import load_weights
 
+MAX_RATE_JUMP = 0.05
+"""Largest relative change of the learning rate by a changed schedule that is not reported."""
 MAX_SKIPPED_IN_A_ROW = 20
 """Number of consecutive skipped steps after which training ends."""
 CUDA_BATCH_TOKENS = 32_768
@@ -127,8 +129,8 @@ class TrainingStep:
         if self.copies is not None:
             self.copies.refresh()
 
-        num_own_tokens = sum(batch.num_tgt_tokens for batch in batches)
-        [num_tokens] = self.ranks.sum([num_own_tokens])
+        num_tokens_of_process = sum(batch.num_tgt_tokens for batch in batches)
+        [num_tokens] = self.ranks.sum([num_tokens_of_process])
         # PyTorch averages gradients over the processes; multiplying by their number gives the sum.
         scale = self.ranks.size / num_tokens
         passes = _Passes(scale, has_consistency=step > self.config.consistency_start)
@@ -136,9 +138,9 @@ class TrainingStep:
 
         grad_norm = self._clip_gradients()
         is_finite = grad_norm.isfinite()
-        if self.scaler.is_enabled():  # skips the step itself and lowers the scale
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
+        if self.scaler.is_enabled():
+            self.scaler.step(self.optimizer)  # skips non-finite gradients itself
+            self.scaler.update()  # and lowers the scale then
         else:
             self._update(is_skipped=~is_finite)
         if self.ema is not None:
@@ -153,7 +155,8 @@ class TrainingStep:
         """Clip the gradients, after dividing them by the scale of fp16, and return their norm before."""
         self.scaler.unscale_(self.optimizer)
         max_norm = self.config.clip_norm or float("inf")
-        return unshard(nn.utils.clip_grad_norm_(self.model.parameters(), max_norm))
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
+        return unshard(norm)
 
     def loss(self, batch: Batch, has_consistency: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         """Return objective, label-smoothed loss and negative log-likelihood of a batch, summed over target tokens."""
@@ -208,7 +211,8 @@ class TrainingStep:
         """
         if self.device.type == "cpu":
             return CPU_BATCH_TOKENS
-        half = batch.split(batch.num_padded_tokens // 2)[0]
+
+        half, *_ = batch.split(batch.num_padded_tokens // 2)
         self.try_batch(half)  # allocates the optimizer's moments, which belong to both peaks
         peaks = []
         for piece in (half, batch):
@@ -220,7 +224,8 @@ class TrainingStep:
 
         free_on_device, _ = torch.cuda.mem_get_info(self.device)
         free_bytes = free_on_device + torch.cuda.memory_reserved(self.device)
-        return fitting_tokens([half.num_padded_tokens, batch.num_padded_tokens], peaks, free_bytes)
+        tokens = [half.num_padded_tokens, batch.num_padded_tokens]
+        return fitting_tokens(tokens, peaks, free_bytes)
 
     def share_memory_limit(self) -> None:
         """Use the lowest `max_padded_tokens` of all processes; all of them must call this together."""
@@ -240,8 +245,9 @@ class TrainingStep:
         src_vocab = len(self.model.src_embedding)
         tgt_vocab = len(self.model.output)
         # Resuming must not change later dropout masks, so the new model draws no numbers from the generators.
+        dtype = self.model.compute_dtype
         with torch.device(self.device), torch.random.fork_rng(self._cuda_devices()):
-            copy = Transformer(self.model.config, src_vocab, tgt_vocab, compute_dtype=self.model.compute_dtype)
+            copy = Transformer(self.model.config, src_vocab, tgt_vocab, compute_dtype=dtype)
         with torch.no_grad():
             for full, sharded in zip(copy.parameters(), self.model.parameters(), strict=True):
                 full.copy_(unshard(sharded))
@@ -290,10 +296,10 @@ class TrainingStep:
     def optimizer_state(self) -> dict[str, Any]:
         """Return `optimizer.state_dict()` with unsharded moments."""
         state = self.optimizer.state_dict()
-        moments = {}
-        for index, parameter_state in state["state"].items():
-            moments[index] = {name: unshard(tensor) for name, tensor in parameter_state.items()}
-        return {**state, "state": moments}
+        full_moments = {}
+        for index, moments in state["state"].items():
+            full_moments[index] = {name: unshard(tensor) for name, tensor in moments.items()}
+        return {**state, "state": full_moments}
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
         """Load moments and learning rate from the result of `optimizer_state`; the number of processes may differ."""
@@ -301,18 +307,39 @@ class TrainingStep:
         for group in self.optimizer.param_groups:
             parameters += group["params"]
 
-        moments: dict[int, dict[str, Tensor]] = {}
-        for index, parameter_state in state["state"].items():
+        sharded_moments: dict[int, dict[str, Tensor]] = {}
+        for index, moments in state["state"].items():
             parameter = parameters[index]
-            shapes = {tensor.shape for name, tensor in parameter_state.items() if name != "step"}
-            if parameter_state["step"].ndim or shapes != {parameter.shape}:
+            shapes = {tensor.shape for name, tensor in moments.items() if name != "step"}
+            if moments["step"].ndim or shapes != {parameter.shape}:
                 raise ValueError("the shapes of moments and parameter differ")
-            moments[index] = {name: shard_like(tensor, parameter) for name, tensor in parameter_state.items()}
+            sharded_moments[index] = {name: shard_like(tensor, parameter) for name, tensor in moments.items()}
 
-        own_state = self.optimizer.state_dict()
-        self.optimizer.load_state_dict({**own_state, "state": moments})
+        current_state = self.optimizer.state_dict()
+        self.optimizer.load_state_dict({**current_state, "state": sharded_moments})
         rate = state["param_groups"][0]["lr"]
         self._set_learning_rate(float(rate))
+
+    def log_rate_jump(self, step: int, cause: str) -> dict[str, list[float]]:
+        """Log the change of the learning rate of a step by a changed schedule, if it is large.
+
+        Args:
+            step: The last step, which used the rate before the change; 0: there is none.
+            cause: Reason for the change, for the log.
+
+        Returns:
+            The old and the new rate for metrics.jsonl, with their key; empty if the change is small.
+        """
+        if step == 0:
+            return {}
+        old_rate = self.optimizer.param_groups[0]["lr"]
+        new_rate = learning_rate(step, self.config, self.model.config.d_model)
+        if abs(new_rate - old_rate) <= MAX_RATE_JUMP * max(new_rate, old_rate):
+            return {}
+
+        log.warning("step %d: the learning rate jumps from %.2e to %.2e, because %s", step, old_rate, new_rate, cause)
+        rounded = [float(f"{rate:.3g}") for rate in (old_rate, new_rate)]
+        return {"training.current_learning_rate": rounded}
 
     def _set_learning_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
@@ -338,8 +365,8 @@ class TrainingStep:
         may_retry = self.ranks.size == 1 or not is_synced
         while True:
             pieces, num_splits = self._pieces(batches)
-            synced = len(pieces) - 1 if is_synced else None
-            outcome = self._accumulate(pieces, passes, synced)
+            synced_piece = len(pieces) - 1 if is_synced else None
+            outcome = self._accumulate(pieces, passes, synced_piece)
             if isinstance(outcome, Tensor):
                 return outcome, num_splits
             self._reduce_batch_size(outcome, may_retry)
@@ -359,19 +386,20 @@ class TrainingStep:
         # The limit is the same on all processes, so either all of them exchange their numbers or none does.
         if self.config.sharded and self.max_padded_tokens is not None:
             num_passes = max(self.ranks.gather(len(pieces)))
+            num_missing = num_passes - len(pieces)
             smallest = min(pieces, key=lambda piece: piece.num_padded_tokens)
-            pieces += [smallest.without_targets()] * (num_passes - len(pieces))
+            pieces += num_missing * [smallest.without_targets()]
         return pieces, num_splits
 
-    def _accumulate(self, pieces: Sequence[Batch], passes: _Passes, synced: int | None) -> Tensor | Batch:
+    def _accumulate(self, pieces: Sequence[Batch], passes: _Passes, synced_piece: int | None) -> Tensor | Batch:
         """Return the sums (loss, nll), or the piece of a batch that did not fit in memory.
 
-        Gradients are synchronized at the piece with index `synced`.
+        Gradients are synchronized at the piece with index `synced_piece`; None: at no piece.
         """
         sums = torch.zeros(2, device=self.device)
         for index, piece in enumerate(pieces):
             try:
-                with gradient_sync(self.objective, is_last=index == synced):
+                with gradient_sync(self.objective, is_last=index == synced_piece):
                     objective, loss, nll = self.loss(piece, passes.has_consistency)
                     if passes.scale is not None:
                         self.scaler.scale(objective * passes.scale).backward()
@@ -413,7 +441,8 @@ def fitting_tokens(tokens: Sequence[int], peaks: Sequence[int], free_bytes: int)
     """
     small_tokens, large_tokens = tokens
     small_peak, large_peak = peaks
-    bytes_per_token = max(1.0, (large_peak - small_peak) / max(1, large_tokens - small_tokens))
+    more_tokens = max(1, large_tokens - small_tokens)
+    bytes_per_token = max(1.0, (large_peak - small_peak) / more_tokens)
     rest_bytes = free_bytes * MEMORY_SHARE - large_peak
     num_tokens = large_tokens + rest_bytes / bytes_per_token
     return int(min(max(num_tokens, small_tokens), CUDA_BATCH_TOKENS))

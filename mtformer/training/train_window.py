@@ -61,8 +61,9 @@ class TrainWindow:
         # Counts are filled on the device, because copying them to it would block the host.
         tgt_tokens = torch.full_like(result.loss, num_tgt_tokens)
         num_steps = torch.ones_like(result.loss)
-        sums = torch.stack([result.loss, result.nll, tgt_tokens, num_steps]).double()
-        self.sums = self.sums.to(sums.device) + sums.where(result.is_finite, 0.0)
+        step_sums = torch.stack([result.loss, result.nll, tgt_tokens, num_steps]).double()
+        finite_sums = step_sums.where(result.is_finite, 0.0)
+        self.sums = self.sums.to(finite_sums.device) + finite_sums
 
     def figures(self, ranks: Ranks = ALONE) -> dict[str, float]:
         """Return the values of a log line, aggregated over the window and all processes; shares are between 0 and 1.
@@ -70,29 +71,31 @@ class TrainWindow:
         If all steps were skipped, the loss is nan. `memory_gb` is the highest memory usage of a process so far.
         """
         seconds = time.perf_counter() - self.start - self.paused
-        own_timed_tokens = self.tokens - self.untimed_tokens
+        timed_tokens_of_process = self.tokens - self.untimed_tokens
         timed_steps = self.steps - self.untimed_steps
 
-        counts = [self.tokens, own_timed_tokens, self.padded_tokens, self.splits]
+        # Sum over the processes.
+        counts = [self.tokens, timed_tokens_of_process, self.padded_tokens, self.splits]
         totals = ranks.sum([*self.sums.tolist(), *counts])
         loss, nll, tgt_tokens, finite_steps = totals[:NUM_SUMS]
         tokens, timed_tokens, padded_tokens, splits = totals[NUM_SUMS:]
+        memory_bytes = max(ranks.gather(peak_bytes(self.sums.device)))
+        pairs_of = Counter[str]()
+        for pairs_of_process in ranks.gather(self.pairs_of):
+            pairs_of += pairs_of_process
 
-        figures = {
-            "loss": loss / tgt_tokens if tgt_tokens else math.nan,
-            "nll": nll / tgt_tokens if tgt_tokens else math.nan,
-            "learning_rate": self.learning_rate,
-            "grad_norm": float(self.grad_norm),
-        }
+        figures = {}
+        figures["loss"] = loss / tgt_tokens if tgt_tokens else math.nan
+        figures["nll"] = nll / tgt_tokens if tgt_tokens else math.nan
+        figures["learning_rate"] = self.learning_rate
+        figures["grad_norm"] = float(self.grad_norm)
         figures["tokens_per_second"] = timed_tokens / seconds
         figures["padding"] = 1 - tokens / padded_tokens
         figures["waiting_for_data"] = self.waiting / seconds
         figures["skipped_steps"] = self.steps - finite_steps / ranks.size
         figures["split_batches"] = splits
         figures["seconds_per_step"] = seconds / timed_steps
-        figures["memory_gb"] = max(ranks.gather(peak_bytes(self.sums.device))) / 1e9
-
-        pairs_of = sum(ranks.gather(self.pairs_of), Counter[str]())
+        figures["memory_gb"] = memory_bytes / 1e9
         for name, num_pairs in sorted(pairs_of.items()):
             figures[f"pairs {name}"] = num_pairs
         return figures
@@ -118,7 +121,8 @@ class TrainWindow:
         self.steps = int(state["steps"])
         self.splits = int(state["splits"])
         self.learning_rate = float(state["learning_rate"])
-        self.sums = torch.tensor(list(state["sums"]), dtype=torch.float64).reshape(NUM_SUMS)
+        sums = torch.tensor(list(state["sums"]), dtype=torch.float64)
+        self.sums = sums.reshape(NUM_SUMS)
         self.grad_norm = torch.tensor(float(state["grad_norm"]), dtype=torch.float64)
         self.pairs_of = Counter(dict(state["pairs_of"]))
 

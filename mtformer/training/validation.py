@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from mtformer.data.batching.batches import Batch
-from mtformer.errors import InterruptedRunError
-from mtformer.run_dir import RunDir
-from mtformer.training.checkpoint import divergence
+from mtformer.errors import InterruptedRunError, log
+from mtformer.run_dir import WEIGHTS, RunDir
+from mtformer.training.divergence import divergence
+from mtformer.training.history import append_record
 from mtformer.training.ranks import Ranks
 from mtformer.training.signals import StopSignal
 from mtformer.training.step import TrainingStep
@@ -72,9 +73,28 @@ class Validator:
             if self.stop.received is not None and step.ranks.size == 1:
                 raise InterruptedRunError(at_step, self.stop.received)
 
-        metrics = self.finite_loss("dev", _until_stopped(self.dev.batches(), check_stop), step, at_step)
+        batches = _until_stopped(self.dev.batches(), check_stop)
+        metrics = self.finite_loss("dev", batches, step, at_step)
         scores, samples = self.dev.decode(check_stop)
         return Decoded({**metrics, **scores}, samples)
+
+    def evaluate_average(self, step: TrainingStep, at_step: int) -> dict[str, float]:
+        """Load the averaged weights of the run into the model and return their dev metrics.
+
+        Raise InterruptedRunError after SIGINT or SIGTERM; the resumed run repeats the validation.
+        """
+        step.load_weights(self.run.averaged / WEIGHTS)
+        with self.stop:
+            return self.evaluate(step, at_step).metrics
+
+    def log_results(self, decoded: Decoded, at_step: int, is_main: bool) -> None:
+        """Log sample translations and dev metrics; in the main process, also write the samples to samples.jsonl."""
+        for src, reference, hypothesis in decoded.samples:
+            log.info("  source     %s\n  reference  %s\n  hypothesis %s", src, reference, hypothesis)
+        if decoded.samples and is_main:
+            append_record(self.run.samples, "dev", at_step, samples=decoded.samples)
+        for line in metric_lines(decoded.metrics):
+            log.info("step %d: dev %s", at_step, line)
 
     def finite_loss(self, data: str, batches: Iterable[Batch], step: TrainingStep, at_step: int) -> dict[str, float]:
         """Return `dev_loss` of some data; raise MtformerError if it is not finite."""
@@ -103,17 +123,24 @@ def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:
         for name in ("", *batch.pairs_of):
             sums[name] = sums.get(name, 0.0) + values
 
-    # Processes may have batches of different dev sets, so they first exchange the names.
-    names_by_process = step.ranks.gather(list(sums))
-    names = list(dict.fromkeys(itertools.chain(*names_by_process)))
-    flat_sums = np.concatenate([sums.get(name, np.zeros(3)) for name in names])
-    totals = np.reshape(step.ranks.sum(flat_sums.tolist()), (-1, 3))
-
     metrics = {}
-    for name, (loss, nll, num_tokens) in zip(names, totals.tolist(), strict=True):
+    for name, (loss, nll, num_tokens) in _totals(sums, step.ranks).items():
         metrics[f"loss {name}".rstrip()] = loss / num_tokens
-        metrics[f"perplexity {name}".rstrip()] = math.exp(min(nll / num_tokens, MAX_LOG_PERPLEXITY))
+        log_perplexity = min(nll / num_tokens, MAX_LOG_PERPLEXITY)
+        metrics[f"perplexity {name}".rstrip()] = math.exp(log_perplexity)
     return metrics
+
+
+def _totals(sums: Mapping[str, np.ndarray], ranks: Ranks) -> dict[str, list[float]]:
+    """Return sums of three values, by name, summed over the processes."""
+    # Processes may have batches of different dev sets, so they first exchange the names.
+    names_by_process = ranks.gather(list(sums))
+    names = list(dict.fromkeys(itertools.chain(*names_by_process)))
+
+    flat_sums = np.concatenate([sums.get(name, np.zeros(3)) for name in names])
+    flat_totals = ranks.sum(flat_sums.tolist())
+    totals = np.reshape(flat_totals, (-1, 3))
+    return dict(zip(names, totals.tolist(), strict=True))
 
 
 def _batches_of_process(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch]:
@@ -123,7 +150,10 @@ def _batches_of_process(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batc
     """
     rest = iter(batches)
     while group := list(itertools.islice(rest, ranks.size)):
-        yield group[ranks.rank] if ranks.rank < len(group) else group[-1].without_targets()
+        if ranks.rank < len(group):
+            yield group[ranks.rank]
+        else:
+            yield group[-1].without_targets()
 
 
 def metric_lines(metrics: Mapping[str, float]) -> list[str]:

@@ -35,7 +35,8 @@ from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.training.checkpoint import load_trainer_state
 from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
-from mtformer.training.loop import Trainer
+from mtformer.training.step import TrainingStep
+from mtformer.training.validation import Validator
 
 
 @pytest.fixture(scope="module")
@@ -451,13 +452,13 @@ def test_an_interrupted_validation_of_the_average_is_repeated(
 ) -> None:
     run = RunDir(tmp_path / "run")
 
-    def with_signal(trainer: Trainer) -> dict[str, float]:
-        trainer.stop._on_signal(signal.SIGTERM, None)
-        return validate(trainer)
+    def with_signal(validator: Validator, step: TrainingStep, at_step: int) -> dict[str, float]:
+        validator.stop._on_signal(signal.SIGTERM, None)
+        return evaluate(validator, step, at_step)
 
-    validate = Trainer.validate_average
+    evaluate = Validator.evaluate_average
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "validate_average", with_signal)
+        patch.setattr(Validator, "evaluate_average", with_signal)
         with pytest.raises(InterruptedRunError, match="stopped at step 4"):
             train(config(folder, average_last=1), run)
     assert read_state(run).state == "interrupted"

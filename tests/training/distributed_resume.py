@@ -24,6 +24,7 @@ from mtformer.training import ranks as ranks_module
 from mtformer.training.checkpoint import newest_good
 from mtformer.training.loop import Trainer
 from mtformer.training.ranks import Ranks, join_ranks
+from mtformer.training.resuming import resume_trainer
 from mtformer.training.validation import Decoded, DevData
 
 LIMIT = 30
@@ -56,7 +57,7 @@ def resumed(folder: Path, is_sharded: bool, limits: str, ranks: Ranks) -> Traine
         Quiet(),
         made_with,
     )
-    trainer.resume(newest_good(trainer.run))
+    resume_trainer(trainer, newest_good(trainer.run))
 
     if limits in ("none", "of process 1"):
         trainer.step.max_padded_tokens = None

@@ -22,6 +22,7 @@ from mtformer.training import loop
 from mtformer.training.checkpoint import Checkpoint, newest_good, save_checkpoint
 from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
+from mtformer.training.resuming import resume_trainer
 from mtformer.training.validation import Decoded
 
 # ---- stopped or killed ----------------------------------------------------------------------------------------------
@@ -173,7 +174,7 @@ def test_memory_limit_is_restored_on_the_same_machine_only(tmp_path: Path) -> No
     assert resumed(toy_config(), tmp_path).step.max_padded_tokens == 30
     elsewhere = trainer(toy_config(), tmp_path)
     elsewhere.made_with = {**subject.made_with, "device": "larger"}
-    elsewhere.resume(newest_good(subject.run))
+    resume_trainer(elsewhere, newest_good(subject.run))
     assert elsewhere.step.max_padded_tokens is None
 
 
@@ -400,7 +401,7 @@ def test_the_error_for_an_invalid_trainer_state_is_clear(tmp_path: Path) -> None
     (folder / TRAINER_STATE).write_bytes(b"no zip file")
     write_meta(folder, **{key: meta[key] for key in ("step", "metrics", "made_with")})
     with pytest.raises(CheckpointError, match=r"trainer\.pt: cannot be loaded"):
-        trainer(toy_config(), run.path).resume(run.checkpoint(4))
+        resume_trainer(trainer(toy_config(), run.path), run.checkpoint(4))
 
 
 # ---- changed settings -----------------------------------------------------------------------------------------------
@@ -451,5 +452,5 @@ def test_a_scaler_missing_from_the_checkpoint_starts_at_its_default(tmp_path: Pa
     run = finished(tmp_path, max_steps=4)
     again = trainer(toy_config(), run.path)
     again.step.scaler = torch.amp.GradScaler("cpu", enabled=True)
-    again.resume(newest_good(run))
+    resume_trainer(again, newest_good(run))
     assert again.step.scaler.get_scale() == 65536.0

@@ -26,7 +26,7 @@ def test_checkpoints_have_the_entries_of_all_versions(tmp_path: Path) -> None:
     assert state["windows"][0].keys() == window_keys
 
 
-def test_parts_that_share_an_entry_are_merged_and_restored() -> None:
+def test_parts_that_share_an_entry_are_merged_and_restored(tmp_path: Path) -> None:
     best_score = BestScore("bleu", patience=2)
     best_score.update(3, {"bleu": 20.5})
     best_score.update(6, {"bleu": 20.5})
@@ -35,7 +35,7 @@ def test_parts_that_share_an_entry_are_merged_and_restored() -> None:
 
     position = TrainPosition()
     restored = BestScore("bleu", patience=2)
-    restore_state([position, restored], state)
+    restore_state([position, restored], state, tmp_path)
     assert position == TrainPosition(6, SamplerState(1, 30), 2.5)
     assert (restored.value, restored.validations_since_best, restored.is_stale) == (20.5, 1, False)
 

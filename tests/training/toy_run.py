@@ -19,6 +19,7 @@ from mtformer.training.checkpoint import newest_good
 from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
+from mtformer.training.resuming import resume_trainer
 from mtformer.training.validation import Decoded, DecodeDev, DevData
 
 MADE_WITH = {"training data": "toy"}
@@ -75,7 +76,7 @@ def resumed(config: Config, folder: Path, *rest: Any, **named: Any) -> Trainer:
     checkpoint = newest_good(again.run)
     if checkpoint is not None:
         torch.manual_seed(12345)  # random numbers drawn before resuming must have no effect
-    again.resume(checkpoint)
+    resume_trainer(again, checkpoint)
     return again
 
 
