@@ -19,7 +19,11 @@ BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 def fields(section: type[Section]) -> dict[str, Any]:
     """Return the annotations of the keys of a section, including ranges, by key name in files."""
     hints = get_type_hints(section, include_extras=True)
-    return {field.alias or name: hints[name] for name, field in section.model_fields.items()}
+    annotations: dict[str, Any] = {}
+    for name, field in section.model_fields.items():
+        name_in_files = field.alias or name
+        annotations[name_in_files] = hints[name]
+    return annotations
 
 
 def plain(annotation: Any) -> Any:
@@ -30,8 +34,10 @@ def plain(annotation: Any) -> Any:
 def unwrapped(annotation: Any) -> Any:
     """Return the annotation without ranges and without null."""
     annotation = plain(annotation)
+    if not is_optional(annotation):
+        return annotation
     options = [option for option in get_args(annotation) if option is not NoneType]
-    return plain(options[0]) if is_optional(annotation) and len(options) == 1 else annotation
+    return plain(options[0]) if len(options) == 1 else annotation
 
 
 def is_optional(annotation: Any) -> bool:
@@ -51,7 +57,7 @@ def is_section(annotation: Any) -> bool:
 
 def members(annotation: Any) -> dict[str, Any]:
     """Return the members of a tagged union (sources, dev sets) by tag; empty for other annotations."""
-    by_tag = {}
+    by_tag: dict[str, Any] = {}
     for option in get_args(plain(annotation)):
         for extra in getattr(option, "__metadata__", ()):
             if isinstance(extra, Tag):
@@ -78,9 +84,10 @@ def child(annotation: Any, key: str | int) -> Any:
     if is_section(annotation):
         return fields(annotation).get(str(key))
     arguments = get_args(annotation)
-    if get_origin(annotation) in (list, tuple) and isinstance(key, int):  # all items of our tuples are alike
+    collection = get_origin(annotation)
+    if collection in (list, tuple) and isinstance(key, int):  # all items of our tuples are alike
         return arguments[0]
-    return arguments[1] if get_origin(annotation) is dict else None
+    return arguments[1] if collection is dict else None
 
 
 def keys_below(section: type[Section], prefix: KeyPath = (), leaves_only: bool = False) -> Iterator[KeyPath]:

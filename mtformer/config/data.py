@@ -113,7 +113,8 @@ Source = Annotated[
 def _dev_kind(value: Any) -> str:
     """Return the tag of the type of `data.dev`."""
     # A single source is reported as a missing list, not as an invalid name.
-    return "dict" if isinstance(value, dict) and source_kind(value) is None else "list"
+    is_source = source_kind(value) is not None
+    return "dict" if isinstance(value, dict) and not is_source else "list"
 
 
 DevSources = Annotated[
@@ -287,7 +288,8 @@ class DataConfig(Section):
     @property
     def directions(self) -> list[tuple[str, str]]:
         """Return all pairs (source language, target language), starting with the languages of this section."""
-        directions = self._directions([self, *self.sources, *self.dev_sources, *self.test.values()])
+        sources = [*self.sources, *self.dev_sources, *self.test.values()]
+        directions = self._directions([self, *sources])
         for pair in self.language_pairs:
             src, tgt = pair.split()
             directions.append((src, tgt))
@@ -307,7 +309,8 @@ class DataConfig(Section):
     @property
     def target_languages(self) -> list[str]:
         """Return the target languages of the model, starting with `tgt_lang`."""
-        return list(dict.fromkeys(tgt for _, tgt in self.directions))
+        targets = [tgt for _, tgt in self.directions]
+        return list(dict.fromkeys(targets))
 
     @model_validator(mode="after")
     def _fits(self) -> "DataConfig":
@@ -320,8 +323,12 @@ class DataConfig(Section):
         if self.both_directions:
             corpora = [corpus.sources for corpus in self.corpora.values()]
             for sources in (self.train, *corpora, *self.dev_sets.values()):
-                directions = set(map(self.languages, sources))
-                if any((tgt, src) in directions for src, tgt in directions):
-                    problem = "sources of one corpus differ in the order of languages; swap some"
-                    raise ValueError(f"both_directions: {problem}")
+                self._require_one_order(sources)
         return self
+
+    def _require_one_order(self, sources: Iterable[Source]) -> None:
+        """Raise ValueError if one of the sources has the languages of another one in the opposite order."""
+        directions = set(map(self.languages, sources))
+        opposites = {(tgt, src) for src, tgt in directions}
+        if not directions.isdisjoint(opposites):
+            raise ValueError("both_directions: sources of one corpus differ in the order of languages; swap some")

@@ -42,7 +42,11 @@ def documentation(path: KeyPath) -> str | None:
 
 
 def _parse_path(path: str) -> KeyPath:
-    return tuple(int(name) if name.isdecimal() else name for name in path.split("."))
+    parts: list[str | int] = []
+    for name in path.split("."):
+        part = int(name) if name.isdecimal() else name
+        parts.append(part)
+    return tuple(parts)
 
 
 def _sections_on(path: KeyPath) -> Iterator[tuple[type[Section] | None, str, Any]]:

@@ -16,11 +16,12 @@ MANY_CHARACTERS = frozenset(["ja", "ko", "lzh", "wuu", "yue", "zh"])
 
 def _read_table() -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield the two-letter code, the three-letter codes and the names of each language."""
-    table = resources.files(__package__).joinpath("languages.tsv").read_text(encoding="utf-8")
-    for line in table.splitlines():
+    file = resources.files(__package__).joinpath("languages.tsv")
+    for line in file.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             code, long_codes, name, *more_names = line.split("\t")
-            yield code, long_codes.split(), [name, *" ".join(more_names).split()]
+            one_word_names = " ".join(more_names).split()
+            yield code, long_codes.split(), [name, *one_word_names]
 
 
 NAMES: dict[str, list[str]] = {}
@@ -63,9 +64,10 @@ def _check_language(code: str) -> str:
     for known_code, names in NAMES.items():
         code_of_name |= {name.lower(): known_code for name in names}
     hint = ""
-    for name in difflib.get_close_matches(code.lower(), code_of_name, n=1, cutoff=0.75):
-        meant = code_of_name[name]
-        hint = f"; did you mean {meant} ({language_name(meant)})?"
+    similar_names = difflib.get_close_matches(code.lower(), code_of_name, n=1, cutoff=0.75)
+    if similar_names:
+        suggestion = code_of_name[similar_names[0]]
+        hint = f"; did you mean {suggestion} ({language_name(suggestion)})?"
     raise ValueError(f"must be an ISO 639 code, such as de, nds or pt-BR, not {code!r:.40}{hint}")
 
 

@@ -58,7 +58,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
     _take_pretrained(tree)
 
     config = validated(tree.values, tree.origins, Config)
-    origins = {dotted(leaf): tree.origins.get(leaf, DEFAULT) for leaf in leaves(config)}
+    origins: dict[str, Origin] = {}
+    for path_of_value in leaves(config):
+        origins[dotted(path_of_value)] = tree.origins.get(path_of_value, DEFAULT)
     return LoadedConfig(config, origins)
 
 
@@ -75,8 +77,10 @@ def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
 
 def load_defaults() -> LoadedConfig:
     """Return the defaults of all keys; required keys are None, with origin `REQUIRED`."""
-    required_keys = [key for key, field in DataConfig.model_fields.items() if field.is_required()]
-    config = Config(data=DataConfig.model_construct(**dict.fromkeys(required_keys)))
+    data_fields = DataConfig.model_fields.items()
+    required_keys = [key for key, field in data_fields if field.is_required()]
+    data = DataConfig.model_construct(**dict.fromkeys(required_keys))
+    config = Config(data=data)
     origins = {dotted(leaf): DEFAULT for leaf in leaves(config)}
     for key in required_keys:
         origins[f"data.{key}"] = REQUIRED
@@ -139,8 +143,10 @@ def _base_file(extends: Any, origin: Origin, chain: tuple[str, ...]) -> str:
     if not isinstance(extends, str):
         raise ConfigError(f"{origin}: extends: must be the name of one file, not {extends!r:.40}")
     base = str(beside(path, extends))
-    if os.path.realpath(base) in map(os.path.realpath, chain):
-        raise ConfigError(f"{origin}: extends: circular reference: {' -> '.join((*chain, base))}")
+    real_paths = map(os.path.realpath, chain)  # a file may have several names
+    if os.path.realpath(base) in real_paths:
+        cycle = " -> ".join((*chain, base))
+        raise ConfigError(f"{origin}: extends: circular reference: {cycle}")
     if not os.path.exists(base):
         raise ConfigError(f"{origin}: extends: no such file: {base} (the name is relative to {path})")
     return base
@@ -157,8 +163,11 @@ def without_removed_keys(value: Any, annotation: Any, path: str) -> Any:
         if value[key] != removed[key]:
             _warn_once("%s: %s is not supported anymore and is ignored", path, key)
 
-    kept = {key: item for key, item in value.items() if key not in removed}
-    return {key: without_removed_keys(item, child(annotation, key), path) for key, item in kept.items()}
+    kept: dict[Any, Any] = {}
+    for key, item in value.items():
+        if key not in removed:
+            kept[key] = without_removed_keys(item, child(annotation, key), path)
+    return kept
 
 
 def _take_pretrained(tree: Tree) -> None:
@@ -177,7 +186,8 @@ def _take_pretrained(tree: Tree) -> None:
         if not isinstance(own_values, dict):
             continue  # an error, which the validation reports
         for key, value in pretrained.values.get(section, {}).items():
-            is_setting = key_metadata(f"{section}.{key}").path in (None, "name or file")
+            metadata = key_metadata(f"{section}.{key}")
+            is_setting = metadata.path in (None, "name or file")
             if is_setting and key not in own_values:
                 own_values[key] = value
                 tree.copy_origins(pretrained, (section, key))
@@ -225,7 +235,7 @@ def _is_path(key: Key, value: str) -> bool:
 
 def _map_values(section: SectionT, change: Callable[[Key, Any], Any]) -> SectionT:
     """Replace each value with `change(metadata of the key, value)`, recursively."""
-    changed = {}
+    changed: dict[str, Any] = {}
     for name, value in section:
         key = key_of(type(section), name)
         changed[name] = _map_value(key, value, change)
@@ -278,14 +288,16 @@ def _holds_sections(value: Any) -> bool:
     """Return True for a list or mapping of sections, such as that of the test sets."""
     if isinstance(value, dict):
         value = list(value.values())
-    return isinstance(value, list) and any(isinstance(item, Section) for item in value)
+    if not isinstance(value, list):
+        return False
+    return any(isinstance(item, Section) for item in value)
 
 
 def config_diff(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
     """Return all differences as (dotted path, old value, new value); missing and empty values are None."""
     old_values = _values_or_none(old)
     new_values = _values_or_none(new)
-    differences = []
+    differences: list[tuple[str, Any, Any]] = []
     for path in old_values | new_values:  # the paths of the old config, then those that only the new one has
         old_value = old_values.get(path)
         new_value = new_values.get(path)
@@ -296,7 +308,11 @@ def config_diff(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
 
 def _values_or_none(config: Config) -> dict[KeyPath, Any]:
     """Return all values by path; None for empty lists and mappings."""
-    return {path: None if value in ({}, []) else value for path, value in leaves(config).items()}
+    values = leaves(config)
+    for path, value in values.items():
+        if value in ({}, []):
+            values[path] = None
+    return values
 
 
 def json_schema() -> dict[str, Any]:
@@ -304,9 +320,13 @@ def json_schema() -> dict[str, Any]:
     schema = Config.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "mtformer experiment"
-    extends = {"type": "string", "description": "Path of the config to extend, relative to this file."}
-    format_ = {"const": FORMAT, "description": "Format of this file."}
-    schema["properties"] = {"format": format_, "extends": extends, **schema["properties"]}
+
+    # These keys of files are not keys of the config.
+    file_keys = {
+        "format": {"const": FORMAT, "description": "Format of this file."},
+        "extends": {"type": "string", "description": "Path of the config to extend, relative to this file."},
+    }
+    schema["properties"] = {**file_keys, **schema["properties"]}
 
     # Without this, editors accept names of sets with other characters.
     data_keys = schema["$defs"]["DataConfig"]["properties"]
@@ -314,7 +334,9 @@ def json_schema() -> dict[str, Any]:
     named_dev_sets = data_keys["dev"]["oneOf"][1]
     named_dev_sets["additionalProperties"] = False
 
+    # Only sources keep their required keys, which tell their types apart.
     for section in (schema, *schema["$defs"].values()):
-        if section.get("properties", {}).keys().isdisjoint(SOURCES):
+        keys = section.get("properties", {}).keys()
+        if keys.isdisjoint(SOURCES):
             section.pop("required", None)
     return schema

@@ -605,7 +605,8 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sections_fit(self) -> "Config":
-        if self.training.init_from is not None and (self.tokenizer.src_model or self.tokenizer.tgt_model):
+        has_tokenizer = bool(self.tokenizer.src_model or self.tokenizer.tgt_model)
+        if self.training.init_from is not None and has_tokenizer:
             raise ValueError("training.init_from provides the tokenizer; remove tokenizer.src_model and tgt_model")
         self._check_best_metric()
         if self.data.both_directions and not self.tokenizer.joint:
@@ -626,14 +627,18 @@ class Config(Section):
         """Raise ValueError if no validation computes `training.best_metric`."""
         best_metric = self.training.best_metric
         dev_names = self.data.dev_names
-        if not self.data.sources and best_metric.partition(" ")[0] in DEV_METRICS:
+        first_word, _, _ = best_metric.partition(" ")
+        if not self.data.sources and first_word in DEV_METRICS:
             return  # a bundle, which lists no data; any name of a dev set is valid
 
-        known = [*DEV_METRICS]
+        known_metrics = [*DEV_METRICS]
         for name in dev_names:
-            known += [f"{metric} {name}" for metric in DEV_METRICS]
-        if best_metric not in known:
-            optional = f", optionally followed by a dev set ({', '.join(dev_names)})" if dev_names else ""
-            allowed = f"one of {', '.join(DEV_METRICS)}{optional}"
-            suggestion = nearest(best_metric, known)
-            raise ValueError(f"training.best_metric must be {allowed}, not '{best_metric}'{suggestion}")
+            known_metrics += [f"{metric} {name}" for metric in DEV_METRICS]
+        if best_metric in known_metrics:
+            return
+
+        allowed = f"one of {', '.join(DEV_METRICS)}"
+        if dev_names:
+            allowed += f", optionally followed by a dev set ({', '.join(dev_names)})"
+        suggestion = nearest(best_metric, known_metrics)
+        raise ValueError(f"training.best_metric must be {allowed}, not '{best_metric}'{suggestion}")

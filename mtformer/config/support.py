@@ -53,7 +53,7 @@ def _require_value(
     if any(support.includes(value, section) for support in supports):
         return
 
-    options = list[str]()
+    options: list[str] = []
     for support in supports:
         options += map(format_value, support.values or ())
         if support.unless is not None:
@@ -62,4 +62,5 @@ def _require_value(
     if options:
         verb = "set" if prefix == "decoding" else "train with"
         remedy = f"{verb} {' or '.join(options)}, or {alternative}"
-    raise ConfigError(f"{path} {format_value(value)}: not supported by {library.library}; {remedy}")
+    setting = f"{path} {format_value(value)}"
+    raise ConfigError(f"{setting}: not supported by {library.library}; {remedy}")

@@ -77,12 +77,14 @@ class Tree:
         origin = Origin("override", override)
         name, equals, text = override.partition("=")
         keys = name.strip().split(".")
-        if not equals or "" in keys or len(keys) > MOST_KEYS:
+        is_dotted_key = "" not in keys and len(keys) <= MOST_KEYS
+        if not equals or not is_dotted_key:
             raise ConfigError(f"{origin}: write section.key=value")
 
         place = self._find(keys, origin)
         value, origins = read_yaml(text, lambda line: origin, place.path)
-        self._set(place, value, {**origins, place.path: origin})
+        origins[place.path] = origin
+        self._set(place, value, origins)
 
     def replace(self, name: str, value: Any, origin: Origin) -> None:
         """Replace the value of a dotted key, without merging mappings."""
@@ -91,10 +93,10 @@ class Tree:
             place.set(None)
         self._set(place, value, {place.path: origin})
 
-    def copy_origins(self, other: "Tree", path: KeyPath) -> None:
+    def copy_origins(self, tree: "Tree", path: KeyPath) -> None:
         """Copy the origins of a value, and of everything in it, from another tree."""
-        for known_path in _paths_below(path, other.origins):
-            self.origins[known_path] = other.origins[known_path]
+        for known_path in _paths_below(path, tree.origins):
+            self.origins[known_path] = tree.origins[known_path]
 
     def _set(self, place: _Place, value: Any, origins: Origins) -> None:
         outer_path = place.path[:-1]
@@ -128,9 +130,10 @@ class Tree:
 
         value_type = plain(narrow(place.value_type, value))
         collection = get_origin(value_type)
+        is_mapping = collection is dict or is_section(value_type)
         if value is None and collection is list:
             value = []
-        elif value is None and (collection is dict or is_section(value_type)):
+        elif value is None and is_mapping:
             value = {}
 
         replaces_mapping = value == {} and collection is dict
@@ -155,10 +158,13 @@ class Tree:
         """Remove the keys of the old type if a source changes its type."""
         old_kind = source_kind(source)
         new_kind = source_kind(addition)
-        if old_kind and new_kind and old_kind != new_kind:
-            for key in fields(SOURCES[old_kind]).keys() - {"src_lang", "tgt_lang"}:
-                source.pop(key, None)
-                self._forget((*path, key))
+        if old_kind is None or new_kind is None or old_kind == new_kind:
+            return
+
+        keys_of_old_kind = fields(SOURCES[old_kind]).keys() - {"src_lang", "tgt_lang"}
+        for key in keys_of_old_kind:
+            source.pop(key, None)
+            self._forget((*path, key))
 
     def _forget(self, path: KeyPath) -> None:
         """Drop the origins of a value and of everything in it."""
@@ -177,11 +183,14 @@ def _place_in(container: Any, container_type: Any, path: KeyPath, key: str, orig
         return _Place(container, container_type, (*path, key))
     if not isinstance(container, list):
         raise ConfigError(f"{origin}: {dotted(path)} is a single value and has no key '{key}'")
+
     # The number of digits is limited first, as the conversion of thousands of digits is an error.
-    is_short = key.isdecimal() and len(key) <= len(str(len(container)))
-    if not (is_short and int(key) <= len(container)):
+    num_items = len(container)
+    max_digits = len(str(num_items))
+    is_number = key.isdecimal() and len(key) <= max_digits
+    if not is_number or int(key) > num_items:
         problem = f"'{key}' is neither the index of an item (from 0) nor the next index"
-        raise ConfigError(f"{origin}: {dotted(path)} is a list of {len(container)} items; {problem}")
+        raise ConfigError(f"{origin}: {dotted(path)} is a list of {num_items} items; {problem}")
     return _Place(container, container_type, (*path, int(key)))
 
 

@@ -57,7 +57,8 @@ def validated(values: Any, origins: Origins, section: type[SectionT]) -> Section
         raise ConfigError(describe_errors(error, origins, section)) from error
 
     for path, text in _texts(values):
-        require_text(text, f"{nearest_origin(origins, path)}: {dotted(path)}: ")
+        origin = nearest_origin(origins, path)
+        require_text(text, f"{origin}: {dotted(path)}: ")
     return result
 
 
@@ -98,7 +99,8 @@ class _Error:
         if self.kind == "value_error":
             message = str(self.details["ctx"]["error"])
             return _describe_combination(message, self.path, origins, self.root)
-        return f"{nearest_origin(origins, self.path)}: {dotted(self.path)}: {self._problem()}"
+        origin = nearest_origin(origins, self.path)
+        return f"{origin}: {dotted(self.path)}: {self._problem()}"
 
     def _problem(self) -> str:
         match self.kind:
@@ -109,8 +111,9 @@ class _Error:
             case "union_tag_not_found":
                 return f"a source is a mapping with {SOURCE_FORMS}; not {format_value(self.value)}"
             case "literal_error":
+                expected = limits(self.annotation)
                 suggestion = nearest(str(self.value), allowed_values(self.annotation))
-                return f"must be {limits(self.annotation)}, not {format_value(self.value)}{suggestion}"
+                return f"must be {expected}, not {format_value(self.value)}{suggestion}"
             case "string_pattern_mismatch":
                 return "a set name may only contain letters, digits, '_' and '-'"
             case "too_short":
@@ -127,11 +130,13 @@ class _Error:
         _, section = _parse_location(section_path, self.root)
         allowed = list(fields(unwrapped(section)))
 
-        known_keys = keys_below(self.root) if len(self.path) < 4 else []  # sources have other keys
-        elsewhere = [dotted(key) for key in known_keys if len(key) > 1 and key[-1] == name]
         suggestion = nearest(str(name), allowed) or ";"
-        if elsewhere:
-            suggestion = f"; did you mean '{elsewhere[0]}'?"
+        is_in_source = len(self.path) >= 4
+        if not is_in_source:
+            inner_keys = [key for key in keys_below(self.root) if len(key) > 1]
+            keys_of_this_name = [dotted(key) for key in inner_keys if key[-1] == name]
+            if keys_of_this_name:
+                suggestion = f"; did you mean '{keys_of_this_name[0]}'?"
         return f"unknown key{suggestion} allowed: {', '.join(allowed)}"
 
     def _wrong_type(self) -> str:
@@ -144,7 +149,8 @@ class _Error:
             expected = str(plain(self.annotation))
         if is_optional(self.annotation):
             expected += " or null"
-        return f"must be {expected}, not {format_value(self.value)}{_remedy(self.kind, self.value)}"
+        remedy = _remedy(self.kind, self.value)
+        return f"must be {expected}, not {format_value(self.value)}{remedy}"
 
 
 def _parse_location(location: KeyPath, root: type[Section]) -> tuple[KeyPath, Any]:
@@ -177,19 +183,23 @@ def _remedy(kind: str, value: Any) -> str:
 
 def _describe_combination(message: str, path: KeyPath, origins: Origins, root: type[Section]) -> str:
     """Describe a conflict between several keys, and give the origin of the first one that was set."""
-    known = set(keys_below(root))
-    words = re.findall(r"[a-z][a-z0-9_.]*[a-z0-9]", message)
-    named_keys = [(*path, *word.split(".")) for word in words]
-    keys_set = [key for key in named_keys if key in origins and key in known]
+    known_keys = set(keys_below(root))
+    keys_set: list[KeyPath] = []
+    for word in re.findall(r"[a-z][a-z0-9_.]*[a-z0-9]", message):
+        key = (*path, *word.split("."))
+        if key in origins and key in known_keys:
+            keys_set.append(key)
     if not keys_set:
+        origin = nearest_origin(origins, path)
         where = f"{dotted(path)}: " if path else ""
-        return f"{nearest_origin(origins, path)}: {where}{message}"
+        return f"{origin}: {where}{message}"
 
     top_file = nearest_origin(origins, ()).name
 
     def precedence(key: KeyPath) -> tuple[bool, bool]:
         # Overrides come first, and a file comes before the files that it extends.
-        return origins[key].kind != "override", origins[key].name != top_file
+        origin = origins[key]
+        return origin.kind != "override", origin.name != top_file
 
-    key = min(keys_set, key=precedence)
-    return f"{origins[key]}: {dotted(key)}: {message}"
+    first_key = min(keys_set, key=precedence)
+    return f"{origins[first_key]}: {dotted(first_key)}: {message}"

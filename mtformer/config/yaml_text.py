@@ -52,8 +52,9 @@ Origins = dict[KeyPath, Origin]
 def nearest_origin(origins: Origins, path: KeyPath) -> Origin:
     """Return the origin of `path`, or of the innermost enclosing section that has one."""
     for length in range(len(path), -1, -1):
-        if path[:length] in origins:
-            return origins[path[:length]]
+        outer_path = path[:length]
+        if outer_path in origins:
+            return origins[outer_path]
     return DEFAULT
 
 
@@ -91,12 +92,14 @@ class _Dumper(yaml.SafeDumper):
 
     def list_node(self, data: list[Any] | tuple[Any, ...]) -> yaml.Node:
         """Represent a list of scalars on one line."""
-        in_one_line = not any(isinstance(item, list | dict) for item in data)
-        return self.represent_sequence(_TAG + "seq", data, flow_style=in_one_line)
+        is_nested = any(isinstance(item, list | dict) for item in data)
+        return self.represent_sequence(_TAG + "seq", data, flow_style=not is_nested)
 
     def text_node(self, data: str) -> yaml.Node:
         """Represent a string on one line, so that a comment can follow it."""
-        return self.represent_scalar(_TAG + "str", data, style='"' if data.splitlines() != [data] else None)
+        is_one_line = data.splitlines() == [data]
+        style = None if is_one_line else '"'
+        return self.represent_scalar(_TAG + "str", data, style=style)
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -131,6 +134,7 @@ def read_yaml(text: str, origin: Callable[[int | None], Origin], top: KeyPath = 
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError(f"{origin(line)}: not valid YAML: {error.reason}") from error
+
     value = None if root is None else reader.value(root, top)
     if reader.errors:
         raise ConfigError("\n".join(reader.errors))
@@ -152,11 +156,20 @@ class _Reader:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
         if isinstance(node, yaml.MappingNode):
-            values = {}
-            for key, item in self._pairs(node, path):
-                values[key.value] = self._below(item, key, (*path, key.value))
-            return values
-        return [self._below(item, item, (*path, index)) for index, item in enumerate(node.value)]
+            return self._mapping(node, path)
+
+        items: list[Any] = []
+        for index, item in enumerate(node.value):
+            item_path = (*path, index)
+            items.append(self._below(item, item, item_path))
+        return items
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key, item in self._pairs(node, path):
+            item_path = (*path, key.value)
+            values[key.value] = self._below(item, key, item_path)
+        return values
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
         """Return the value of a scalar; None, after adding an error, if its tag is unknown or does not fit."""
@@ -177,7 +190,8 @@ class _Reader:
                 continue
             first_line = lines.get(key.value)
             if first_line is not None:
-                self._error(key, (*path, key.value), f"this key occurs twice (first on line {first_line})")
+                problem = f"this key occurs twice (first on line {first_line})"
+                self._error(key, (*path, key.value), problem)
                 continue
             lines[key.value] = _line(key)
             yield key, item
@@ -188,8 +202,9 @@ class _Reader:
         return self.value(node, path)
 
     def _error(self, node: yaml.Node, path: KeyPath, problem: str) -> None:
+        origin = self.origin(_line(node))
         where = f"{dotted(path)}: " if path else ""
-        self.errors.append(f"{self.origin(_line(node))}: {where}{problem}")
+        self.errors.append(f"{origin}: {where}{problem}")
 
 
 def _line(node: yaml.Node) -> int:

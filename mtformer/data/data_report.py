@@ -42,11 +42,11 @@ class NormalizedLines:
     examples: list[tuple[str, str]] = field(default_factory=list)
     """Up to `MAX_EXAMPLES` changed lines, before and after normalization."""
 
-    def __add__(self, other: "NormalizedLines") -> "NormalizedLines":
-        examples = self.examples + other.examples
+    def __add__(self, lines: "NormalizedLines") -> "NormalizedLines":
+        examples = self.examples + lines.examples
         return NormalizedLines(
-            examined=self.examined + other.examined,
-            changed=self.changed + other.changed,
+            examined=self.examined + lines.examined,
+            changed=self.changed + lines.changed,
             examples=examples[:MAX_EXAMPLES],
         )
 
@@ -79,7 +79,8 @@ class DataReport:
 
     def unknown_rate(self, side: str) -> float:
         """Return the share of unknown tokens on a side (`src` or `tgt`)."""
-        return self.unknown[side] / max(1, self.tokens[side])
+        num_tokens = max(1, self.tokens[side])
+        return self.unknown[side] / num_tokens
 
     def to_dict(self) -> dict[str, Any]:
         """Return all counts and rates."""
@@ -92,8 +93,8 @@ class DataReport:
         names = {field.name for field in fields(cls)}
         known = {name: value for name, value in values.items() if name in names}
         if "normalized" in known:
-            normalized = known["normalized"]
-            known["normalized"] = {side: NormalizedLines(**counts) for side, counts in normalized.items()}
+            sides = known["normalized"].items()
+            known["normalized"] = {side: NormalizedLines(**counts) for side, counts in sides}
         return cls(**known)
 
     def leave_out(self, counts: Mapping[str, int]) -> None:
@@ -103,9 +104,10 @@ class DataReport:
     def count_kept(self, counts: NDArray[np.int32]) -> None:
         """Count kept pairs and their tokens (see `TokenCounts`)."""
         self.kept += len(counts)
-        totals = counts.sum(axis=0, dtype=np.int64).tolist()
-        self.tokens = _sum(self.tokens, {"src": totals[0], "tgt": totals[1]})
-        self.unknown = _sum(self.unknown, {"src": totals[2], "tgt": totals[3]})
+        totals = counts.sum(axis=0, dtype=np.int64)
+        src_tokens, tgt_tokens, src_unknown, tgt_unknown = totals.tolist()
+        self.tokens = _sum(self.tokens, {"src": src_tokens, "tgt": tgt_tokens})
+        self.unknown = _sum(self.unknown, {"src": src_unknown, "tgt": tgt_unknown})
 
     def count_unusual(self, src: Sequence[str], tgt: Sequence[str]) -> None:
         """Count the lines with unusual characters."""
@@ -116,7 +118,8 @@ class DataReport:
             for name, characters in UNUSUAL.items():
                 present = [character for character in characters if character in all_lines]
                 if present:
-                    counts[name] = counts.get(name, 0) + _num_containing(lines, present)
+                    num_lines = _num_containing(lines, present)
+                    counts[name] = num_lines + counts.get(name, 0)
 
     def count_normalized(self, side: str, lines: Sequence[str], normalizer: Normalizer) -> None:
         """Count the lines that normalization changes; of many lines, an evenly spaced sample is examined."""
@@ -125,16 +128,21 @@ class DataReport:
         changes = normalizer.changes(examined)
         first_changes = islice(changes.items(), MAX_EXAMPLES)
         examples = [(examined[row], changed) for row, changed in first_changes]
-        self.normalized[side] += NormalizedLines(len(examined), len(changes), examples)
+        normalized = NormalizedLines(len(examined), len(changes), examples)
+        self.normalized[side] += normalized
 
-    def __add__(self, other: "DataReport") -> "DataReport":
-        return DataReport(**_sum(vars(self), vars(other)))
+    def __add__(self, report: "DataReport") -> "DataReport":
+        total = _sum(vars(self), vars(report))
+        return DataReport(**total)
 
     def lines(self) -> list[str]:
         """Format the report as lines of text."""
         lines = [f"pairs read     {self.read:>13,}", f"pairs kept     {self.kept:>13,}"]
-        lines += [f"  removed      {count:>13,}  {reason}" for reason, count in self.left_out.items()]
-        return lines + self._side_lines("src", "source") + self._side_lines("tgt", "target")
+        for reason, count in self.left_out.items():
+            lines.append(f"  removed      {count:>13,}  {reason}")
+        lines += self._side_lines("src", "source")
+        lines += self._side_lines("tgt", "target")
+        return lines
 
     def _side_lines(self, side: str, title: str) -> list[str]:
         num_tokens = self.tokens[side]
@@ -153,10 +161,9 @@ class DataReport:
         if self.kept and self.left_out_share <= filters.max_filtered_share:
             return
 
-        removed = [f"{reason} {count:,}" for reason, count in self.left_out.items()]
-        reasons = ", ".join(removed)
+        reasons = [f"{reason} {count:,}" for reason, count in self.left_out.items()]
         num_removed = self.read - self.kept
-        counts = f"{where}: {num_removed:,} of {self.read:,} pairs were removed ({reasons})"
+        counts = f"{where}: {num_removed:,} of {self.read:,} pairs were removed ({', '.join(reasons)})"
         if not self.kept:
             raise DataError(f"{counts}; no training data is left; check the files and data.filters")
         limit = f"data.filters.max_filtered_share {filters.max_filtered_share:g}"

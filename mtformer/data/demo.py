@@ -140,10 +140,13 @@ def write_demo(folder: Path, seed: int = 1) -> dict[str, Path]:
     files: dict[Path, str] = {}
     start = 0
     for name, size in SIZES.items():
-        set_pairs = pairs[start : start + size]
-        files[folder / f"{name}.en"] = "".join(f"{english}\n" for english, _ in set_pairs)
-        files[folder / f"{name}.de"] = "".join(f"{german}\n" for _, german in set_pairs)
-        start += size
+        end = start + size
+        set_pairs = pairs[start:end]
+        english_lines = [f"{english}\n" for english, _ in set_pairs]
+        german_lines = [f"{german}\n" for _, german in set_pairs]
+        files[folder / f"{name}.en"] = "".join(english_lines)
+        files[folder / f"{name}.de"] = "".join(german_lines)
+        start = end
 
     for path, text in files.items():
         is_same = path.is_file() and path.read_bytes() == text.encode()
@@ -172,28 +175,35 @@ class Grammar:
     """Generates random sentence pairs from the words in `demo_lexicon.yaml`."""
 
     def __init__(self, seed: int) -> None:
-        text = resources.files(__package__).joinpath("demo_lexicon.yaml").read_text(encoding="utf-8")
+        lexicon = resources.files(__package__).joinpath("demo_lexicon.yaml")
+        text = lexicon.read_text(encoding="utf-8")
         self._random = random.Random(seed)
         self._words = yaml.safe_load(text)
 
         self._verbs: list[Verb] = []
         for kinds, rows in self._words["verbs"].items():
             self._verbs += [Verb(kinds, *row) for row in rows]
-        self._reporting_verbs = [Verb("person", *row) for row in self._words["reporting_verbs"]]
+        reporting_rows = self._words["reporting_verbs"]
+        self._reporting_verbs = [Verb("person", *row) for row in reporting_rows]
 
         self._pronouns: dict[str, Nominal] = {}
         for name, row in self._words["pronouns"].items():
             english, english_object, *german, person = row.split()
-            word = name.replace("we", "I")
-            self._pronouns[name] = Nominal(english, english_object, german, int(person), name, word)
-        self._people = [self._pronouns[name] for name in ("I", "we", "he", "she", "they")]
-        for name, pronoun in self._words["names"].items():
-            self._people.append(Nominal(name, name, [name] * 3, THIRD_PERSON, pronoun, name))
+            word = name.replace("we", "I")  # "I" and "we" do not occur in one clause
+            pronoun = Nominal(english, english_object, german, int(person), name, word)
+            self._pronouns[name] = pronoun
+
+        personal_pronouns = ("I", "we", "he", "she", "they")
+        self._people = [self._pronouns[name] for name in personal_pronouns]
+        for name, pronoun_name in self._words["names"].items():
+            german = [name] * len(CASES)
+            person_name = Nominal(name, name, german, THIRD_PERSON, pronoun_name, name)
+            self._people.append(person_name)
 
     def sentence(self) -> Pair:
         """Return a random sentence pair."""
         kinds = [self._simple, self._joined, self._condition, self._contrast]
-        make_sentence = self._random.choices(kinds, weights=[5, 3, 1, 1])[0]
+        (make_sentence,) = self._random.choices(kinds, weights=[5, 3, 1, 1])
         english, german = make_sentence()
         for words, contraction in self._words["contractions"].items():
             german = german.replace(f" {words} ", f" {contraction} ")
@@ -211,7 +221,8 @@ class Grammar:
 
         times = self._words["times"]
         translations = times.get(tense, times["modal"])
-        time, german_time = self._random.choice(list(translations.items()))
+        choices = list(translations.items())
+        time, german_time = self._random.choice(choices)
         english = f"{time} {clause.english}."
         german = f"{german_time} {clause.german('first')}."
         return english, german
@@ -239,7 +250,8 @@ class Grammar:
         subject = self._nominal(verb.subjects)
         state = self._state(subject, "mood")
         tense = self._random.choice(["present", "can", "will"])
-        main = self._clause(tense, verb, self._pronouns[subject.pronoun])
+        pronoun = self._pronouns[subject.pronoun]
+        main = self._clause(tense, verb, pronoun)
         english = f"if {state.english}, {main.english}."
         german = f"wenn {state.german('last')}, {main.german('first')}."
         return english, german
@@ -247,11 +259,15 @@ class Grammar:
     def _contrast(self) -> Pair:
         """Return two clauses joined by "but" (Der Schlüssel ist neu, aber ich kann ihn nicht finden.)."""
         thing = self._noun_phrase("thing food")
-        verbs = [verb for verb in self._verbs if verb.government == "acc" and not verb.complements]
-        possible_verbs = [verb for verb in verbs if _has_common_kind(verb.objects, thing.kinds)]
+        possible_verbs: list[Verb] = []
+        for verb in self._verbs:
+            takes_only_accusative = verb.government == "acc" and not verb.complements
+            if takes_only_accusative and _has_common_kind(verb.objects, thing.kinds):
+                possible_verbs.append(verb)
         verb = self._random.choice(possible_verbs)
         state = self._state(thing, thing.kinds)
-        main = self._clause(verb=verb, thing=self._pronouns[thing.pronoun])
+        pronoun = self._pronouns[thing.pronoun]
+        main = self._clause(verb=verb, thing=pronoun)
         english = f"{state.english}, but {main.english}."
         german = f"{state.german()}, aber {main.german()}."
         return english, german
@@ -269,12 +285,14 @@ class Grammar:
         english_verb = forms.positive
         question_start = _join(forms.auxiliary, subject.english)
         before = complements.before
-        is_negated = self._random.random() < 0.2
         # German negates indefinite articles with kein, which this grammar does not generate.
-        if is_negated and {"a", "an"}.isdisjoint(complements.english.split()):
+        is_negated = self._random.random() < 0.2
+        has_article = not {"a", "an"}.isdisjoint(complements.english.split())
+        if is_negated and not has_article:
             english_verb = f"{forms.auxiliary} not {verb.base}".replace("can not", "cannot")
             question_start = _join(question_start, "not")
             before = _join(before, "nicht")
+
         return Clause(
             english=_join(subject.english, english_verb, complements.english),
             question=_join(question_start, verb.base, complements.english),
@@ -317,7 +335,8 @@ class Grammar:
         prefix, _, infinitive = verb.infinitive.rpartition("|")
         if tense == "present":
             first_person = infinitive[:-1]
-            finite = (first_person, verb.german_third, infinitive)[person]
+            finite_forms = [first_person, verb.german_third, infinitive]
+            finite = finite_forms[person]
             if person == THIRD_PERSON:
                 return VerbForms("does", verb.third, finite, prefix)
             return VerbForms("do", verb.base, finite, prefix)
@@ -325,31 +344,48 @@ class Grammar:
             auxiliary, participle = verb.perfect.split()
             finite = auxiliaries[auxiliary][person]
             return VerbForms("did", verb.past, finite, f"{participle} ")
+
+        # A modal verb
+        positive = f"{tense} {verb.base}"
         finite = auxiliaries[tense][person]
-        return VerbForms(tense, f"{tense} {verb.base}", finite, f"{prefix}{infinitive} ")
+        end = f"{prefix}{infinitive} "
+        return VerbForms(tense, positive, finite, end)
 
     def _state(self, subject: Nominal, adjectives: str) -> Clause:
         """Return a clause that describes the subject with one of the adjectives."""
         used_words = subject.english.split()
-        rows = [row.split() for _, row in self._rows("adjectives", adjectives)]
-        unused_rows = [row for row in rows if row[0] not in used_words]
-        english, german = self._random.choice(unused_rows)
+        unused: list[Pair] = []
+        for _, row in self._rows("adjectives", adjectives):
+            english_adjective, german_adjective = row.split()
+            if english_adjective not in used_words:
+                unused.append((english_adjective, german_adjective))
+        english, german = self._random.choice(unused)
+
         english_be, german_be = self._words["be"]
-        is_english = english_be[subject.person]
-        is_german = german_be[subject.person]
-        return Clause(f"{subject.english} {is_english} {english}", "", subject.german[0], is_german, german, "")
+        english_clause = f"{subject.english} {english_be[subject.person]} {english}"
+        return Clause(
+            english=english_clause,
+            question="",
+            subject=subject.german[0],
+            finite=german_be[subject.person],
+            middle=german,
+            end="",
+        )
 
     def _nominal(self, kinds: str, other_than: str = "") -> Nominal:
         """Return a pronoun, name or noun phrase of one of the kinds, excluding the word `other_than`."""
         while True:
-            is_name = "person" in kinds and self._random.random() < 0.4
-            nominal = self._random.choice(self._people) if is_name else self._noun_phrase(kinds)
+            if "person" in kinds and self._random.random() < 0.4:
+                nominal = self._random.choice(self._people)
+            else:
+                nominal = self._noun_phrase(kinds)
             if nominal.word != other_than:
                 return nominal
 
     def _noun_phrase(self, possible_kinds: str) -> Nominal:
         """Return a noun of one of the kinds with a determiner and possibly an adjective."""
-        kinds, row = self._random.choice(self._rows("nouns", possible_kinds))
+        nouns = self._rows("nouns", possible_kinds)
+        kinds, row = self._random.choice(nouns)
         singular, plural, german_singular, german_plural, gender = row.split()
         english_noun = singular
         german_nouns = [german_singular] * len(CASES)

@@ -142,9 +142,11 @@ def adaptation_config(
                 with contextlib.suppress(OSError):
                     run.path.rmdir()  # if it is empty, because the text could not be written
 
-    targets = [line.split("\t")[1] for line in read_lines(run.corpus / "train.tsv")]
+    lines = read_lines(run.corpus / "train.tsv")
+    targets = [line.split("\t")[1] for line in lines]
     target_ids = TokenizerPair.load(old.run.tokenizer).tgt.encode(targets)
-    return settings.config(num_pairs=len(targets), num_tokens=sum(map(len, target_ids)))
+    num_tokens = sum(map(len, target_ids))
+    return settings.config(num_pairs=len(targets), num_tokens=num_tokens)
 
 
 def _is_about_old_files(override: str) -> bool:
@@ -192,7 +194,8 @@ class _OldModel:
         training = config.training
         last_step = max(run.steps(), default=training.max_steps)  # bundles have no checkpoints
         is_consistent = training.consistency != "none" and last_step > training.consistency_start
-        return cls(run, config, weights, is_adapted(run, weights, saved.training.best_metric), is_consistent)
+        was_adapted = is_adapted(run, weights, saved.training.best_metric)
+        return cls(run, config, weights, was_adapted, is_consistent)
 
 
 def _old_dev_sources(old: _OldModel, old_dev: str | None) -> list[Source]:
@@ -221,7 +224,8 @@ def _replayed_corpora(old: _OldModel, run: RunDir, is_first: bool) -> OldText | 
     """
     data = old.config.data
     if is_first:
-        can_read_all = len(readable(data.sources, data)) == len(data.sources)
+        readable_sources = readable(data.sources, data)
+        can_read_all = len(readable_sources) == len(data.sources)
         has_corpora = can_read_all and bool(data.sources)
     else:
         has_corpora = not (run.corpus / REPLAY).exists()
@@ -250,7 +254,8 @@ class _Settings:
 
     def config(self, num_pairs: int, num_tokens: int) -> Config:
         """Return the config for a new text with these numbers of pairs and of target tokens."""
-        old_tokens = num_tokens * min(MAX_OLD, max(MIN_OLD, OLD_PER_ROOT / num_pairs**0.5))
+        old_per_new = OLD_PER_ROOT / num_pairs**0.5
+        old_tokens = num_tokens * min(MAX_OLD, max(MIN_OLD, old_per_new))
         data_values = self._data_values(old_tokens)
         num_steps = max(MIN_STEPS, round(STEPS_PER_ROOT * num_pairs**0.5))
         config = self._with_steps(num_steps, data_values)
@@ -272,10 +277,13 @@ class _Settings:
             corpora = {"replay": _tsv_corpus(self.corpus / REPLAY)}
         corpora["new"] = _tsv_corpus(self.corpus / "train.tsv")
 
-        dev_sets: dict[str, Source] = {"new": TsvFile(tsv=str(self.corpus / "dev.tsv"))}
+        new_dev_file = self.corpus / "dev.tsv"
+        dev_sets: dict[str, Source] = {"new": TsvFile(tsv=str(new_dev_file))}
         for number, source in enumerate(self.old_dev):
             dev_sets[f"old{number or ''}"] = source
 
+        further_directions = self.old.config.data.directions[1:]
+        language_pairs = [" ".join(direction) for direction in further_directions]
         return {
             "training.init_from": str(self.old.run.path.resolve()),
             "tokenizer.src_model": None,
@@ -283,7 +291,7 @@ class _Settings:
             "data.train": [],
             "data.test": None,
             "data.temperature": 1.0,
-            "data.language_pairs": [" ".join(pair) for pair in self.old.config.data.directions[1:]],
+            "data.language_pairs": language_pairs,
             "data.corpora": corpora,
             "data.dev": dev_sets,
         }
@@ -299,19 +307,23 @@ def _training_values(old: _OldModel, num_steps: int) -> dict[str, Any]:
     training = config.training
     peak = learning_rate(max(1, training.warmup_steps), training, config.model.d_model)
     dropout = config.model.dropout
+    if not old.is_adapted:  # the values of an adapted model are already changed
+        peak *= RATE
+        dropout *= DROPOUT
     batch_tokens = training.step_tokens if training.batch_tokens == "auto" else training.batch_tokens
+    consistency_start = (1 - CONSISTENCY_SHARE) * num_steps
 
     values = {
-        "training.learning_rate": peak if old.is_adapted else RATE * peak,
+        "training.learning_rate": peak,
         "training.schedule": "linear",
         "training.warmup_steps": num_steps // 10,
         "training.max_steps": num_steps,
-        "model.dropout": dropout if old.is_adapted else DROPOUT * dropout,
+        "model.dropout": dropout,
         "training.batch_tokens": min(batch_tokens or MAX_BATCH, MAX_BATCH),
         "training.validate_every": math.ceil(num_steps / 5),
         "training.best_metric": ADAPTED_METRIC,
         "training.keep_last": 1,
-        "training.consistency_start": round((1 - CONSISTENCY_SHARE) * num_steps),
+        "training.consistency_start": round(consistency_start),
     }
     defaults = DEFAULTS if old.is_consistent else (*DEFAULTS, *CONSISTENCY)
     for key in defaults:
@@ -381,26 +393,32 @@ def choose_weights(
     new_weights = _read_new_weights(run, config)
     tokenizers = TokenizerPair.load(run.tokenizer)
     device = pick_device(config.training.device)
-    model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size).to(device)
+    model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
+    model = model.to(device)
     translator = _translator(run, config, model, tokenizers)
     assert isinstance(config.data.dev, dict)
     dev_sets = named_sets(config.data.dev, config.data)
 
-    points = []
+    points: list[Point] = []
     for share in SHARES:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.copy_(_mix(old_weights[name], new_weights[name], share))
+                mixed = _mix(old_weights[name], new_weights[name], share)
+                parameter.copy_(mixed)
         points.append(_measure(share, translator, dev_sets, config))
         progress()
 
     chosen = choose(points, max_loss)
-    weights = {name: _mix(old_weights[name], new_weights[name], chosen.share) for name in old_weights}
+    weights: dict[str, Tensor] = {}
+    for name, old_tensor in old_weights.items():
+        weights[name] = _mix(old_tensor, new_weights[name], chosen.share)
+
     metrics = {ADAPTED_METRIC: chosen.new}
     if chosen.old is not None:
         metrics["bleu old"] = chosen.old
     run.confidence.unlink(missing_ok=True)  # fitted to other weights
-    save_averaged(run, run.steps()[-1:], weights, metrics, is_chosen=True)
+    steps = run.steps()[-1:]  # only the last one
+    save_averaged(run, steps, weights, metrics, is_chosen=True)
     return points, chosen
 
 
@@ -408,7 +426,8 @@ def _read_old_weights(run: RunDir, config: Config) -> dict[str, Tensor]:
     """Return the weights from which the adaptation started; raise ConfigError if they have changed since."""
     assert config.training.init_from is not None
     base = RunDir.open(config.training.init_from)
-    [path] = find_weights(base, None, load_config(base.config).config.training.best_metric)
+    base_config = load_config(base.config).config
+    [path] = find_weights(base, None, base_config.training.best_metric)
     with verified_weights(base, [path]) as [sha256]:
         weights = read_weights(path)
     if sha256 != _old_weights_sha256(run, sha256):
@@ -436,7 +455,8 @@ def _translator(run: RunDir, config: Config, model: Transformer, tokenizers: Tok
 
     Greedy scores can hide a loss: 0.2 BLEU instead of 0.6 on old text (docs/log/adaptation.md).
     """
-    decoding = config.decoding.for_validation().model_copy(update={"beam_size": config.decoding.beam_size})
+    decoding = config.decoding.for_validation()
+    decoding = decoding.model_copy(update={"beam_size": config.decoding.beam_size})
     multi_sentence_share = from_data_report(run, MULTI_SENTENCE_SHARE) or 0.0
     trained_tokens = config.data.filters.max_tokens
     return Translator([model], tokenizers, decoding, trained_tokens, multi_sentence_share, data=config.data)
@@ -451,8 +471,8 @@ def _measure(share: float, translator: Translator, dev_sets: Sequence[EvalSet], 
         dev_sets: new dev set, in each direction that is adapted, and then the old dev sets.
         config: config of the adaptation.
     """
-    bleu = []
-    chrf = []
+    bleu: list[float] = []
+    chrf: list[float] = []
     for dev_set in dev_sets:
         translations = translator.into(dev_set.tgt_lang).translate(dev_set.sources)
         hypotheses = [translation.text for translation in translations]
@@ -462,12 +482,15 @@ def _measure(share: float, translator: Translator, dev_sets: Sequence[EvalSet], 
         chrf.append(chrf_score.value)
 
     num_new = 2 if config.data.both_directions else 1
-    old_bleu = bleu[num_new:]
-    return Point(share, fmean(bleu[:num_new]), fmean(chrf[:num_new]), fmean(old_bleu) if old_bleu else None)
+    new_bleu = fmean(bleu[:num_new])
+    new_chrf = fmean(chrf[:num_new])
+    old_bleu = fmean(bleu[num_new:]) if len(bleu) > num_new else None
+    return Point(share, new_bleu, new_chrf, old_bleu)
 
 
 def _mix(old: Tensor, new: Tensor, share: float) -> Tensor:
-    return torch.where(old == new, old, torch.lerp(old, new, share))  # of two infinite values, `lerp` makes NaN
+    mixed = torch.lerp(old, new, share)
+    return torch.where(old == new, old, mixed)  # of two infinite values, `lerp` makes NaN
 
 
 def choose(points: Sequence[Point], max_loss: float) -> Point:
@@ -478,6 +501,8 @@ def choose(points: Sequence[Point], max_loss: float) -> Point:
     old_bleu = points[0].old
 
     def is_allowed(point: Point) -> bool:
-        return old_bleu is None or point.old is None or point.old >= old_bleu - max_loss
+        if old_bleu is None or point.old is None:
+            return True
+        return point.old >= old_bleu - max_loss
 
     return max(filter(is_allowed, points), key=lambda point: point.new_chrf)

@@ -8,7 +8,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from mtformer.config.data import CorpusConfig, DataConfig, JsonlFile, Source, TextFiles, TsvFile
@@ -77,9 +77,10 @@ def file_source(name: str) -> Source:
     """Return the source for a TSV, JSONL or TMX file, or for two parallel files `SRC,TGT`."""
     files = name.split(",")
     if Path(name).exists() or len(files) == 1:
-        return JsonlFile(jsonl=name) if suffixes(name)[0] == ".jsonl" else TsvFile(tsv=name)
+        is_jsonl = suffixes(name)[0] == ".jsonl"
+        return JsonlFile(jsonl=name) if is_jsonl else TsvFile(tsv=name)
 
-    has_other_format = any(re.search(r"\.(tsv|jsonl|tmx)\b", file.lower()) for file in files)
+    has_other_format = re.search(r"\.(tsv|jsonl|tmx)\b", name.lower()) is not None
     if len(files) > 2 or has_other_format:
         raise ConfigError(f"{name}: too many files; give one TSV, JSONL or TMX file, or two files SRC,TGT")
     return TextFiles(src=files[0], tgt=files[1])
@@ -119,7 +120,7 @@ def _require_language(path: str, language: str, data: DataConfig) -> None:
 
 def readable(sources: Sequence[Source], data: DataConfig) -> list[Source]:
     """Return the sources whose first pair can be read; log a warning for each of the others."""
-    readable_sources = []
+    readable_sources: list[Source] = []
     for source in sources:
         try:
             with open_reader(source, data) as reader:
@@ -145,7 +146,8 @@ def write_new_text(folder: Path, train: Sequence[str], dev: str | None, data: Da
     dev_pairs: dict[Pair, None] = {}
     held_out_hashes: set[int] = set()
     if dev is not None:
-        dev_pairs = dict.fromkeys(pair for pair in read_file(dev, data) if all(pair))
+        complete_pairs = filter(all, read_file(dev, data))
+        dev_pairs = dict.fromkeys(complete_pairs)
     else:
         held_out_hashes = _hashes_to_hold_out(train, data)
 
@@ -169,13 +171,15 @@ def write_new_text(folder: Path, train: Sequence[str], dev: str | None, data: Da
             f"{', '.join(train)}: {num_train} new pairs for training and {len(dev_pairs)} for dev; "
             f"give at least {MIN_PAIRS} and 1"
         )
-    write_text(folder / "dev.tsv", "".join(f"{src}\t{tgt}\n" for src, tgt in dev_pairs))
+    dev_lines = [f"{src}\t{tgt}\n" for src, tgt in dev_pairs]
+    write_text(folder / "dev.tsv", "".join(dev_lines))
     log.info("new text: %s pairs for training, %s for dev", f"{num_train:,}", f"{len(dev_pairs):,}")
 
 
 def _hashes_to_hold_out(train: Sequence[str], data: DataConfig) -> set[int]:
     """Return the hashes of the pairs to hold out; they are from all files, and do not depend on their order."""
-    hashes = (_hash(pair) for pair in _read_files(train, data) if all(pair))
+    complete_pairs = filter(all, _read_files(train, data))
+    hashes = map(_hash, complete_pairs)
     candidates = {pair_hash for pair_hash in hashes if pair_hash % HELD_OUT_ONE_IN == 0}
     return set(heapq.nsmallest(DEV_PAIRS, candidates))
 
@@ -204,9 +208,11 @@ class OldText:
     def with_tokens(self, num_tokens: float) -> dict[str, CorpusConfig]:
         """Return the corpora with weights that give them this number of target tokens per epoch."""
         scale = num_tokens / self.num_tokens
-        return {
-            name: corpus.model_copy(update={"weight": scale * corpus.weight}) for name, corpus in self.corpora.items()
-        }
+        scaled: dict[str, CorpusConfig] = {}
+        for name, corpus in self.corpora.items():
+            weight = scale * corpus.weight
+            scaled[name] = corpus.model_copy(update={"weight": weight})
+        return scaled
 
 
 def old_text(base: RunDir, data: DataConfig) -> OldText:
@@ -221,7 +227,10 @@ def old_text(base: RunDir, data: DataConfig) -> OldText:
         corpora = {"train": CorpusConfig(sources=data.train), **corpora}
 
     tokens = _target_tokens(base, corpora, data)
-    num_tokens = sum(_tokens_of_corpus(name, tokens) * corpus.weight for name, corpus in corpora.items())
+    weighted_tokens: list[float] = []
+    for name, corpus in corpora.items():
+        weighted_tokens.append(_tokens_of_corpus(name, tokens) * corpus.weight)
+    num_tokens = sum(weighted_tokens)
 
     # The name of the new corpus is `new`, so that of an earlier adaptation gets another name.
     names = {"new": _unused_name(corpora)}
@@ -243,16 +252,24 @@ def _target_tokens(base: RunDir, corpora: Mapping[str, CorpusConfig], data: Data
             log.warning("%s: damaged (%s); the tokens of its corpora are counted again", base.data_report, error)
 
     tokenizer = TokenizerPair.load(base.tokenizer).tgt
-    counts = {}
+    counts: dict[str, int] = {}
     for name, corpus in corpora.items():
-        pairs = chain.from_iterable(read_pairs(source, data) for source in corpus.sources)
-        counts[name] = sum(len(tokenizer.encode([tgt])[0]) for _, tgt in pairs)
+        counts[name] = 0
+        for source in corpus.sources:
+            for _, tgt in read_pairs(source, data):
+                [ids] = tokenizer.encode([tgt])
+                counts[name] += len(ids)
     return counts
 
 
 def _tokens_of_corpus(name: str, tokens: Mapping[str, int]) -> int:
     """Return the number of tokens of a corpus in all directions, given the result of `_target_tokens`."""
-    return sum(count for key, count in tokens.items() if key.split(".")[0] in ("", name))
+    total = 0
+    for key, count in tokens.items():
+        corpus_name = key.split(".")[0]
+        if corpus_name in ("", name):
+            total += count
+    return total
 
 
 def _unused_name(corpora: Mapping[str, CorpusConfig]) -> str:

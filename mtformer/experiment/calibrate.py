@@ -34,10 +34,12 @@ def calibrate_run(
             dev_translations = in_language.translate(dev.sources, token_scores=True, progress=advance)
             sources += dev.sources
             translations += dev_translations
-            chrf += sentence_chrf([translation.text for translation in dev_translations], dev.references[0])
+            hypotheses = [translation.text for translation in dev_translations]
+            chrf += sentence_chrf(hypotheses, dev.references[0])
 
     write_calibration(run.confidence, fit(sources, translations, chrf))
-    percentage = 100 * sum(score >= GOOD_CHRF for score in chrf) / len(chrf)
+    num_good = sum(score >= GOOD_CHRF for score in chrf)
+    percentage = 100 * num_good / len(chrf)
     log.info("confidence fitted to %d pairs; %.0f%% have a chrF2++ of at least %g", len(chrf), percentage, GOOD_CHRF)
 
 

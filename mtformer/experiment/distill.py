@@ -83,7 +83,8 @@ def load_teachers(runs: Sequence[Path], student: Config) -> Translator:
 
     device = student.training.device
     teacher = None
-    if len(runs) == 1 and find_spec("ctranslate2") and pick_device(device).type == "cpu":
+    has_ctranslate2 = find_spec("ctranslate2") is not None
+    if len(runs) == 1 and has_ctranslate2 and pick_device(device).type == "cpu":
         try:
             teacher = _with_search(Translator.load(runs[0], device=device, backend=Backend.CTRANSLATE2))
         except ConfigError as error:
@@ -208,10 +209,9 @@ class _Text:
         paths = list(chain.from_iterable(map(files_of, data.sources)))
         paths += map(str, monolingual)
         states = path_states(paths)
-        hashes = {
-            "corpora": [source_fingerprint(source, data) for source in data.sources],
-            "monolingual": [file_sha256(path) for path in monolingual],
-        }
+        fingerprints = [source_fingerprint(source, data) for source in data.sources]
+        sha256_of_files = [file_sha256(path) for path in monolingual]
+        hashes = {"corpora": fingerprints, "monolingual": sha256_of_files}
         return cls(data, monolingual, states, hashes)
 
     def lines(self) -> Iterator[Line]:
@@ -231,9 +231,12 @@ class _Text:
 
         The shards are kept. They name the lines that they translate, so they are never used for other text.
         """
-        for source, fingerprint in zip(self.data.sources, self.hashes["corpora"], strict=True):
+        fingerprints = self.hashes["corpora"]
+        for source, fingerprint in zip(self.data.sources, fingerprints, strict=True):
             require_same_contents(source, self.data, fingerprint)
-        for path, sha256 in zip(self.monolingual, self.hashes["monolingual"], strict=True):
+
+        sha256_of_files = self.hashes["monolingual"]
+        for path, sha256 in zip(self.monolingual, sha256_of_files, strict=True):
             if file_sha256(path) != sha256:
                 raise DataError(CHANGED.format(path))
 
@@ -263,7 +266,8 @@ def _check_record(run: RunDir, inputs: dict[str, list[str]]) -> None:
             raise DamagedError(record, problem, TEACHER) from error
         log.warning("%s: %s; it is written again", folder, error.what)
         return
-    if any(made_with.get(name) != value for name, value in inputs.items()):
+    recorded_inputs = {name: made_with.get(name) for name in inputs}
+    if recorded_inputs != inputs:
         raise ConfigError(f"{run.path}: made with other teachers or corpora; delete it, or choose another --run-dir")
 
     if is_complete and not is_old:
@@ -314,8 +318,9 @@ def _translate_shards(
             _write_shard(shard.file, kept)
             progress(len(shard.lines))
 
-    extra_files = set(folder.glob(SHARDS)).difference(file.path for file in files)
-    for path in sorted(extra_files):
+    used_paths = {file.path for file in files}
+    extra_paths = set(folder.glob(SHARDS)) - used_paths
+    for path in sorted(extra_paths):
         log.warning("%s: not a shard of this text; it is not used", path)
     return files
 
@@ -329,23 +334,30 @@ def _shards(text: _Text, teachers: list[str], folder: Path) -> Iterator[_Shard]:
         if not lines_of_shard:
             return
         key = json_sha256([teachers, lines_of_shard])
-        file = _ShardFile(folder / f"{number:05}.tsv", len(lines_of_shard), key)
+        path = folder / f"{number:05}.tsv"
+        file = _ShardFile(path, len(lines_of_shard), key)
         yield _Shard(file, lines_of_shard)
 
 
 def _write_shard(file: _ShardFile, kept: Sequence[tuple[str, str]]) -> None:
     """Write sources and translations after a line with the key of the shard and their SHA-256."""
-    text = "".join(f"{src}\t{text}\n" for src, text in kept).encode()
-    header = {"key": file.key, "sha256": hashlib.sha256(text).hexdigest()}
+    lines = [f"{src}\t{translation}\n" for src, translation in kept]
+    text = "".join(lines).encode()
+    header = json.dumps(_header(file, text)).encode()
     with atomic_file(file.path) as temporary:
-        temporary.write_bytes(json.dumps(header).encode() + b"\n" + text)
+        temporary.write_bytes(header + b"\n" + text)
+
+
+def _header(file: _ShardFile, text: bytes) -> dict[str, str]:
+    """Return the contents of the first line of a shard with this text."""
+    return {"key": file.key, "sha256": hashlib.sha256(text).hexdigest()}
 
 
 def _read_shard(file: _ShardFile) -> bytes | None:
     """Return the sources and translations of a shard; None if the file is missing, damaged, or has another key."""
     try:
         header, _, text = file.path.read_bytes().partition(b"\n")
-        is_intact = parse_json(header) == {"key": file.key, "sha256": hashlib.sha256(text).hexdigest()}
+        is_intact = parse_json(header) == _header(file, text)
     except (OSError, ValueError):
         return None
     return text if is_intact else None
@@ -386,16 +398,20 @@ class _TranslateShard:
     def teacher(self) -> Translator:
         """The teacher; raise CheckpointError if it is not that of the process that started this one."""
         teacher = self._load()
-        if self._weight_hashes is not None and list(teacher.weight_hashes) != list(self._weight_hashes):
-            raise CheckpointError(CHANGED.format(", ".join(map(str, teacher.weights))))
+        if self._weight_hashes is None:
+            return teacher
+        if list(teacher.weight_hashes) != list(self._weight_hashes):
+            files = ", ".join(map(str, teacher.weights))
+            raise CheckpointError(CHANGED.format(files))
         return teacher
 
     def __call__(self, shard: _Shard, num_threads: int) -> list[tuple[str, str]]:
         sources = [tsv_cell(source) for source, _ in shard.lines]
         translations = self.teacher.translate(sources, n_best=BEAM_SIZE)
 
-        kept = []
-        for source, n_best, (_, reference) in zip(sources, translations, shard.lines, strict=True):
+        references = [reference for _, reference in shard.lines]
+        kept: list[tuple[str, str]] = []
+        for source, n_best, reference in zip(sources, translations, references, strict=True):
             text = best_text(source, n_best, reference)
             if text is not None:
                 kept.append((source, text))
@@ -404,8 +420,11 @@ class _TranslateShard:
 
 def best_text(source: str, n_best: Translation, reference: str | None) -> str | None:
     """Return the best translation of a line (see `distilled_config`), or None if no translation is good."""
-    texts = [hypothesis.text for hypothesis in (n_best, *n_best.alternatives) if not hypothesis.flags]
-    texts = [text for text in texts if text and text.casefold() != source.casefold()]
+    texts: list[str] = []
+    for hypothesis in (n_best, *n_best.alternatives):
+        is_copy = hypothesis.text.casefold() == source.casefold()
+        if hypothesis.text and not hypothesis.flags and not is_copy:
+            texts.append(hypothesis.text)
     if not texts:
         return None
     if reference is None:
@@ -413,4 +432,6 @@ def best_text(source: str, n_best: Translation, reference: str | None) -> str | 
 
     scores = sentence_chrf(texts, [reference] * len(texts))
     best_score = max(scores)
-    return texts[scores.index(best_score)] if best_score >= MIN_CHRF else None
+    if best_score < MIN_CHRF:
+        return None
+    return texts[scores.index(best_score)]

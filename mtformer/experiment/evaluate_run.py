@@ -48,14 +48,19 @@ def evaluate_run(
         DataError: if a folder cannot be written; this is checked before the translation, which takes long.
     """
     config = load_config(run.config).config
-    if output is None and not is_default(run, translator.weights, config.training.best_metric):
-        log.warning("%s: `compare`, `runs` and `report` show the scores of these weights now; see --output", run.path)
+    if output is None:
+        has_default_weights = is_default(run, translator.weights, config.training.best_metric)
+        if not has_default_weights:
+            message = "%s: `compare`, `runs` and `report` show the scores of these weights now; see --output"
+            log.warning(message, run.path)
 
-    folders = [run.evaluation(test.name) if output is None else output / test.name for test in test_sets]
-    for folder in folders:
+    folders: list[Path] = []
+    for test in test_sets:
+        folder = run.evaluation(test.name) if output is None else output / test.name
         _require_writable(folder)
+        folders.append(folder)
 
-    cards = {}
+    cards: dict[Path, ScoreCard] = {}
     for test, folder in zip(test_sets, folders, strict=True):
         earlier = _earlier_card(folder)
         with progress(test.name, len(test.sources)) as advance:
@@ -72,7 +77,8 @@ def _require_writable(folder: Path) -> None:
     existing = folder.absolute()
     while not existing.exists():
         existing = existing.parent
-    if not (existing.is_dir() and os.access(existing, os.W_OK)):
+    is_writable = existing.is_dir() and os.access(existing, os.W_OK)
+    if not is_writable:
         raise DataError(f"{folder}: cannot be written; name another folder with --output")
 
 

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 from typing import Literal
 
@@ -76,7 +76,8 @@ def _recreated(path: Path) -> Iterator[None]:
     """Create the folder, or replace the run in it; delete the old run after the context, or undo all on an error."""
     replaced = None
     if not _is_free(path):
-        replaced = path.rename(path.with_name(f".{path.name}.{time.time_ns()}.replaced"))
+        new_name = f".{path.name}.{time.time_ns()}.replaced"
+        replaced = path.rename(path.with_name(new_name))
     existed = path.is_dir()
     earlier_entries = list(path.iterdir()) if existed else []  # such as the corpus of `distill`, which takes long
     path.mkdir(parents=True, exist_ok=True)
@@ -114,16 +115,28 @@ def _is_free(path: Path) -> bool:
 def _is_just_started(path: Path) -> bool:
     """Return True if the folder contains only files that a run writes before its tokenizer."""
     run = RunDir(path)
-    first_names = {run.checksums.name, run.config.name, run.corpus.name, run.log.name, run.state.name}
-    return all(entry.name in first_names or LEFTOVER.fullmatch(entry.name) for entry in path.iterdir())
+    first_entries = (run.checksums, run.config, run.corpus, run.log, run.state)
+    first_names = {entry.name for entry in first_entries}
+    return not _unknown_names(path, first_names)
+
+
+def _unknown_names(path: Path, known_names: Set[str]) -> list[str]:
+    """Return the names of the entries of a folder that are neither known nor left by a killed process, sorted."""
+    unknown_names: list[str] = []
+    for entry in path.iterdir():
+        is_leftover = LEFTOVER.fullmatch(entry.name) is not None
+        if entry.name not in known_names and not is_leftover:
+            unknown_names.append(entry.name)
+    return sorted(unknown_names)
 
 
 def _check_is_run(run: RunDir) -> None:
     """Raise CheckpointError if the folder contains a bundle, or anything else that is not a run."""
     if run.is_bundle:
         raise CheckpointError(f"{run.path}: is a bundle, which cannot be trained; choose another folder with --run-dir")
-    is_begun = any(path.exists() for path in (run.tokenizer, run.data_report, run.checkpoints))
-    if not run.config.is_file() or not (is_begun or _is_just_started(run.path)):
+    has_results = any(path.exists() for path in (run.tokenizer, run.data_report, run.checkpoints))
+    is_run = run.config.is_file() and (has_results or _is_just_started(run.path))
+    if not is_run:
         raise CheckpointError(f"{run.path}: exists but is not a run; choose another folder with --run-dir")
 
 
@@ -133,9 +146,7 @@ def _check_may_be_deleted(run: RunDir, path: Path) -> None:
         raise CheckpointError(f"{run.path}: is the current folder; change to another folder for --overwrite")
 
     names_of_run = {entry.name for entry in vars(run).values()}
-    known_names = names_of_run.union(EXPORTS)
-    names = [entry.name for entry in path.iterdir()]
-    unknown_names = sorted(name for name in names if name not in known_names and not LEFTOVER.fullmatch(name))
+    unknown_names = _unknown_names(path, names_of_run.union(EXPORTS))
     if unknown_names:
         raise CheckpointError(
             f"{run.path}: --overwrite would delete {', '.join(unknown_names[:3])}, which is not part of a run; move it "
@@ -157,10 +168,13 @@ def _restore_replaced(path: Path) -> None:
 
 def _replaced_folders(path: Path) -> list[Path]:
     """Return the old runs that `--overwrite` renamed, latest first."""
+    if not path.parent.is_dir():
+        return []
     pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.replaced")
-    folders_by_time = {}
-    for entry in path.parent.iterdir() if path.parent.is_dir() else ():
+    folders_by_time: dict[int, Path] = {}
+    for entry in path.parent.iterdir():
         match = pattern.fullmatch(entry.name)
         if match is not None:
             folders_by_time[int(match[1])] = entry
-    return [folders_by_time[number] for number in sorted(folders_by_time, reverse=True)]
+    latest_first = sorted(folders_by_time, reverse=True)
+    return [folders_by_time[time_ns] for time_ns in latest_first]

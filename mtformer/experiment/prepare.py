@@ -102,7 +102,8 @@ class Prepared:
     def report(self) -> dict[str, Any]:
         """Return the report on the training data, with a report per corpus if there are several."""
         reports = _reports(self.corpora)
-        report = sum(reports.values(), DataReport()).to_dict()
+        total = sum(reports.values(), DataReport())
+        report = total.to_dict()
         report[MULTI_SENTENCE_SHARE] = self.multi_sentence_share
         if len(reports) > 1:
             report["corpora"] = {name: corpus_report.to_dict() for name, corpus_report in reports.items()}
@@ -161,8 +162,9 @@ def _check_settings(config: Config) -> None:
 
 def _warn_of_noise_without_spaces(data: DataConfig) -> None:
     """Log a warning if noise on words is set for a source language without spaces between words."""
+    has_word_noise = data.noise.word_dropout or data.noise.typos
     languages = [src for src, _ in data.directions if base_code(src) in WITHOUT_SPACES]
-    if languages and (data.noise.word_dropout or data.noise.typos):
+    if languages and has_word_noise:
         log.warning("data.noise: word_dropout and typos need spaces between words; %s has none", languages[0])
 
 
@@ -184,12 +186,15 @@ def _training_corpora(config: Config, tokenizers: TokenizerPair, keep_text: bool
         sections["train"] = CorpusConfig(sources=config.data.train)
     sections |= config.data.corpora
 
+    prepare_sources = partial(prepare, is_training=True, keep_text=keep_text, advance=advance)
     corpora = list[Corpus]()
     for name, section in sections.items():
-        tags = [tag_id(section.tag, tokenizers.src)] if section.tag is not None else []
-        prepare_sources = partial(prepare, is_training=True, keep_text=keep_text, advance=advance)
+        section_tags: tuple[int, ...] = ()
+        if section.tag is not None:
+            section_tags = (tag_id(section.tag, tokenizers.src),)
         for corpus, _ in _in_each_direction(name, section.sources, config.data, tokenizers, prepare_sources):
-            corpora.append(replace(corpus, weight=section.weight, tags=(*corpus.tags, *tags)))
+            tags = corpus.tags + section_tags
+            corpora.append(replace(corpus, weight=section.weight, tags=tags))
     return corpora
 
 
@@ -226,7 +231,8 @@ def _in_each_direction(
     """
     sources_by_languages: dict[tuple[str, str], list[Source]] = {}
     for source in sources:
-        sources_by_languages.setdefault(data.languages(source), []).append(source)
+        languages = data.languages(source)
+        sources_by_languages.setdefault(languages, []).append(source)
 
     has_one_direction = len(sources_by_languages) == 1 and not data.both_directions
     for (src_lang, tgt_lang), sources_of_pair in sources_by_languages.items():
@@ -237,8 +243,11 @@ def _in_each_direction(
 
         store = prepare_sources(sources_of_pair, data, tokenizers)
         for direction, ids in zip(directions, targets, strict=True):
-            full_name = name if has_one_direction else f"{name}.{direction.src_lang}-{direction.tgt_lang}"
-            corpus = Corpus(full_name, store, is_swapped=direction.is_swapped, tags=tuple(ids.tags), start=ids.start)
+            full_name = name
+            if not has_one_direction:
+                full_name += f".{direction.src_lang}-{direction.tgt_lang}"
+            tags = tuple(ids.tags)
+            corpus = Corpus(full_name, store, is_swapped=direction.is_swapped, tags=tags, start=ids.start)
             yield corpus, direction.tgt_lang
 
 
@@ -268,7 +277,9 @@ def multi_sentence_share(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> flo
         pairs = corpus.read(np.array([block_of_corpus]))
         lines = tokenizer.decode(pairs["src"].to_pylist())
         num_lines += len(lines)
-        num_multi_sentence += sum(len(split_sentences(line)) > 1 for line in lines)
+        for line in lines:
+            if len(split_sentences(line)) > 1:
+                num_multi_sentence += 1
     return num_multi_sentence / num_lines
 
 
@@ -331,9 +342,11 @@ def _load_or_train(config: Config, model: str | None, sides: tuple[int, ...]) ->
 
     data = config.data
     states = file_states(data.sources)
-    tags = list(dict.fromkeys(itertools.chain(*tags_by_side(data))))
+    tags_of_both_sides = itertools.chain(*tags_by_side(data))
+    tags = list(dict.fromkeys(tags_of_both_sides))
     settings = _training_settings(config, sides, tags)
-    folder = cache_folder(data.cache_dir) / f"tokenizer-{json_sha256(settings)[:32]}"
+    settings_hash = json_sha256(settings)[:32]
+    folder = cache_folder(data.cache_dir) / f"tokenizer-{settings_hash}"
     cached = _load_from_cache(folder)
     if cached is not None:
         return cached
@@ -352,12 +365,15 @@ def _training_settings(config: Config, sides: tuple[int, ...], tags: Sequence[st
     normalization: list[str | None] = [config.tokenizer.normalization, None]
     if rules:  # the contents of a rule file count, not its path
         normalization = [None, hashlib.sha256(rules).hexdigest()]
+
     not_of_training = {"src_model", "tgt_model", "joint", "normalization"}
+    tokenizer = config.tokenizer.model_dump(exclude=not_of_training)
+    sources = [source_fingerprint(source, config.data) for source in config.data.sources]
     settings: dict[str, Any] = {
         "sentencepiece": version("sentencepiece"),
-        "sources": [source_fingerprint(source, config.data) for source in config.data.sources],
+        "sources": sources,
         "sides": sides,
-        "tokenizer": config.tokenizer.model_dump(exclude=not_of_training),
+        "tokenizer": tokenizer,
         "normalization": normalization,
     }
     if tags:
@@ -392,7 +408,7 @@ def _pretrained_tokenizers(config: Config) -> TokenizerPair:
     """Return the tokenizers of the run given by `training.init_from`, which must have the same settings."""
     base = _open_pretrained(config)
     base_config = load_config(base.config).config
-    differences = []
+    differences: list[str] = []
     for key, before, after in sorted(config_diff(base_config, config)):  # model before tokenizer
         if _must_be_equal(key, base_config, config):
             differences.append(f"{key} {before!r} (here {after!r})")
@@ -403,14 +419,17 @@ def _pretrained_tokenizers(config: Config) -> TokenizerPair:
 
 def _must_be_equal(key: str, base: Config, config: Config) -> bool:
     """Return True if a key must have the value that it has in the pretrained run."""
-    if not key.startswith(("model.", "tokenizer.")) or key_metadata(key).on_resume != "refuse":
+    if not key.startswith(("model.", "tokenizer.")):
+        return False
+    if key_metadata(key).on_resume != "refuse":
         return False
     if key in ("tokenizer.src_model", "tokenizer.tgt_model"):
         return False  # the model is copied, so its path does not matter
     if key == "model.max_positions":
         return config.model.positions == "learned"  # other positions have no weights
     if key == "tokenizer.normalization":  # a copy of a rule file has another path
-        return os.path.basename(base.tokenizer.normalization) != os.path.basename(config.tokenizer.normalization)
+        base_name = os.path.basename(base.tokenizer.normalization)
+        return base_name != os.path.basename(config.tokenizer.normalization)
     return True
 
 
@@ -423,7 +442,9 @@ def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingSte
     base = _open_pretrained(config)
     base_config = load_config(base.config).config
     base_tokenizers = TokenizerPair.load(base.tokenizer)
-    if [tokenizer.sha256 for tokenizer in base_tokenizers] != [tokenizer.sha256 for tokenizer in tokenizers]:
+    base_hashes = [tokenizer.sha256 for tokenizer in base_tokenizers]
+    own_hashes = [tokenizer.sha256 for tokenizer in tokenizers]
+    if own_hashes != base_hashes:
         raise ConfigError(
             f"training.init_from: the tokenizer of {base.path} differs from the tokenizer of this run; start over with "
             "--overwrite"

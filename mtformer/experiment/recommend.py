@@ -94,24 +94,34 @@ class _TextOfTokenizer:
 
     def add(self, lines: Sequence[str], language: str) -> None:
         """Count the words and characters of these lines."""
-        codes = np.frombuffer("".join(lines).encode("utf-32-le"), np.uint32)
-        self.character_counts += np.bincount(codes, minlength=len(self.character_counts))
-        if base_code(language) in WITHOUT_SPACES:
-            for line in lines:
-                self.words.update(line[start : start + 2] for start in range(len(line)))
-        else:
-            for line in lines:
-                self.words.update(line.split())
+        text = "".join(lines)
+        code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        self.character_counts += np.bincount(code_points, minlength=len(self.character_counts))
+
+        has_spaces = base_code(language) not in WITHOUT_SPACES
+        for line in lines:
+            words = line.split() if has_spaces else _letter_pairs(line)
+            self.words.update(words)
 
     def num_words(self) -> int:
         """Return the number of distinct words without digits."""
-        return sum(not any(map(str.isdigit, word)) for word in self.words)
+        count = 0
+        for word in self.words:
+            if not any(map(str.isdigit, word)):
+                count += 1
+        return count
 
     def num_characters(self, coverage: float) -> int:
         """Return the number of most frequent characters that make up this share of the text."""
         descending_counts = -np.sort(-self.character_counts)
         covered = np.cumsum(descending_counts)
-        return 1 + int(np.count_nonzero(covered < coverage * covered[-1]))
+        is_below = covered < coverage * covered[-1]
+        return 1 + int(np.count_nonzero(is_below))
+
+
+def _letter_pairs(line: str) -> list[str]:
+    """Return each character with the next one, and the last character."""
+    return [line[start : start + 2] for start in range(len(line))]
 
 
 def measure(config: Config) -> CorpusSize:
@@ -120,12 +130,14 @@ def measure(config: Config) -> CorpusSize:
     tokenizer = config.tokenizer
     source_text = _TextOfTokenizer()
     target_text = source_text if tokenizer.joint else _TextOfTokenizer()
+
     num_pairs = 0
     num_characters = 0.0
     for source in data.sources:
         languages = data.languages(source)
         src_lang, tgt_lang = languages
-        pairs = islice(read_pairs(source, data), MAX_PAIRS - num_pairs)
+        max_pairs = MAX_PAIRS - num_pairs
+        pairs = islice(read_pairs(source, data), max_pairs)
         while block := list(islice(pairs, READ_PAIRS)):
             sources, targets = zip(*block, strict=True)
             num_pairs += len(block)
@@ -135,17 +147,22 @@ def measure(config: Config) -> CorpusSize:
     if not num_pairs:
         raise DataError("the training corpus is empty")
 
-    base_codes = {base_code(language) for language in chain.from_iterable(data.directions)}
+    languages_of_data = chain.from_iterable(data.directions)
+    base_codes = set(map(base_code, languages_of_data))
     max_coverage = 1.0 if base_codes.isdisjoint(MANY_CHARACTERS) else COVERAGE
     coverage = min(tokenizer.character_coverage, max_coverage)
     byte_fallback = tokenizer.byte_fallback or coverage < 1
+
     num_letters = max(source_text.num_characters(coverage), target_text.num_characters(coverage))
     num_bytes = 256 if byte_fallback else 0
+    fewest_pieces = NUM_SPECIAL_PIECES + num_letters + num_bytes + len(tokenizer.user_symbols)
+
+    pairs_per_epoch = 2 * num_pairs if data.both_directions else num_pairs
     return CorpusSize(
-        pairs=min(MAX_PAIRS, 2 * num_pairs if data.both_directions else num_pairs),
+        pairs=min(MAX_PAIRS, pairs_per_epoch),
         characters=num_characters / num_pairs,
         words=min(source_text.num_words(), target_text.num_words()),
-        fewest_pieces=NUM_SPECIAL_PIECES + num_letters + num_bytes + len(tokenizer.user_symbols),
+        fewest_pieces=fewest_pieces,
         character_coverage=coverage,
         byte_fallback=byte_fallback,
     )
@@ -166,43 +183,60 @@ def _num_characters(
     source_lengths = Alphabet(src_lang).count(sources).length
     target_lengths = Alphabet(tgt_lang).count(targets).length
     longer_sides = np.maximum(source_lengths, target_lengths)
-    return float(longer_sides.clip(max=CHARACTERS_PER_TOKEN * max_tokens).sum())
+    counted_lengths = longer_sides.clip(max=CHARACTERS_PER_TOKEN * max_tokens)
+    return float(counted_lengths.sum())
 
 
 def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
     """Return the recommended values by section and key."""
     size = next(size for size in SIZES if corpus.pairs <= size.max_pairs)
     return {
-        "tokenizer": {
-            "vocab_size": _vocab_size(corpus, size),
-            "character_coverage": corpus.character_coverage,
-            "byte_fallback": corpus.byte_fallback,
-        },
-        "model": {
-            "d_model": size.d_model,
-            "num_heads": max(4, size.d_model // 64),
-            "num_kv_heads": None,
-            "d_ff": 4 * size.d_model,
-            "num_encoder_layers": size.num_layers,
-            "num_decoder_layers": size.num_layers,
-            "dropout": size.dropout,
-            "positions": "rotary",
-        },
+        "tokenizer": _tokenizer_values(corpus, size),
+        "model": _model_values(size),
         "training": _training_values(corpus, size),
     }
 
 
+def _tokenizer_values(corpus: CorpusSize, size: Size) -> dict[str, Any]:
+    """Return the recommended values of the `tokenizer` section."""
+    return {
+        "vocab_size": _vocab_size(corpus, size),
+        "character_coverage": corpus.character_coverage,
+        "byte_fallback": corpus.byte_fallback,
+    }
+
+
+def _model_values(size: Size) -> dict[str, Any]:
+    """Return the recommended values of the `model` section."""
+    return {
+        "d_model": size.d_model,
+        "num_heads": max(4, size.d_model // 64),
+        "num_kv_heads": None,
+        "d_ff": 4 * size.d_model,
+        "num_encoder_layers": size.num_layers,
+        "num_decoder_layers": size.num_layers,
+        "dropout": size.dropout,
+        "positions": "rotary",
+    }
+
+
 def _vocab_size(corpus: CorpusSize, size: Size) -> int:
-    by_words = max(MIN_VOCABULARY, PIECES_PER_WORD * corpus.words)
-    by_letters = PIECES_PER_LETTER * corpus.fewest_pieces
-    return int(max(min(size.vocab_size, by_words), by_letters))
+    most_by_words = max(MIN_VOCABULARY, PIECES_PER_WORD * corpus.words)
+    fewest_by_letters = PIECES_PER_LETTER * corpus.fewest_pieces
+    vocab_size = min(size.vocab_size, most_by_words)
+    return int(max(vocab_size, fewest_by_letters))
 
 
 def _training_values(corpus: CorpusSize, size: Size) -> dict[str, Any]:
     """Return the recommended values of the `training` section."""
-    tokens_per_epoch = corpus.pairs * (corpus.characters / CHARACTERS_PER_TOKEN + 1)
-    max_steps = max(MIN_STEPS, round(size.epochs * tokens_per_epoch / size.step_tokens, -2))
-    consistency: dict[str, Any] = {"consistency": size.consistency, "cutoff": _default("cutoff")}
+    tokens_per_pair = corpus.characters / CHARACTERS_PER_TOKEN + 1  # including eos
+    tokens_per_epoch = corpus.pairs * tokens_per_pair
+    num_steps = size.epochs * tokens_per_epoch / size.step_tokens
+    max_steps = max(MIN_STEPS, round(num_steps, -2))
+
+    consistency: dict[str, Any] = {}
+    consistency["consistency"] = size.consistency
+    consistency["cutoff"] = _default("cutoff")
     if size.consistency == "none":  # these keys have no effect, and other values are refused
         consistency["consistency_weight"] = _default("consistency_weight")
         consistency["consistency_start"] = _default("consistency_start")
@@ -232,10 +266,11 @@ def _default(key: str) -> Any:
 def differences(config: Config, recommended: dict[str, dict[str, Any]]) -> str:
     """Return the recommended values that differ from those of a config, as overrides; "no changes" if none does."""
     values = {dotted(path): value for path, value in leaves(config).items()}
-    overrides = []
+    overrides: list[str] = []
     for section, section_values in recommended.items():
         for name, value in section_values.items():
             key = f"{section}.{name}"
             if values[key] != value:
-                overrides.append(f"{key}={'null' if value is None else value}")
+                text = "null" if value is None else str(value)
+                overrides.append(f"{key}={text}")
     return " ".join(overrides) or "no changes"

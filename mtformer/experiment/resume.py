@@ -45,14 +45,18 @@ def with_saved_defaults(loaded: LoadedConfig, run: RunDir) -> Config:
     if not run.config.is_file():
         return config
 
-    saved = dict(load_config(RunDir.open(run.path).config).config)
+    saved_file = RunDir.open(run.path).config
+    saved_sections = dict(load_config(saved_file).config)
     for section_name, section in config:
-        kept = {}
+        saved_section = saved_sections[section_name]
+        kept: dict[str, Any] = {}
         for name in type(section).model_fields:
+            key = f"{section_name}.{name}"
             keeps_saved = key_of(type(section), name).keeps_saved
-            if keeps_saved and loaded.origins[f"{section_name}.{name}"] == DEFAULT:
-                kept[name] = getattr(saved[section_name], name)
-        config = config.model_copy(update={section_name: section.model_copy(update=kept)})
+            if keeps_saved and loaded.origins[key] == DEFAULT:
+                kept[name] = getattr(saved_section, name)
+        resumed_section = section.model_copy(update=kept)
+        config = config.model_copy(update={section_name: resumed_section})
     return config
 
 
@@ -66,7 +70,8 @@ def compare_configs(run: RunDir, old: Config, new: Config) -> None:
                 "restore the old value, or start over with --overwrite"
             )
         is_harmless = on_resume == "same" and not _changes_schedule(key, new)
-        log.warning("resuming with %s %r -> %r%s", key, before, after, "" if is_harmless else INEXACT)
+        consequence = "" if is_harmless else INEXACT
+        log.warning("resuming with %s %r -> %r%s", key, before, after, consequence)
 
 
 def _changes_schedule(key: str, config: Config) -> bool:
@@ -86,15 +91,19 @@ def describe_environment(
 
     The keys are the names used in messages. Checkpoints contain the returned dict.
     """
+    fingerprints = [corpus.store.fingerprint for corpus in prepared.corpora]
     tokenizers = prepared.tokenizers
-    bleu_tokenizers = {}
+    tokenizer_hashes = dict.fromkeys((tokenizers.src.sha256, tokenizers.tgt.sha256))  # one if they are the same
+
+    bleu_tokenizers: dict[str, str] = {}
     for dev_set in prepared.dev:
         settings = for_language(config.evaluation, dev_set.tgt_lang)
         bleu_tokenizers[dev_set.tgt_lang] = settings.bleu_tokenizer
+
     return {
-        "training data": " ".join(corpus.store.fingerprint for corpus in prepared.corpora),
+        "training data": " ".join(fingerprints),
         "dev data": _describe_dev(config, prepared, bleu_tokenizers),
-        "tokenizer": " ".join(dict.fromkeys((tokenizers.src.sha256, tokenizers.tgt.sha256))),
+        "tokenizer": " ".join(tokenizer_hashes),
         "processes": num_processes,
         "device": _describe_device(device),
         "precision": precision,
@@ -114,7 +123,8 @@ def _describe_dev(config: Config, prepared: Prepared, bleu_tokenizers: Mapping[s
         words += [*dev_set.names, dev_set.corpus.store.fingerprint]
 
     # Scores with other settings are not compared, like those on other dev data.
-    scoring = [bleu_tokenizers, config.evaluation.lowercase, config.decoding.for_validation().output_settings()]
+    decoding = config.decoding.for_validation().output_settings()
+    scoring = [bleu_tokenizers, config.evaluation.lowercase, decoding]
     checksum = zlib.crc32(json.dumps(scoring).encode())
     return " ".join([*words, f"{checksum:08x}"])
 
@@ -127,7 +137,12 @@ def _describe_device(device: torch.device) -> str:
 
 def environment_changes(old: Environment, new: Environment) -> dict[str, list[Any]]:
     """Return the old and the new value of each part of the environment that has changed, by its name."""
-    return {name: [old.get(name), value] for name, value in new.items() if old.get(name) != value}
+    changes: dict[str, list[Any]] = {}
+    for name, new_value in new.items():
+        old_value = old.get(name)
+        if old_value != new_value:
+            changes[name] = [old_value, new_value]
+    return changes
 
 
 def compare_environments(run: RunDir, old: Environment, new: Environment) -> None:
@@ -152,4 +167,9 @@ def settings_for_training(changed_keys: Iterable[str], old: Environment, new: En
             keys_of_new_data += keys
 
     prefixes = tuple(keys_of_new_data)
-    return [key for key in changed_keys if key_metadata(key).on_resume == "warn" or key.startswith(prefixes)]
+    training_keys: list[str] = []
+    for key in changed_keys:
+        is_of_new_data = key.startswith(prefixes)
+        if is_of_new_data or key_metadata(key).on_resume == "warn":
+            training_keys.append(key)
+    return training_keys

@@ -83,8 +83,9 @@ def _saved(run: RunDir) -> dict[str, Any]:
     saved: Any = {}
     with contextlib.suppress(OSError, ValueError):
         saved = read_json(run.state)
-    is_intact = isinstance(saved, dict) and saved.get("state") in get_args(StateName)
-    return saved if is_intact else {}
+    if isinstance(saved, dict) and saved.get("state") in get_args(StateName):
+        return saved
+    return {}
 
 
 def _is_held(path: Path) -> bool:

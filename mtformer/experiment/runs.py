@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +137,7 @@ class RunContents:
         """Score cards by test set name."""
         from mtformer.evaluation.card import read_card
 
-        cards = {}
+        cards: dict[str, ScoreCard] = {}
         for file in sorted(self.run.evaluations.glob(f"*/{SCORES}")):
             try:
                 cards[file.parent.name] = read_card(file.parent)
@@ -149,30 +149,51 @@ class RunContents:
     def made_with(self) -> dict[str, Any]:
         """Device, precision and package versions recorded in the latest checkpoint; empty without checkpoints."""
         steps = self.run.steps()
-        return dict(read_meta(self.run.checkpoint(steps[-1]))["made_with"]) if steps else {}
+        if not steps:
+            return {}
+        meta = read_meta(self.run.checkpoint(steps[-1]))
+        return dict(meta["made_with"])
 
     @property
     def training_seconds(self) -> float:
         """Training time of the logged steps in seconds, without validation."""
-        points = [(0, 0.0), *self.points("train", "seconds_per_step")]
-        return sum((step - last_step) * seconds for (last_step, _), (step, seconds) in pairwise(points))
+        durations: list[float] = []
+        last_step = 0
+        for step, seconds_per_step in self.points("train", "seconds_per_step"):
+            num_steps = step - last_step
+            durations.append(num_steps * seconds_per_step)
+            last_step = step
+        return sum(durations)
 
     def points(self, kind: str, key: str) -> list[tuple[int, float]]:
         """Return (step, value of `key`) for each record of this kind in which the value is a finite number."""
-        records = [record for record in self.records if record["kind"] == kind and is_number(record["step"])]
-        return [(record["step"], float(record[key])) for record in records if is_number(record.get(key))]
+        points: list[tuple[int, float]] = []
+        for record in self._records_of_kind(kind):
+            value: Any = record.get(key)
+            if is_number(value):
+                points.append((record["step"], float(value)))
+        return points
+
+    def _records_of_kind(self, kind: str) -> list[Record]:
+        """Return the records of a kind with a valid step."""
+        return [record for record in self.records if record["kind"] == kind and is_number(record["step"])]
 
     def best(self, key: str) -> tuple[int, float] | None:
         """Return (step, value) of the best validation on the last dev data, the earliest if tied, or None."""
         points = self.points("dev", key)
         start = self._start_of_dev_data()
-        comparable = [(step, value) for step, value in points if step > start] or points
+        points_on_last_data = [(step, value) for step, value in points if step > start]
         sign = 1 if lower_is_better(key) else -1
-        return min(comparable, key=lambda point: (sign * point[1], point[0]), default=None)
+
+        def order(point: tuple[int, float]) -> tuple[float, int]:
+            step, value = point
+            return sign * value, step
+
+        return min(points_on_last_data or points, key=order, default=None)
 
     def _start_of_dev_data(self) -> int:
         """Return the last step at which a resume changed the dev data; -1 if there is none."""
-        resumes = [record for record in self.records if record["kind"] == "resume" and is_number(record["step"])]
+        resumes = self._records_of_kind("resume")
         # If a run was resumed several times at the same step, only the last time counts.
         changes_by_step = {record["step"]: record.get("changes") for record in resumes}
 
@@ -197,7 +218,9 @@ def changed_logs(run: RunDir, *paths: Path) -> list[str]:
 
 def is_number(value: object) -> bool:
     """Return True for a JSON number that fits in a float."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST_NUMBER
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < LARGEST_NUMBER
 
 
 def _is_sample(record: Record) -> bool:
@@ -208,7 +231,9 @@ def _is_sample(record: Record) -> bool:
 
 
 def _is_triple_of_text(sample: object) -> bool:
-    return isinstance(sample, list) and len(sample) == 3 and all(isinstance(text, str) for text in sample)
+    if not isinstance(sample, list) or len(sample) != 3:
+        return False
+    return all(isinstance(text, str) for text in sample)
 
 
 @dataclass
@@ -245,15 +270,19 @@ class RunRow:
 
     def to_dict(self, keys: Sequence[str]) -> dict[str, Any]:
         """Return the fields as plain values, with only these keys of the config."""
-        return {**vars(self), "path": str(self.path), "config": {key: self.config.get(key) for key in keys}}
+        config = {key: self.config.get(key) for key in keys}
+        return {**vars(self), "path": str(self.path), "config": config}
 
     def cells(self) -> list[str]:
         """Return the cells of the row, in the order of `COLUMNS`."""
         cells = dict.fromkeys(COLUMNS.values(), "")
         cells["name"] = self.name
-        cells["state"] = self.state if self.note is None else f"{self.state}, {self.note}"
+        cells["state"] = self.state
+        if self.note is not None:
+            cells["state"] += f", {self.note}"
         if self.step is not None:
-            cells["step"] = f"{self.step}" if self.max_steps is None else f"{self.step}/{self.max_steps}"
+            limit = "" if self.max_steps is None else f"/{self.max_steps}"
+            cells["step"] = f"{self.step}{limit}"
         if self.best is not None:
             cells["best"] = f"{self.metric} {self.best:.2f}"
         if self.best_step is not None:
@@ -321,9 +350,9 @@ def _fill(row: RunRow, contents: RunContents) -> None:
 def _fill_training(row: RunRow, contents: RunContents) -> None:
     """Set the fields that are computed from metrics.jsonl."""
     row.step = contents.step
-    recent_speeds = [speed for _, speed in contents.points("train", "tokens_per_second")[-RECENT:]]
-    if recent_speeds:
-        row.tokens_per_second = statistics.median(recent_speeds)
+    speeds = [speed for _, speed in contents.points("train", "tokens_per_second")]
+    if speeds:
+        row.tokens_per_second = statistics.median(speeds[-RECENT:])
     if any(record["kind"] == "train" for record in contents.records):
         row.seconds = contents.training_seconds
 
@@ -334,17 +363,19 @@ def _fill_training(row: RunRow, contents: RunContents) -> None:
 
 def _fill_test(row: RunRow, contents: RunContents) -> None:
     """Set the first test set that has scores, and its BLEU; unlike `scores`, this does not import torch."""
-    scored = sorted(file.parent.name for file in contents.run.evaluations.glob(f"*/{SCORES}"))
-    test_sets = [*contents.config.data.test] if contents.config is not None else []
-    names = [name for name in (*test_sets, *scored) if name in scored]
-    if not names:
+    files = contents.run.evaluations.glob(f"*/{SCORES}")
+    scored = sorted(file.parent.name for file in files)
+    if not scored:
         return
 
-    card = read_json(contents.run.evaluation(names[0]) / SCORES)
+    # In the order of the config; test sets that it no longer has follow.
+    test_sets = [*contents.config.data.test] if contents.config is not None else []
+    test_set = next(name for name in (*test_sets, *scored) if name in scored)
+    card = read_json(contents.run.evaluation(test_set) / SCORES)
     for score in card["scores"]:
         if score["name"] == "bleu":
             if is_number(score["value"]):
-                row.test_set = names[0]
+                row.test_set = test_set
                 row.test = score["value"]
             break
 
@@ -417,16 +448,18 @@ def _value_order(value: Any, is_descending: bool) -> SortKey:
 
 def natural(text: str) -> NaturalKey:
     """Return a sort key in natural order: `seed=10` comes after `seed=2`."""
-    key = []
+    key: NaturalKey = []
     for part in re.split(r"(\d+)", text):
-        is_decimal = part.isdecimal()
-        key.append((not is_decimal, int(part) if is_decimal else 0, part))
+        is_text = not part.isdecimal()
+        number = 0 if is_text else int(part)
+        key.append((is_text, number, part))
     return key
 
 
 def without_folder(key: str, value: Any) -> Any:
     """Return a config value; for a path, only the file name, so that files are compared by name and not by folder."""
-    return os.path.basename(value) if isinstance(value, str) and key_metadata(key).path else value
+    is_path = isinstance(value, str) and key_metadata(key).path
+    return os.path.basename(value) if is_path else value
 
 
 def _comparable(key: str, value: Any) -> str:
@@ -439,9 +472,14 @@ def _walk(folder: Path) -> Iterator[RunRow]:
     """Yield rows of the runs in a folder, and of planned sweep runs that have no folder yet."""
     for path, folders, files in os.walk(folder):
         run = RunDir(path)
-        if _is_run(run, files) and (run.path == folder or not _is_export_of_run(run)):
-            yield summarize(run.path)
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != run.checkpoints.name)
+        if _is_run(run, files):
+            is_part_of_run = run.path != folder and _is_export_of_run(run)
+            if not is_part_of_run:
+                yield summarize(run.path)
+
+        # Assigning to the slice tells `os.walk` which folders to enter, and in which order.
+        visible = [name for name in folders if not name.startswith(".")]
+        folders[:] = sorted(name for name in visible if name != run.checkpoints.name)
         if SWEEP in files:
             yield from _rows_of_sweep(run.path, folders)
 
@@ -465,6 +503,8 @@ def _rows_of_sweep(folder: Path, started: Sequence[str]) -> Iterator[RunRow]:
             name = run["name"]
             problem = run["error"]
             if name not in started:
-                yield RunRow(name, folder / name, "failed" if problem else "waiting", problem=problem)
+                state = "failed" if problem else "waiting"
+                yield RunRow(name, folder / name, state, problem=problem)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        yield RunRow(SWEEP, folder / SWEEP, "unreadable", f"{folder / SWEEP}: {error}")
+        file = folder / SWEEP
+        yield RunRow(SWEEP, file, "unreadable", f"{file}: {error}")

@@ -69,7 +69,8 @@ class SweepFile(Section):
     @field_validator("grid", mode="before")
     @classmethod
     def _grid_has_dotted_keys(cls, grid: Any) -> Any:
-        if isinstance(grid, dict) and any(isinstance(values, dict) for values in grid.values()):
+        has_sections = isinstance(grid, dict) and any(isinstance(values, dict) for values in grid.values())
+        if has_sections:
             raise ValueError("write dotted keys, such as model.dropout, each with a list of values")
         return grid
 
@@ -152,9 +153,10 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
 
-    folder = expand_user(file.run_dir or os.path.join("runs", path.stem))
+    default_folder = os.path.join("runs", path.stem)
+    folder = expand_user(file.run_dir or default_folder)
     common = (*_overrides(file.common), *overrides)
-    runs = []
+    runs: list[PlannedRun] = []
     for options in itertools.product(*axes):
         name = _run_name(options)
         values: dict[str, Any] = {}
@@ -168,7 +170,8 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         except ConfigError as error:
             first_line = str(error).splitlines()[0]
             raise ConfigError(f"{path}: run {name}: {first_line}") from error
-        runs.append(PlannedRun(name, RunDir(folder / name), values, run_overrides, config))
+        run = RunDir(folder / name)
+        runs.append(PlannedRun(name, run, values, run_overrides, config))
     return Sweep(path, base, folder, common, runs)
 
 
@@ -186,7 +189,7 @@ def short_keys(keys: Iterable[str]) -> dict[str, str]:
     """Return the shortest unique suffix of each dotted key: `dropout`, but `model.seed` beside `data.seed`."""
     suffixes = {key: _suffixes(key) for key in keys}
     counts = Counter(itertools.chain.from_iterable(suffixes.values()))
-    short = {}
+    short: dict[str, str] = {}
     for key, suffixes_of_key in suffixes.items():
         unique = (suffix for suffix in suffixes_of_key if counts[suffix] == 1)
         short[key] = next(unique, key)
@@ -196,7 +199,8 @@ def short_keys(keys: Iterable[str]) -> dict[str, str]:
 def _suffixes(key: str) -> list[str]:
     """Return the suffixes of a dotted key, the shortest first: `c`, `b.c`, `a.b.c`."""
     parts = key.split(".")
-    return [".".join(parts[start:]) for start in reversed(range(len(parts)))]
+    starts = reversed(range(len(parts)))
+    return [".".join(parts[start:]) for start in starts]
 
 
 def _read(path: Path) -> SweepFile:
@@ -215,19 +219,26 @@ def _axes(file: SweepFile) -> Iterator[list[_Option]]:
     if file.variants:
         yield [_variant_option(variant) for variant in file.variants]
     for key, values in file.grid.items():
-        yield [_Option("grid", _label(short[key], value), {key: value}) for value in values]
+        yield _options("grid", key, short[key], values)
     if file.seeds:
-        yield [_Option("seeds", _label(short[SEED], seed), {SEED: seed}) for seed in file.seeds]
+        yield _options("seeds", SEED, short[SEED], file.seeds)
+
+
+def _options(axis: str, key: str, short_key: str, values: Sequence[Any]) -> list[_Option]:
+    """Return an option for each value of a key."""
+    return [_Option(axis, _label(short_key, value), {key: value}) for value in values]
 
 
 def _variant_option(variant: Mapping[str, Any]) -> _Option:
-    values = {key: value for key, value in variant.items() if key != NAME}
-    return _Option("list", variant[NAME], values)
+    values = dict(variant)
+    name = values.pop(NAME)
+    return _Option("list", name, values)
 
 
 def _label(key: str, value: Any) -> str:
     """Return `key=value` with characters that are safe in file names."""
-    is_nested_list = isinstance(value, list) and any(isinstance(item, dict | list) for item in value)
+    items = value if isinstance(value, list) else []
+    is_nested_list = any(isinstance(item, dict | list) for item in items)
     if isinstance(value, dict) or is_nested_list:
         raise ValueError(f"grid: {key}: a nested value needs a name; make it a variant under list")
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -275,7 +286,8 @@ def _require_unset(key: str, axis: str, axis_of_key: Mapping[str, str]) -> None:
 
 def _overlap(first_key: str, second_key: str) -> bool:
     """Return True if two dotted keys are equal, or one contains the other."""
-    return f"{first_key}.".startswith(f"{second_key}.") or f"{second_key}.".startswith(f"{first_key}.")
+    shorter, longer = sorted((f"{first_key}.", f"{second_key}."), key=len)
+    return longer.startswith(shorter)
 
 
 def _leaf_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -294,7 +306,8 @@ def _overrides(values: Mapping[str, Any]) -> list[str]:
 
 def _yaml_line(value: Any) -> str:
     """Return a value as YAML: text without quotes where possible, and everything else as JSON."""
-    if isinstance(value, str) and value == value.strip() and value.isprintable():
+    may_be_plain = isinstance(value, str) and value == value.strip() and value.isprintable()
+    if may_be_plain:
         with contextlib.suppress(ConfigError):
             read_back, _ = read_yaml(value, lambda line: DEFAULT)
             if read_back == value:

@@ -100,7 +100,7 @@ def devices(sweep: Sweep) -> list[str]:
 
     num_devices = torch.cuda.device_count()
     visible = os.environ.get(DEVICES)
-    names = visible.split(",") if visible else [str(number) for number in range(num_devices)]
+    names = visible.split(",") if visible else list(map(str, range(num_devices)))
     return names[:num_devices]
 
 
@@ -219,7 +219,8 @@ class _Runner:
                 file.write(f"error: {error}\n")
         self.exit_codes[run.name] = exit_code
 
-        is_stopped = exit_code in STOPPED or -exit_code in (signal.SIGINT, signal.SIGTERM)
+        is_killed = -exit_code in (signal.SIGINT, signal.SIGTERM)
+        is_stopped = exit_code in STOPPED or is_killed
         if exit_code == 0:
             self._count(run.name)
             log.info("%s: finished%s", run.name, _result(run))
@@ -240,17 +241,22 @@ class _Runner:
     def _write(self) -> None:
         """Write sweep.json."""
         runs = [self._record(run) for run in self.sweep.runs]
-        plan = {"sweep": str(self.sweep.path), "config": str(self.sweep.config), "runs": runs}
+        plan = {
+            "sweep": str(self.sweep.path),
+            "config": str(self.sweep.config),
+            "runs": runs,
+        }
         write_json(self.sweep.folder / SWEEP, plan, indent=1)
 
     def _record(self, run: PlannedRun) -> dict[str, Any]:
         """Return the item of a run in sweep.json."""
         is_finished = run.name in self.outcome.finished
+        exit_code = 0 if is_finished else self.exit_codes.get(run.name)
         return {
             "name": run.name,
             "values": run.values,
             "command": self.sweep.command_line(run),
-            "exit_code": 0 if is_finished else self.exit_codes.get(run.name),
+            "exit_code": exit_code,
             "error": self.outcome.failed.get(run.name),
         }
 
@@ -289,19 +295,26 @@ def _train(job: _Job, num_threads: int) -> int:
 def is_done(run: PlannedRun) -> bool:
     """Return True if the run finished with this config, and has its report and scores on all of its test sets."""
     try:
-        if not run.run.config.is_file() or read_state(run.run).state != "finished":
+        if not run.run.config.is_file():
+            return False
+        if read_state(run.run).state != "finished":
             return False
         if config_diff(load_config(run.run.config).config, resolve_paths(run.config)):
             return False
     except ConfigError:  # the training process reports a damaged config
         return False
 
-    files = [run.run.evaluation(name) / SCORES for name in _test_set_names(run.config.data)]
+    test_set_names = _test_set_names(run.config.data)
+    files = [run.run.evaluation(name) / SCORES for name in test_set_names]
     if run.config.training.report:
         files.append(run.run.report)
     # Scores of earlier training are older than the end of this one.
     end = run.run.state.stat().st_mtime
-    return all(file.is_file() and file.stat().st_mtime >= end for file in files)
+    return all(_is_newer(file, end) for file in files)
+
+
+def _is_newer(file: Path, time_of_end: float) -> bool:
+    return file.is_file() and file.stat().st_mtime >= time_of_end
 
 
 def _test_set_names(data: DataConfig) -> Iterator[str]:

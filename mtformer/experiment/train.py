@@ -200,7 +200,8 @@ def _prepare_data(session: _Session) -> Prepared:
 
 
 def _log_model(step: TrainingStep) -> None:
-    counts = [f"{name} {count:,}" for name, count in count_parameters(step.model).items()]
+    num_parameters = count_parameters(step.model)
+    counts = [f"{name} {count:,}" for name, count in num_parameters.items()]
     log.info("device %s, precision %s; parameters: %s", step.device, step.precision, ", ".join(counts))
 
 
@@ -232,7 +233,10 @@ def _resume(session: _Session, trainer: Trainer, start: _Start) -> None:
 
 def _is_finished(trainer: Trainer) -> bool:
     """Return True if no steps remain, or no batches."""
-    return trainer.is_done() or next(trainer.batches_from(trainer.position.place), None) is None
+    if trainer.is_done():
+        return True
+    batches = trainer.batches_from(trainer.position.place)
+    return next(batches, None) is None
 
 
 def _check_memory(trainer: Trainer, prepared: Prepared, start: _Start) -> MemoryCheck:
@@ -243,6 +247,7 @@ def _check_memory(trainer: Trainer, prepared: Prepared, start: _Start) -> Memory
     trainer.made_with["compiled"] = trainer.step.is_compiled
     if config.training.max_epochs is not None:
         trainer.expected_steps = checked.num_steps
+
     lines = [f"\n  {name:<15} {value}" for name, value in checked.lines()]
     log.info("memory check:%s", "".join(lines))
     return checked
@@ -252,16 +257,19 @@ def make_trainer(
     config: Config, run: RunDir, step: TrainingStep, prepared: Prepared, progress: Progress, made_with: Environment
 ) -> Trainer:
     """Return the training loop, with the training data, the dev data and a function that decodes the dev data."""
+    is_on_cuda = step.device.type == "cuda"
     batches_from = partial(
         prepared.batches.start,
         max_epochs=config.training.max_epochs,
-        pin=step.device.type == "cuda",
+        pin=is_on_cuda,
         rank=step.ranks.rank,
         num_ranks=step.ranks.size,
     )
     dev = None
     if prepared.dev:
-        dev = DevData(partial(prepared.dev_batches, config), partial(decode_dev, config, step, prepared))
+        dev_batches = partial(prepared.dev_batches, config)
+        decode = partial(decode_dev, config, step, prepared)
+        dev = DevData(dev_batches, decode)
     return Trainer(config, run, step, batches_from, dev, progress, made_with)
 
 
@@ -297,8 +305,10 @@ def _translate_dev(
     """Return the translations of a dev set, of which each process translates a part."""
     sources = dev_set.sources[ranks.rank :: ranks.size]
     translations = translator.into(dev_set.tgt_lang).translate(sources, progress=progress)
+    own_hypotheses = [translation.text for translation in translations]
+
     hypotheses = [""] * len(dev_set.sources)
-    for rank, texts in enumerate(ranks.gather([translation.text for translation in translations])):
+    for rank, texts in enumerate(ranks.gather(own_hypotheses)):
         hypotheses[rank :: ranks.size] = texts
     return hypotheses
 
@@ -339,8 +349,9 @@ def _is_averaged(trainer: Trainer) -> bool:
         meta = verify(run.averaged, WEIGHTS)
     except CheckpointError:
         return False
-    has_same_steps = meta["steps"] == run.regular_steps()[-trainer.config.average_last :]
-    return has_same_steps and (bool(meta["metrics"]) or trainer.dev is None)
+    steps = run.regular_steps()[-trainer.config.average_last :]
+    is_validated = bool(meta["metrics"]) or trainer.dev is None
+    return is_validated and meta["steps"] == steps
 
 
 def _add_metrics(run: RunDir, steps: list[int], metrics: dict[str, float]) -> None:
@@ -352,6 +363,6 @@ def _add_metrics(run: RunDir, steps: list[int], metrics: dict[str, float]) -> No
 
 
 def _log_average(steps: Sequence[int], metrics: dict[str, float]) -> None:
-    figures = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-    result = f": dev {figures}" if figures else ""
+    figures = [f"{name} {value:.4g}" for name, value in metrics.items()]
+    result = f": dev {', '.join(figures)}" if figures else ""
     log.info("averaged the checkpoints of steps %s%s", ", ".join(map(str, steps)), result)

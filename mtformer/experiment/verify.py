@@ -116,22 +116,26 @@ def verify_resume(config: Config, part: Part | None = None) -> list[Compared]:
 
 def _config_of_verification(config: Config) -> Config:
     """Return the config of a short deterministic run on the device and in the precision that `auto` selects."""
-    device = pick_device(config.training.device)
-    return without_side_outputs(resolve_paths(config)).with_values(
-        {
-            "training.keep_last": 1,
-            "training.deterministic": True,
-            # Measurements vary, so `auto` is resolved once.
-            "training.device": device.type,
-            "training.precision": pick_precision(config.training.precision, device),
-            "training.max_steps": NUM_STEPS,
-            "training.max_epochs": None,
-            "training.patience": None,
-            "training.consistency_start": min(config.training.consistency_start, STOP_AT // 2),
-            "training.validate_every": VALIDATE_EVERY,
-            "training.log_every": LOG_EVERY,
-        }
-    )
+    training = config.training
+    device = pick_device(training.device)
+    # Measurements vary, so `auto` is resolved once.
+    precision = pick_precision(training.precision, device)
+    consistency_start = min(training.consistency_start, STOP_AT // 2)
+
+    values = {
+        "training.keep_last": 1,
+        "training.deterministic": True,
+        "training.device": device.type,
+        "training.precision": precision,
+        "training.max_steps": NUM_STEPS,
+        "training.max_epochs": None,
+        "training.patience": None,
+        "training.consistency_start": consistency_start,
+        "training.validate_every": VALIDATE_EVERY,
+        "training.log_every": LOG_EVERY,
+    }
+    config = without_side_outputs(resolve_paths(config))
+    return config.with_values(values)
 
 
 # ---- reproduce ------------------------------------------------------------------------------------------------------
@@ -148,11 +152,18 @@ def steps_to_reproduce(run: RunDir, requested: int | None) -> int:
             f"{run.path}: nothing to compare, because {run.metrics.name} has no training metrics; give a run that has "
             "reached its first log line"
         )
-    if requested is not None and requested < steps[0]:
+
+    first_step = steps[0]
+    last_step = steps[-1]
+    if requested is None:
+        num_steps = max(REPRODUCED_STEPS, first_step)
+    elif requested < first_step:
         raise ConfigError(
-            f"--steps {requested}: {run.path} has no metrics before step {steps[0]}; give at least {steps[0]}"
+            f"--steps {requested}: {run.path} has no metrics before step {first_step}; give at least {first_step}"
         )
-    return min(max(requested or REPRODUCED_STEPS, steps[0]), steps[-1])
+    else:
+        num_steps = requested
+    return min(num_steps, last_step)
 
 
 def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
@@ -173,7 +184,8 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
 
     before = _values_before_resumes(run, num_steps)
     environment = _recorded_environment(run)
-    environment |= {name: value for name, value in before.items() if name in environment}
+    for name in environment.keys() & before.keys():
+        environment[name] = before[name]
     num_processes = environment.get("processes", 1)
     if num_processes != 1:
         raise ConfigError(
@@ -198,12 +210,15 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
         )
     values = _by_label(figures)
     new_values = _by_label(new_figures)
+    compared = _compare("figures", values, new_values)
+    changes = _environment_changes(environment, new_environment) if environment else None
+    is_deterministic = device.type == "cpu" or config.training.deterministic
     return Reproduced(
         num_records=len(figures),
         num_figures=len(values),
-        first=_compare("figures", values, new_values).difference,
-        environment=_environment_changes(environment, new_environment) if environment else None,
-        is_deterministic=device.type == "cpu" or config.training.deterministic,
+        first=compared.difference,
+        environment=changes,
+        is_deterministic=is_deterministic,
     )
 
 
@@ -213,8 +228,8 @@ def _values_before_resumes(run: RunDir, num_steps: int) -> dict[str, Any]:
     before: dict[str, Any] = {}
     for record in reversed(resumes):  # the earliest change has the oldest value
         if record["step"] >= num_steps:
-            changes = record.get("changes", {})
-            before.update({name: old for name, (old, _) in changes.items()})
+            for name, (old_value, _) in record.get("changes", {}).items():
+                before[name] = old_value
     return before
 
 
@@ -277,7 +292,11 @@ def _num_threads(environment: dict[str, Any]) -> int:
 
 def _repeat(run: RunDir, config: Config, repeated: RunDir, num_steps: int, progress: Progress) -> None:
     """Train the first steps of a run again, in another run directory; raise MtformerError if it ends earlier."""
-    plans = {step: record["max_steps"] for (step, kind), record in _records(run).items() if kind == "plan"}
+    plans: dict[int, int] = {}
+    for (step, kind), record in _records(run).items():
+        if kind == "plan":
+            plans[step] = record["max_steps"]
+
     # Train one more step, so that a validation at the last compared step is complete.
     train_part(config, repeated.path, num_steps + 1, progress, plans)
 
@@ -411,7 +430,7 @@ def compare_runs(first_run: RunDir, second_run: RunDir) -> list[Compared]:
     """Compare the latest checkpoints, checkpoint steps and metrics bitwise, excluding timings and `resume` records."""
     first_results = _results(first_run)
     second_results = _results(second_run)
-    compared = []
+    compared: list[Compared] = []
     for part, results in first_results.items():
         first_values = dict(_leaves(results))
         second_values = dict(_leaves(second_results[part]))
@@ -423,15 +442,21 @@ def _results(run: RunDir) -> dict[str, Any]:
     """Return the results of a run as named parts, each of which consists of nested dicts and lists."""
     folder = run.checkpoint(run.steps()[-1])
     state = load_trainer_state(folder)
-    position = state.pop("position")
-    metrics: dict[str, Any] = {f"step {step}: {kind}": record for (step, kind), record in _records(run).items()}
-    metrics["lines"] = sum(record["kind"] != "resume" for record in read_records(run.metrics))
+    position = _without_timings(state.pop("position"))
+    optimizer_state = {"optimizer": state.pop("optimizer"), "scaler": state.pop("scaler")}
+    random_state = state.pop("rng")
+
+    kinds = [record["kind"] for record in read_records(run.metrics)]
+    metrics: dict[str, Any] = {}
+    for (step, kind), record in _records(run).items():
+        metrics[f"step {step}: {kind}"] = record
+    metrics["lines"] = len(kinds) - kinds.count("resume")
 
     return {
         "weights": read_weights(folder / WEIGHTS),
-        "optimizer state": {key: state.pop(key) for key in ("optimizer", "scaler")},
-        "random state": state.pop("rng"),
-        "position": {**_without_timings(position), **state},
+        "optimizer state": optimizer_state,
+        "random state": random_state,
+        "position": {**position, **state},  # with the other parts of the state
         "metrics": metrics,
         "checkpoints": {"steps": run.steps()},
     }
@@ -449,7 +474,8 @@ def _records(run: RunDir) -> Records:
 
 
 def _without_timings(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in (*TIMINGS, *SECONDS)}
+    names_of_times = (*TIMINGS, *SECONDS)
+    return {name: value for name, value in values.items() if name not in names_of_times}
 
 
 def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -477,16 +503,22 @@ def _compare(part: str, first_values: dict[str, Any], second_values: dict[str, A
             difference = Difference(name, first_value, second_value)
             break
 
-    tensors = [value for value in first_values.values() if isinstance(value, Tensor)]
-    num_scalars = sum(type(value) in (int, float) for value in first_values.values())
-    num_numbers = num_scalars + sum(tensor.numel() for tensor in tensors)
-    return Compared(part, len(tensors), num_numbers, difference)
+    num_tensors = 0
+    num_numbers = 0
+    for value in first_values.values():
+        if isinstance(value, Tensor):
+            num_tensors += 1
+            num_numbers += value.numel()
+        elif type(value) in (int, float):  # not bool
+            num_numbers += 1
+    return Compared(part, num_tensors, num_numbers, difference)
 
 
 def _is_same(first: Any, second: Any) -> bool:
     """Return True if two values have the same bits: NaN equals NaN, but 0.0 does not equal -0.0."""
     if isinstance(first, Tensor) and isinstance(second, Tensor):
-        if first.dtype != second.dtype or first.shape != second.shape:
+        has_same_layout = first.dtype == second.dtype and first.shape == second.shape
+        if not has_same_layout:
             return False
         return torch.equal(_bits(first), _bits(second))
     return type(first) is type(second) and repr(first) == repr(second)

@@ -53,10 +53,12 @@ class Augmentation:
         """Return the pairs with noise, which depends on the seed only."""
         random = np.random.default_rng(seed)
         stored_src_lines, stored_tgt_lines = text_of(pairs)
-        stored_lines = zip(stored_src_lines, stored_tgt_lines, strict=True)
-        noisy = [add_noise(src, tgt, self.noise, random) for src, tgt in stored_lines]
-        noisy_src_lines = [src for src, _ in noisy]
-        noisy_tgt_lines = [tgt for _, tgt in noisy]
+        noisy_src_lines: list[str] = []
+        noisy_tgt_lines: list[str] = []
+        for src_line, tgt_line in zip(stored_src_lines, stored_tgt_lines, strict=True):
+            noisy_src_line, noisy_tgt_line = add_noise(src_line, tgt_line, self.noise, random)
+            noisy_src_lines.append(noisy_src_line)
+            noisy_tgt_lines.append(noisy_tgt_line)
 
         stored_src = pairs["src"]
         stored_tgt = pairs["tgt"]
@@ -74,8 +76,9 @@ class Augmentation:
 
     def _is_unusable(self, noisy: Column, stored: Column) -> NDArray[np.bool_]:
         """Return True for each line that is too long, or has new unknown tokens, such as rare capitals."""
+        is_too_long = lengths(noisy) > self.max_tokens
         has_new_unknown = count_id(noisy, UNK) > count_id(stored, UNK)
-        return (lengths(noisy) > self.max_tokens) | has_new_unknown
+        return is_too_long | has_new_unknown
 
 
 def _replace(is_unusable: NDArray[np.bool_], noisy: Column, stored: Column) -> Column:
@@ -124,26 +127,34 @@ def _add_copied_text(src: str, tgt: str, random: np.random.Generator) -> tuple[s
 def change_case(src: str, tgt: str, change: Callable[[str], str]) -> tuple[str, str]:
     """Change the case of both sides, unless the source stays the same or most of its letters have no case."""
     changed_src = change(src)
-    letters = [letter for letter in src if letter.isalpha()]
-    cased = [letter for letter in letters if letter.upper() != letter.lower()]
-    if changed_src == src or 2 * len(cased) < len(letters):
+    if changed_src == src:
+        return src, tgt
+
+    num_letters = sum(map(str.isalpha, src))
+    num_cased = sum(map(_is_cased, src))
+    if 2 * num_cased < num_letters:
         return src, tgt
     return changed_src, change(tgt)
 
 
+def _is_cased(character: str) -> bool:
+    return character.isalpha() and character.upper() != character.lower()
+
+
 def drop_final_stop(src: str, tgt: str) -> tuple[str, str]:
     """Remove the final full stop of both sides, if the source has one; an ellipsis is kept."""
-    short_src = _without_final_stop(src)
-    if short_src == src:
+    src_without_stop = _without_final_stop(src)
+    if src_without_stop == src:
         return src, tgt
-    return short_src, _without_final_stop(tgt)
+    return src_without_stop, _without_final_stop(tgt)
 
 
 def _without_final_stop(line: str) -> str:
     if not line.endswith(STOPS):
         return line
     rest = line[:-1].rstrip()
-    if not rest or rest.endswith(STOPS):
+    is_ellipsis = rest.endswith(STOPS)
+    if is_ellipsis or not rest:
         return line
     return rest
 
@@ -167,8 +178,9 @@ def texts_to_copy(random: np.random.Generator) -> dict[str, str]:
     month = f"{random.integers(1, 13):02}"
     year = str(random.integers(1950, 2050))
     separator = str(random.choice([*"-./"]))
-    direction = random.choice([1, -1])
+    direction = random.choice([1, -1])  # day first or year first
     date = separator.join([day, month, year][::direction])
+
     return {
         "emoji": emoji,
         "urls": f"https://{host}.com/{rest}",
@@ -191,7 +203,8 @@ def _typo(word: str, random: np.random.Generator) -> str:
     """Return the word, which ends with a space, with one typo; one letter, numbers, tags and addresses are kept."""
     if len(word) < 3 or UNCHANGED_WORD.search(word):
         return word
-    index = int(random.integers(len(word) - 2))
+
+    index = int(random.integers(len(word) - 2))  # of any letter but the last one
     before = word[:index]
     letter = word[index]
     after = word[index + 1 :]
@@ -199,7 +212,7 @@ def _typo(word: str, random: np.random.Generator) -> str:
 
     kind = random.integers(5)
     if kind == 0:  # two letters exchanged
-        return f"{before}{after[0]}{letter}{after[1:]}"
+        return before + after[0] + letter + after[1:]
     if kind == 1:  # a letter dropped
         return before + after
     if kind == 2:  # a letter doubled

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import chain, count, islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,17 +54,20 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """Copy the batch to a device; a copy from pinned memory is asynchronous."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> "Batch":
         """Copy the batch to pinned memory (CUDA only)."""
-        return self._each(lambda tensor: tensor.pin_memory())
+        return self._with_tensors(lambda tensor: tensor.pin_memory())
 
     def split(self, max_padded_tokens: int | None) -> "list[Batch]":
         """Split the batch into halves until each part has at most `max_padded_tokens`, or one pair."""
         num_rows = self.src_BS.size(0)
-        if max_padded_tokens is None or self.num_padded_tokens <= max_padded_tokens or num_rows == 1:
+        if max_padded_tokens is None or num_rows == 1:
             return [self]
+        if self.num_padded_tokens <= max_padded_tokens:
+            return [self]
+
         middle = num_rows // 2
         first_half = self._rows(slice(0, middle))
         second_half = self._rows(slice(middle, num_rows))
@@ -79,9 +82,9 @@ class Batch:
         """Return some rows, without the columns that are only padding."""
         tgt_out_BT = self.tgt_out_BT[rows]
         src_lengths_B = self.src_lengths_B[rows]
-        is_token_BT = tgt_out_BT != PAD
+        tgt_lengths_B = (tgt_out_BT != PAD).sum(dim=1)
         src_length = int(src_lengths_B.max())
-        tgt_length = max(1, int(is_token_BT.sum(dim=1).max()))
+        tgt_length = max(1, int(tgt_lengths_B.max()))  # 0 in a batch without targets
         return replace(
             self,
             src_BS=self.src_BS[rows, :src_length],
@@ -90,11 +93,11 @@ class Batch:
             src_lengths_B=src_lengths_B,
             num_pairs=len(src_lengths_B),
             num_src_tokens=int(src_lengths_B.sum()),
-            num_tgt_tokens=int(is_token_BT.sum()),
+            num_tgt_tokens=int(tgt_lengths_B.sum()),
         )
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """Return the batch with each tensor changed."""
+    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """Return the batch with each tensor changed by a function."""
         changed: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
@@ -125,32 +128,35 @@ def plan_window(
             of its own.
         random: random number generator.
     """
-    order = random.permutation(len(src_lengths))
-    parity = random.integers(2)
-    src = src_lengths[order]
-    tgt = tgt_lengths[order]
-    longest = np.maximum(src, tgt)
-    is_ascending = longest % 2 == parity
-    difference = np.where(is_ascending, src - tgt, tgt - src)
-    by_length = np.lexsort((difference, longest))
-    order = order[by_length]
-    longest = longest[by_length]
+    shuffled = random.permutation(len(src_lengths))
+    src = src_lengths[shuffled]
+    tgt = tgt_lengths[shuffled]
+    longer = np.maximum(src, tgt)
+
+    # Pairs whose longer side is even are sorted in one direction, the others in the other direction.
+    ascending_parity = random.integers(2)
+    is_ascending = longer % 2 == ascending_parity
+    difference = src - tgt
+    signed_difference = np.where(is_ascending, difference, -difference)
+    by_length = np.lexsort((signed_difference, longer))  # the last key is the main one
+    order = shuffled[by_length]
 
     first_tokens = 1 + int(random.integers(batch_tokens))
-    batches = _cut(order, longest, batch_tokens, first_tokens)
-    return [batches[number] for number in random.permutation(len(batches))]
+    batches = _cut(order, longer[by_length], batch_tokens, first_tokens)
+    batch_order = random.permutation(len(batches))
+    return [batches[number] for number in batch_order]
 
 
-def _cut(order: Ints, longest: Lengths, batch_tokens: int, first_tokens: int) -> list[Ints]:
+def _cut(order: Ints, longer: Lengths, batch_tokens: int, first_tokens: int) -> list[Ints]:
     """Cut pairs into batches that are as large as the budget allows.
 
     Args:
         order: indices of the pairs.
-        longest: length of the longer side of each pair in this order, excluding eos.
+        longer: length of the longer side of each pair in this order, excluding eos.
         batch_tokens: budget of a batch in padded tokens.
         first_tokens: budget of the first batch.
     """
-    sizes = longest.astype(np.int64) + 1
+    sizes = longer.astype(np.int64) + 1
     batches: list[Ints] = []
     start = 0
     budget = first_tokens
@@ -158,12 +164,16 @@ def _cut(order: Ints, longest: Lengths, batch_tokens: int, first_tokens: int) ->
         # At most this many pairs fit if none is longer than the first one.
         max_pairs = max(1, budget // int(sizes[start]))
         candidates = sizes[start : start + max_pairs]
+
+        # Padded tokens of a batch of the first candidate, of the first two, and so on; they never decrease.
         longest_so_far = np.maximum.accumulate(candidates)
-        padded_tokens = longest_so_far * np.arange(1, len(candidates) + 1)
+        counts = np.arange(1, len(candidates) + 1)
+        padded_tokens = longest_so_far * counts
         num_fitting = int(np.searchsorted(padded_tokens, budget, side="right"))
-        num_pairs = max(1, num_fitting)
-        batches.append(order[start : start + num_pairs])
-        start += num_pairs
+
+        end = start + max(1, num_fitting)
+        batches.append(order[start:end])
+        start = end
         budget = batch_tokens
     return batches
 
@@ -177,19 +187,29 @@ def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = 
         max_tokens: maximum number of tokens per side, excluding eos; longer lines are cut, with a warning.
     """
     pairs = _with_tags(corpus.read(), corpus)
-    longest = _longer_sides(pairs)
-    if max_tokens is not None and longest.max(initial=0) > max_tokens:
-        num_long = int((longest > max_tokens).sum())
-        log.warning("%d of %d pairs were cut to %d tokens per side", num_long, len(pairs), max_tokens)
-        src, tgt = pairs.columns
-        pairs = make_pairs(pc.list_slice(src, 0, max_tokens), pc.list_slice(tgt, 0, max_tokens))
-        longest = np.minimum(longest, max_tokens)
+    if max_tokens is not None:
+        pairs = _shortened(pairs, max_tokens)
 
+    src_lengths = lengths(pairs["src"])
+    longer = _longer_sides(pairs)
     rows = np.arange(len(pairs))
-    ascending = np.lexsort((rows, lengths(pairs["src"]), longest))
+    ascending = np.lexsort((rows, src_lengths, longer))  # the last key is the main one
     order = ascending[::-1]
-    for indices in _cut(order, longest[order], batch_tokens, batch_tokens):
+    for indices in _cut(order, longer[order], batch_tokens, batch_tokens):
         yield _batch(pairs.take(indices), corpus.start)
+
+
+def _shortened(pairs: Pairs, max_tokens: int) -> Pairs:
+    """Return the pairs with long lines cut to `max_tokens`; log a warning if there are any."""
+    is_long = _longer_sides(pairs) > max_tokens
+    if not is_long.any():
+        return pairs
+    num_long = int(is_long.sum())
+    log.warning("%d of %d pairs were cut to %d tokens per side", num_long, len(pairs), max_tokens)
+    src, tgt = pairs.columns
+    short_src = pc.list_slice(src, 0, max_tokens)
+    short_tgt = pc.list_slice(tgt, 0, max_tokens)
+    return make_pairs(short_src, short_tgt)
 
 
 def _with_tags(pairs: Pairs, corpus: Corpus) -> Pairs:
@@ -254,42 +274,54 @@ class TrainingBatches:
     def sizes(self) -> Sizes:
         """Return the batch sizes of the first epoch."""
         window = self._read(self._first_window(), 0)
-        sizes = 1 + _longer_sides(window.pairs)
-        padded_tokens = np.array([len(indices) * sizes[indices].max() for indices in window.plan])
+        pair_sizes = 1 + _longer_sides(window.pairs)
+        batch_sizes: list[int] = []  # padded tokens of each batch
+        for indices in window.plan:
+            longest = pair_sizes[indices].max()
+            batch_sizes.append(len(indices) * longest)
+        padded_tokens = np.array(batch_sizes)
         largest = window.plan[int(padded_tokens.argmax())]
 
+        epoch_batches = len(batch_sizes) * self.mixture.pairs_per_epoch / len(window.pairs)
+        return Sizes(
+            largest=window.batch(largest),
+            longest=self._batch_of_longest(),
+            mean_padded_tokens=float(padded_tokens.mean()),
+            num_batches=epoch_batches,
+        )
+
+    def _batch_of_longest(self) -> Batch:
+        """Return a full batch of pairs of unknown tokens that are as long as the longest source and target."""
         longest_sides = [corpus.longest() for corpus in self.mixture.corpora]
         src_length, tgt_length = np.max(longest_sides, axis=0).tolist()
         longest_pair = ([UNK] * src_length, [UNK] * tgt_length)
-        longest_size = 1 + max(src_length, tgt_length)
-        num_rows = max(1, self.batch_tokens // longest_size)
-        num_batches = len(padded_tokens) * self.mixture.pairs_per_epoch / len(window.pairs)
-        return Sizes(
-            largest=window.batch(largest),
-            longest=make_batch([longest_pair] * num_rows),
-            mean_padded_tokens=float(padded_tokens.mean()),
-            num_batches=num_batches,
-        )
+        size = 1 + max(src_length, tgt_length)
+        num_rows = max(1, self.batch_tokens // size)
+        return make_batch([longest_pair] * num_rows)
 
     def _first_window(self) -> BlockWindow:
         """Return the first window with pairs; with small weights, the first windows or epochs may have none."""
-        epochs = (self.mixture.windows(epoch, None) for epoch in count())
-        windows = chain.from_iterable(epochs)
-        return next(window for window in windows if window.num_pairs)
+        epoch = 0
+        while True:
+            for window in self.mixture.windows(epoch, None):
+                if window.num_pairs:
+                    return window
+            epoch += 1
 
     def _windows(self, state: SamplerState, max_epochs: int | None) -> "Iterator[list[_PlannedBatch]]":
         """Load the windows of the run and yield the batches of each one, without batches that end before `state`."""
         epoch = state.epoch
-        num_processed = state.pairs
+        num_processed = state.pairs  # in the first of these epochs
         taken = state.taken
         while max_epochs is None or epoch < max_epochs:
-            num_pairs = 0  # of the epoch, before the current window
+            num_pairs = 0  # in the windows of this epoch before the current one
             taken_after = taken
             for blocks in self.mixture.windows(epoch, taken):
                 end = num_pairs + blocks.num_pairs
                 if blocks.num_pairs and end > num_processed:
                     window = self._read(blocks, epoch)
-                    batches = window.planned_batches(SamplerState(epoch, num_pairs, taken))
+                    window_start = SamplerState(epoch, num_pairs, taken)
+                    batches = window.planned_batches(window_start)
                     yield [batch for batch in batches if batch.end.pairs > num_processed]
                 num_pairs = end
                 taken_after = blocks.taken_after
@@ -301,12 +333,16 @@ class TrainingBatches:
         """Yield the batches of one process."""
         planned_batches = chain.from_iterable(windows)
         while group := list(islice(planned_batches, num_ranks)):
-            planned = group[min(rank, len(group) - 1)]
+            # The last group may be too small; each further process gets its last batch, without targets.
+            last = group[-1]
+            planned = group[rank] if rank < len(group) else last
             batch = planned.window.batch(planned.indices)
-            batch = replace(batch, end=group[-1].end)
+            batch = replace(batch, end=last.end)
             if rank >= len(group):
                 batch = batch.without_targets()
-            yield batch.pin_memory() if pin else batch
+            if pin:
+                batch = batch.pin_memory()
+            yield batch
 
     def _read(self, blocks: BlockWindow, epoch: int) -> "_LoadedWindow":
         """Load the pairs of a window and plan its batches."""
@@ -320,14 +356,15 @@ class TrainingBatches:
                 continue
             pairs = corpus.read(corpus_blocks)
             if self.augmentation is not None:
-                pairs = self.augmentation(pairs, (*seed, number))
+                noise_seed = (*seed, number)
+                pairs = self.augmentation(pairs, noise_seed)
             parts.append(_with_tags(pairs, corpus))
             corpus_numbers.append(np.full(len(pairs), number))
 
         joined = join(parts)
-        src, tgt = joined.columns
+        src_lengths, tgt_lengths = map(lengths, joined.columns)
         random = np.random.Generator(np.random.PCG64(seed))
-        plan = plan_window(lengths(src), lengths(tgt), self.batch_tokens, random)
+        plan = plan_window(src_lengths, tgt_lengths, self.batch_tokens, random)
         return _LoadedWindow(joined, corpora, np.concatenate(corpus_numbers), plan)
 
 
@@ -347,7 +384,8 @@ class _LoadedWindow:
         num_pairs = start.pairs
         for indices in self.plan:
             num_pairs += len(indices)
-            yield _PlannedBatch(self, indices, start._replace(pairs=num_pairs))
+            end = start._replace(pairs=num_pairs)
+            yield _PlannedBatch(self, indices, end)
 
     def batch(self, indices: Ints) -> Batch:
         """Return the batch of the pairs at these indices."""
@@ -359,7 +397,8 @@ class _LoadedWindow:
 
         counts = np.bincount(corpus_B, minlength=len(self.corpora)).tolist()
         names = [corpus.name for corpus in self.corpora]
-        return replace(batch, pairs_of=dict(zip(names, counts, strict=True)))
+        pairs_of = dict(zip(names, counts, strict=True))
+        return replace(batch, pairs_of=pairs_of)
 
 
 @dataclass(frozen=True)
@@ -394,11 +433,15 @@ def _fill(side: Column, start: int | Ints | None = None) -> Tensor:
     ids_N, lengths_B = flat(side)
     num_rows = len(lengths_B)
     longest = int(lengths_B.max(initial=0))
-    is_token_BS = np.arange(longest) < lengths_B[:, None]
-    ids_BS = np.full((num_rows, longest + 1), PAD, dtype=np.int64)
+    positions = np.arange(longest)
+    is_token_BS = positions < lengths_B[:, None]
+
+    shape = (num_rows, longest + 1)  # one more for `start` or eos
+    ids_BS = np.full(shape, PAD, dtype=np.int64)
     if start is None:
         ids_BS[:, :-1][is_token_BS] = ids_N
-        ids_BS[np.arange(num_rows), lengths_B] = EOS
+        rows = np.arange(num_rows)
+        ids_BS[rows, lengths_B] = EOS
     else:
         ids_BS[:, 1:][is_token_BS] = ids_N
         ids_BS[:, 0] = start

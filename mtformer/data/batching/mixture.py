@@ -39,8 +39,10 @@ class Corpus:
 
     def read(self, numbers: Ints | None = None) -> Pairs:
         """Return the pairs of these blocks (default: all), sorted by block number, without tags."""
-        all_blocks = range(self.store.num_blocks)
-        pairs = self.store.read(all_blocks if numbers is None else sorted(numbers.tolist()))
+        blocks: Sequence[int] = range(self.store.num_blocks)
+        if numbers is not None:
+            blocks = sorted(numbers.tolist())
+        pairs = self.store.read(blocks)
         return swap(pairs) if self.is_swapped else pairs
 
     def longest(self) -> tuple[int, int]:
@@ -110,14 +112,16 @@ class Mixture:
         """Number of times that each pair of each corpus occurs in an epoch."""
         if temperature != 1.0:
             powers = [size ** (1 / temperature) for size in sizes]
-            scale = sum(sizes) / sum(powers)
+            scale = sum(sizes) / sum(powers)  # keeps the number of pairs per epoch
             for index, corpus in enumerate(self.corpora):
-                self.shares[index] = scale * powers[index] / len(corpus.store)
+                num_samples = scale * powers[index]
+                self.shares[index] = num_samples / len(corpus.store)
 
     def windows(self, epoch: int, taken: dict[str, int] | None) -> Iterator[BlockWindow]:
         """Yield the windows of an epoch; see `SamplerState` for `taken`."""
-        taken_before = Counter(taken)
+        taken_before = Counter(taken)  # 0 for other corpora
         num_windows = max(1, round(self.pairs_per_epoch / self.window_pairs))
+
         names = [corpus.name for corpus in self.corpora]
         starts = [taken_before[name] for name in names]
         for number in range(num_windows):
@@ -129,7 +133,8 @@ class Mixture:
                 num_taken = self._num_taken(index, epoch, progress)
                 end = taken_before[corpus.name] + num_taken
                 corpus_blocks = self._stream(corpus, starts[index], end)
-                num_pairs += int(corpus.store.block_sizes[corpus_blocks].sum())
+                block_sizes = corpus.store.block_sizes[corpus_blocks]
+                num_pairs += int(block_sizes.sum())
                 ends.append(end)
                 blocks.append(corpus_blocks)
 
@@ -140,16 +145,18 @@ class Mixture:
     def _num_taken(self, index: int, epoch: int, progress: float) -> int:
         """Return the number of blocks that an epoch has taken from a corpus at `progress`, rounded at random."""
         corpus = self.corpora[index]
-        offset = _generator(self.seed, corpus.name, "offset", epoch).random()
-        num_blocks = self.shares[index] * corpus.store.num_blocks * progress
+        generator = _generator(self.seed, corpus.name, "offset", epoch)
+        offset = generator.random()
+        epoch_blocks = self.shares[index] * corpus.store.num_blocks
+        num_blocks = epoch_blocks * progress
         return math.floor(num_blocks + offset)
 
     def _stream(self, corpus: Corpus, start: int, end: int) -> Ints:
         """Return the blocks at positions `start` to `end` of the stream of a corpus."""
         num_blocks = corpus.store.num_blocks
         first_pass = start // num_blocks
-        end_pass = -(-end // num_blocks)
-        passes = [np.empty(0, np.int64)]
+        end_pass = -(-end // num_blocks)  # rounded up
+        passes = [np.empty(0, np.int64)]  # if `start` and `end` are equal
         for number in range(first_pass, end_pass):
             generator = _generator(self.seed, corpus.name, number)
             passes.append(generator.permutation(num_blocks))
@@ -160,4 +167,5 @@ class Mixture:
 
 def _generator(*key: int | str) -> np.random.Generator:
     """Return a random number generator that depends on the key only."""
-    return np.random.default_rng(list(repr(key).encode()))
+    key_bytes = repr(key).encode()
+    return np.random.default_rng(list(key_bytes))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
+from operator import eq
 from typing import Any
 from unicodedata import normalize
 
@@ -89,10 +90,11 @@ def check_corpora(
     """
     for _, sources in sets_of(data):
         require_files(sources)
-    check = CorpusCheck(data.src_lang, data.tgt_lang, tokenizers is not None)
     if normalizer is None:
         normalizer = Normalizer.of_config(TokenizerConfig())
     normalizers = _target_normalizers(data, tokenizers, normalizer)
+
+    check = CorpusCheck(data.src_lang, data.tgt_lang, has_tokenizer=tokenizers is not None)
     check_chunk = partial(_check, data.filters, tokenizers, normalizers)
     earlier: list[_SetPass] = []
     with Workers(check_chunk, data.num_workers) as workers:
@@ -101,6 +103,7 @@ def check_corpora(
             for chunk, checked in workers.map(set_pass.chunks()):
                 set_pass.add(chunk, checked)
                 advance(name, set_pass.result.pairs, chunk.num_bytes)
+
             check.sets.append(set_pass.finish())
             check.overlaps += set_pass.overlaps
             if not name.startswith("test."):  # test sets are not compared with each other
@@ -113,10 +116,11 @@ def _target_normalizers(
     data: DataConfig, tokenizers: TokenizerPair | None, default: Normalizer
 ) -> dict[str, Normalizer]:
     """Return the normalization of each side that is a target."""
-    normalizers = {"tgt": default if tokenizers is None else tokenizers.tgt.normalizer}
+    src_normalizer = default if tokenizers is None else tokenizers.src.normalizer
+    tgt_normalizer = default if tokenizers is None else tokenizers.tgt.normalizer
     if data.both_directions:
-        normalizers["src"] = default if tokenizers is None else tokenizers.src.normalizer
-    return normalizers
+        return {"tgt": tgt_normalizer, "src": src_normalizer}
+    return {"tgt": tgt_normalizer}
 
 
 def sets_of(data: DataConfig) -> list[tuple[str, list[Source]]]:
@@ -161,7 +165,8 @@ class _Chunk:
         file = self.tgt_file if side == "tgt" else self.src_file
         src = src_lines[row][:TEXT_LENGTH]
         tgt = tgt_lines[row][:TEXT_LENGTH]
-        return Example(file, self.first_line + row, src, tgt, note, rank)
+        line_number = self.first_line + row
+        return Example(file, line_number, src, tgt, note, rank)
 
 
 @dataclass(frozen=True)
@@ -234,7 +239,8 @@ class _ChunkCheck:
         examples: list[Example] = []
         for row in worst:
             row_rank = ranks[row]
-            examples.append(self.chunk.example(row, side, note.format(row_rank), float(row_rank)))
+            row_note = note.format(row_rank)
+            examples.append(self.chunk.example(row, side, row_note, float(row_rank)))
         self.counts.find(kind, side, len(rows), examples)
 
     def add_faults(self) -> None:
@@ -244,9 +250,10 @@ class _ChunkCheck:
 
     def check_characters(self, side: str, lines: list[str]) -> None:
         """Find faulty characters; U+FFFD in place of invalid bytes is not counted again."""
-        if not ANY_FAULT.search(" ".join(lines)):
+        if not ANY_FAULT.search(" ".join(lines)):  # one search for all lines is faster
             return
-        suspicious = {row: line for row, line in enumerate(lines) if ANY_FAULT.search(line)}
+        faulty = [row for row, line in enumerate(lines) if ANY_FAULT.search(line)]
+        suspicious = {row: lines[row] for row in faulty}
         for key in (side, "pair"):
             invalid_rows = self.faults.notes.get((FaultKind.INVALID, key), {})
             for row in suspicious.keys() & invalid_rows.keys():
@@ -290,27 +297,31 @@ class _ChunkCheck:
         counts = Alphabet(language).count(lines)
         foreign_rows = np.flatnonzero(counts.foreign)
         self.rank(FindingKind.FOREIGN, side, foreign_rows, counts.foreign, "{:.0f} letters of another script")
-        other_rows = np.flatnonzero(counts.own < counts.weight / 2)
-        self.rank(FindingKind.OTHER_SCRIPT, side, other_rows, counts.weight - counts.own)
+
+        is_mostly_foreign = counts.own < counts.weight / 2
+        mostly_foreign_rows = np.flatnonzero(is_mostly_foreign)
+        self.rank(FindingKind.OTHER_SCRIPT, side, mostly_foreign_rows, counts.weight - counts.own)
 
     def check_length(self, side: str, lines: list[str], language: str) -> None:
         """Count characters and words; `SetCheck.finish` selects outliers among the longest lines."""
-        lengths = list(map(len, lines))
-        self._count("characters", side, lengths)
+        lengths = np.array(list(map(len, lines)))
+        self._count("characters", side, lengths.tolist())
         all_rows = np.arange(len(lines))
-        self.rank(FindingKind.LONG, side, all_rows, np.array(lengths), "{:,} characters")
+        self.rank(FindingKind.LONG, side, all_rows, lengths, "{:,} characters")
+
         if base_code(language) not in WITHOUT_SPACES:
-            self._count("words", side, (len(line.split()) for line in lines))
+            num_words = [len(line.split()) for line in lines]
+            self._count("words", side, num_words)
 
     def check_ratio(self) -> None:
         """Count length ratios; `SetCheck.finish` selects outliers among the highest and lowest ones."""
         src_lines, tgt_lines = self.texts
-        src = np.array(list(map(len, src_lines)), np.float64)
-        tgt = np.array(list(map(len, tgt_lines)), np.float64)
-        has_both_sides = np.minimum(src, tgt) > 0
-        is_long = np.maximum(src, tgt) > MIN_RATIO_LENGTH
+        src_lengths = np.array(list(map(len, src_lines)), np.float64)
+        tgt_lengths = np.array(list(map(len, tgt_lines)), np.float64)
+        has_both_sides = np.minimum(src_lengths, tgt_lengths) > 0
+        is_long = np.maximum(src_lengths, tgt_lengths) > MIN_RATIO_LENGTH
         rows = np.flatnonzero(has_both_sides & is_long)
-        ratios = np.maximum(tgt, 1) / np.maximum(src, 1)
+        ratios = np.maximum(tgt_lengths, 1) / np.maximum(src_lengths, 1)  # 1: avoid dividing by 0
 
         log_ratios = np.log(ratios[rows])
         steps = np.rint(log_ratios / RATIO_STEP).astype(int)
@@ -321,41 +332,45 @@ class _ChunkCheck:
     def check_tokens(self, side: str, num_tokens: TokenCounts, num_unknown: TokenCounts) -> None:
         """Count tokens and find lines with unknown ones."""
         self._count("tokens", side, num_tokens.tolist())
-        unknown = num_unknown.astype(np.int64)
-        self.rank(FindingKind.UNKNOWN, side, np.flatnonzero(unknown), unknown, "{} unknown")
+        unknown = num_unknown.astype(np.int64)  # signed, because `rank` negates them
+        rows = np.flatnonzero(unknown)
+        self.rank(FindingKind.UNKNOWN, side, rows, unknown, "{} unknown")
+
         counts = self.counts.side(side)
         counts.unknown = int(unknown.sum())
-        counts.word_tokens = int(num_tokens.sum()) if "words" in counts.lengths else 0
+        if "words" in counts.lengths:
+            counts.word_tokens = int(num_tokens.sum())
 
     def check_equality(self) -> dict[str, Keys]:
         """Find empty sides and copies; return the hashes for finding repeated lines and pairs."""
         src_lines, tgt_lines = self.texts
-        is_blank_src = _is_blank(src_lines)
-        is_blank_tgt = _is_blank(tgt_lines)
-        self.find_rows(FindingKind.EMPTY, "src", np.flatnonzero(is_blank_src).tolist())
-        self.find_rows(FindingKind.EMPTY, "tgt", np.flatnonzero(is_blank_tgt).tolist())
+        stripped_src = list(map(str.strip, src_lines))
+        stripped_tgt = list(map(str.strip, tgt_lines))
+        is_blank_src = np.array([not line for line in stripped_src], np.bool_)
+        is_blank_tgt = np.array([not line for line in stripped_tgt], np.bool_)
+        blank_src_rows = np.flatnonzero(is_blank_src).tolist()
+        blank_tgt_rows = np.flatnonzero(is_blank_tgt).tolist()
+        self.find_rows(FindingKind.EMPTY, "src", blank_src_rows)
+        self.find_rows(FindingKind.EMPTY, "tgt", blank_tgt_rows)
 
-        pairs = zip(src_lines, tgt_lines, strict=True)
-        is_equal = [src.strip() == tgt.strip() for src, tgt in pairs]
-        is_copy = np.array(is_equal) & ~is_blank_src
-        self.find_rows(FindingKind.COPY, "pair", np.flatnonzero(is_copy).tolist())
+        is_equal = np.array(list(map(eq, stripped_src, stripped_tgt)), np.bool_)
+        copied_rows = np.flatnonzero(is_equal & ~is_blank_src).tolist()
+        self.find_rows(FindingKind.COPY, "pair", copied_rows)
 
         is_blank_pair = is_blank_src & is_blank_tgt
+        src_keys = hash_keys(src_lines)
+        tgt_keys = hash_keys(tgt_lines)
         pair_keys = duplicate_keys(self.texts, is_normalized=False)
         near_keys = duplicate_keys(self.texts, is_normalized=True)
         return {
-            "src": np.where(is_blank_src, BLANK, hash_keys(src_lines)),
-            "tgt": np.where(is_blank_tgt, BLANK, hash_keys(tgt_lines)),
+            "src": np.where(is_blank_src, BLANK, src_keys),
+            "tgt": np.where(is_blank_tgt, BLANK, tgt_keys),
             "pair": np.where(is_blank_pair, BLANK, pair_keys),
             "near": np.where(is_blank_pair, BLANK, near_keys),
         }
 
     def _count(self, unit: str, side: str, lengths: Iterable[int]) -> None:
         self.counts.side(side).lengths[unit] = Lengths(lengths)
-
-
-def _is_blank(lines: list[str]) -> Mask:
-    return np.array([not line.strip() for line in lines], np.bool_)
 
 
 # ---- whole sets -----------------------------------------------------------------------------------------------------
@@ -378,9 +393,11 @@ class _RepeatedTexts:
         for row, key in zip(rows.tolist(), row_keys, strict=True):
             example = self.examples.get(key)
             if example is not None:
-                self.examples[key] = replace(example, rank=example.rank + 1)
+                num_occurrences = example.rank + 1
+                self.examples[key] = replace(example, rank=num_occurrences)
             elif len(self.examples) < MAX_TRACKED:
-                self.examples[key] = chunk.example(row, self.side, rank=2)
+                second_occurrence = chunk.example(row, self.side, rank=2)
+                self.examples[key] = second_occurrence
 
     def described_examples(self) -> list[Example]:
         """Return the examples with their numbers of occurrences."""
@@ -406,11 +423,15 @@ class _SetPass:
         self.data = data
         self.sources = sources
         self.is_training = name == "train"
-        src, tgt = map(SideCounts, data.languages(sources[0]))
+        languages = data.languages(sources[0])
+        src, tgt = map(SideCounts, languages)
         self.result = SetCheck(name, src, tgt)
         self.earlier = list(earlier)
         self.overlaps = [Overlap(name, set_pass.name) for set_pass in earlier]
-        self.seen = {column: SeenKeys() for column in (*SIDES, "pair", "near")}
+
+        columns = (*SIDES, "pair", "near")
+        self.seen = {column: SeenKeys() for column in columns}
+        """Hashes of the lines and pairs read so far; see `_CheckedChunk.hashes`."""
 
         self._duplicates = _RepeatedTexts(FindingKind.DUPLICATE, "pair", "occurs {} times")
         self._near_duplicates = _RepeatedTexts(FindingKind.NEAR_DUPLICATE, "pair", "occurs in {} spellings")
@@ -427,44 +448,61 @@ class _SetPass:
         for source in self.sources:
             count = SourceCount(describe(source))
             self.result.sources.append(count)
-            files = files_of(source) or [count.name]
-            languages = self.data.languages(source)
-            position = 0
-            with open_reader(source, self.data) as reader:
+            yield from self._source_chunks(source, count)
+
+    def _source_chunks(self, source: Source, count: SourceCount) -> Iterator[_Chunk]:
+        """Read a source and count its pairs."""
+        files = files_of(source) or [count.name]
+        languages = self.data.languages(source)
+        position = 0
+        with open_reader(source, self.data) as reader:
+            records = reader.take(PAIRS_AT_ONCE)
+            while records.size:
+                num_bytes = reader.position - position
+                yield _Chunk(
+                    records,
+                    first_line=count.pairs + 1,
+                    num_bytes=num_bytes,
+                    src_file=files[0],
+                    tgt_file=files[-1],
+                    languages=languages,
+                    is_training=self.is_training,
+                )
+                position += num_bytes
+                count.pairs += records.size
                 records = reader.take(PAIRS_AT_ONCE)
-                while records.size:
-                    num_bytes = reader.position - position
-                    first_line = count.pairs + 1
-                    yield _Chunk(records, first_line, num_bytes, files[0], files[-1], languages, self.is_training)
-                    position += num_bytes
-                    count.pairs += records.size
-                    records = reader.take(PAIRS_AT_ONCE)
 
     def add(self, chunk: _Chunk, checked: _CheckedChunk) -> None:
         """Add the results of the next chunk."""
         self.result.merge(checked.counts)
-        self._add_duplicates(chunk, checked.hashes)
+        is_duplicate = self._add_duplicates(chunk, checked.hashes)
+        self._add_several_targets(chunk, checked.hashes, is_duplicate)
         self._add_overlaps(chunk, checked.hashes)
         self._add_sample(chunk, checked)
 
-    def _add_duplicates(self, chunk: _Chunk, hashes: dict[str, Keys]) -> None:
-        """Find pairs that occurred before, and sources that occurred with another target."""
+    def _add_duplicates(self, chunk: _Chunk, hashes: dict[str, Keys]) -> Mask:
+        """Find pairs that occurred before; return True for each pair that is exactly equal to an earlier one."""
         has_text = hashes["pair"] != BLANK
         is_duplicate = self.seen["pair"].add(hashes["pair"])
         is_near_duplicate = self.seen["near"].add(hashes["near"])
         duplicates = np.flatnonzero(is_duplicate & has_text)
         near_duplicates = np.flatnonzero(is_near_duplicate & ~is_duplicate & has_text)
+
         self._duplicates.add(chunk, duplicates, hashes["pair"])
         self._near_duplicates.add(chunk, near_duplicates, hashes["near"])
         self.result.find(FindingKind.DUPLICATE, "pair", len(duplicates))
         self.result.find(FindingKind.NEAR_DUPLICATE, "pair", len(near_duplicates))
+        return is_duplicate
 
+    def _add_several_targets(self, chunk: _Chunk, hashes: dict[str, Keys], is_duplicate: Mask) -> None:
+        """Find sources that occurred before with another target; each source is counted once."""
         sources = hashes["src"]
         targets = hashes["tgt"]
         has_both_sides = (sources != BLANK) & (targets != BLANK)
         distinct = np.flatnonzero(has_both_sides & ~is_duplicate)
         is_known_source = self.seen["src"].add(sources[distinct])
         self.seen["tgt"].add(targets)
+
         rows = distinct[is_known_source]
         self._several_targets.add(chunk, rows, sources)
         is_counted = self._sources_with_several_targets.add(sources[rows])
@@ -482,7 +520,10 @@ class _SetPass:
                 rows = np.flatnonzero(is_known & (keys != BLANK)).tolist()
                 # Long lines rank higher, because they are less likely to be equal by chance.
                 lines = tgt_lines if column == "tgt" else src_lines
-                examples = [chunk.example(row, column, rank=len(lines[row])) for row in rows]
+                examples: list[Example] = []
+                for row in rows:
+                    line_length = len(lines[row])
+                    examples.append(chunk.example(row, column, rank=line_length))
                 finding.add(len(rows), examples)
 
     def _add_sample(self, chunk: _Chunk, checked: _CheckedChunk) -> None:
@@ -496,26 +537,36 @@ class _SetPass:
         for code in np.unique(codes).tolist():
             reason = "" if code == KEPT else reason_of(code).value
             sample = self.result.sample.setdefault(reason, [])
-            is_full = len(sample) == NUM_SAMPLED
-            limit = sample[-1].rank if is_full else 1.0
-            rows = np.flatnonzero((codes == code) & (ranks < limit))
-            order = np.argsort(ranks[rows])
-            for row in rows[order[:NUM_SAMPLED]].tolist():
-                sample.append(chunk.example(row, rank=float(ranks[row])))
-            sample.sort(key=lambda example: example.rank)
-            del sample[NUM_SAMPLED:]
+            rows = np.flatnonzero(codes == code)
+            self._extend_sample(sample, chunk, rows, ranks)
+
+    @staticmethod
+    def _extend_sample(sample: list[Example], chunk: _Chunk, rows: Ints, ranks: NDArray[np.float64]) -> None:
+        """Add these rows of a chunk to a sample, then keep the pairs with the lowest ranks, in order of their ranks."""
+        is_full = len(sample) == NUM_SAMPLED
+        limit = sample[-1].rank if is_full else 1.0
+        candidates = rows[ranks[rows] < limit]
+        order = np.argsort(ranks[candidates])
+        for row in candidates[order[:NUM_SAMPLED]].tolist():
+            rank = float(ranks[row])
+            sample.append(chunk.example(row, rank=rank))
+        sample.sort(key=lambda example: example.rank)
+        del sample[NUM_SAMPLED:]
 
     def _mark_duplicates(self, codes: Codes, hashes: dict[str, Keys]) -> None:
         """Set the codes of kept pairs that are equal to an earlier kept pair."""
-        keys = hashes["near" if self.data.filters.normalize_duplicates else "pair"]
-        kept = np.flatnonzero((codes == KEPT) & (keys != BLANK))
+        column = "near" if self.data.filters.normalize_duplicates else "pair"
+        keys = hashes[column]
+        is_candidate = (codes == KEPT) & (keys != BLANK)
+        kept = np.flatnonzero(is_candidate)
         is_repeated = self._kept.add(keys[kept])
         codes[kept[is_repeated]] = Reason.DUPLICATE.code
 
     def finish(self) -> SetCheck:
         """Return the result after the last chunk."""
         for repeated in (self._duplicates, self._near_duplicates, self._several_targets):
-            finding = self.result.findings.get((repeated.kind, repeated.side))
+            key = (repeated.kind, repeated.side)
+            finding = self.result.findings.get(key)
             if finding is not None:
                 finding.add(0, repeated.described_examples())
         if self.is_training:

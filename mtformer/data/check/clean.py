@@ -53,19 +53,24 @@ def clean(
 
     report = DataReport()
     seen = SeenKeys()
+    filter_chunk = partial(_filter, pipeline)
     with explain_write_errors(f"{folder}:", "choose another folder"), atomic_folder(folder) as temporary:
         with (
             _open_outputs(temporary, pipeline.languages, is_compressed) as outputs,
-            Workers(partial(_filter, pipeline), num_workers) as workers,
+            Workers(filter_chunk, num_workers) as workers,
         ):
             for records, chunk in workers.map(corpus):
                 if chunk.keys is not None:
-                    chunk.mark_repeated(seen.add(chunk.keys))
+                    is_repeated = seen.add(chunk.keys)
+                    chunk.mark_repeated(is_repeated)
                 outputs.write(chunk, first=report.read + 1)
+
                 report += chunk.report
                 report.leave_out(count_reasons(chunk.codes))
-                report.count_kept(chunk.counts[chunk.codes == KEPT])
+                kept_counts = chunk.counts[chunk.codes == KEPT]
+                report.count_kept(kept_counts)
                 progress(records.size)
+
         if not report.read:
             raise DataError("the corpus is empty: no lines were read")
         report.left_out = in_order(report.left_out)
@@ -105,7 +110,8 @@ def _filter(pipeline: Pipeline, records: RawRecords, num_threads: int) -> _Filte
     filtered = pipeline.run(texts, num_threads)
     codes = filtered.codes
     codes[list(faults.errors)] = Reason.INVALID.code
-    kept_texts = take(texts, np.flatnonzero(codes == KEPT))
+    kept_rows = np.flatnonzero(codes == KEPT)
+    kept_texts = take(texts, kept_rows)
     keys = pipeline.keys(kept_texts)
     return _FilteredChunk(texts, codes, filtered.counts, keys, report)
 
@@ -137,9 +143,10 @@ class _Outputs:
         removed: list[str] = []
         for row in np.flatnonzero(~is_kept).tolist():
             reason = reason_of(chunk.codes[row])
+            pair_number = first + row
             src_cell = src[row].replace("\t", " ")
             tgt_cell = tgt[row].replace("\t", " ")
-            removed.append(f"{reason}\t{first + row}\t{src_cell}\t{tgt_cell}")
+            removed.append(f"{reason}\t{pair_number}\t{src_cell}\t{tgt_cell}")
         _write_lines(self.removed, removed)
 
 

@@ -1,7 +1,7 @@
 """Report on checked corpora: lines for the terminal, an HTML page, and the exceeded limits."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from mtformer.config.data import DataConfig
@@ -110,14 +110,15 @@ def _set_measures(set_check: SetCheck) -> Iterator[_Measure]:
 def _unreadable_lines(set_name: str, findings: Sequence[Finding]) -> _Measure:
     """Return the number of lines that cannot be read, with the place of the first one."""
     count = sum(finding.count for finding in findings)
-    kinds = ", ".join(f"{title(finding)} {finding.count:,}" for finding in findings)
-    description = f"{count:,} lines cannot be read ({kinds})"
+    kinds = [f"{title(finding)} {finding.count:,}" for finding in findings]
+    description = f"{count:,} lines cannot be read ({', '.join(kinds)})"
 
     example = findings[0].examples[0]
     place = f"{example.file}:{example.line}"
     if example.note:
         place += f": {example.note}"
-    return _Measure(set_name, "check.max_invalid_lines", count, description, f"fix them (the first: {place})")
+    remedy = f"fix them (the first: {place})"
+    return _Measure(set_name, "check.max_invalid_lines", count, description, remedy)
 
 
 def _overlap_measures(overlaps: Sequence[Overlap]) -> Iterator[_Measure]:
@@ -134,9 +135,9 @@ def verdict(exceeded: Sequence[Excess]) -> str:
     """Return the last line of the report: "ok" or the exceeded limits."""
     if not exceeded:
         return "ok: no limit exceeded"
-    names = ", ".join(f"{excess.limit} ({excess.name})" for excess in exceeded)
     limits = "1 limit" if len(exceeded) == 1 else f"{len(exceeded)} limits"
-    return f"failed: {limits} exceeded: {names}"
+    names = [f"{excess.limit} ({excess.name})" for excess in exceeded]
+    return f"failed: {limits} exceeded: {', '.join(names)}"
 
 
 def report_lines(check: CorpusCheck) -> list[str]:
@@ -154,34 +155,46 @@ def report_lines(check: CorpusCheck) -> list[str]:
 def _set_lines(set_check: SetCheck) -> list[str]:
     num_pairs = set_check.pairs
     lines = [f"{set_check.name}: {num_pairs:,} pairs"]
-    lines += [f"  {source.name}: {source.pairs:,} pairs" for source in set_check.sources]
+    for source in set_check.sources:
+        lines.append(f"  {source.name}: {source.pairs:,} pairs")
 
     src_title = f"{SIDE_NAMES['src']} ({set_check.src.language})"
     tgt_title = f"{SIDE_NAMES['tgt']} ({set_check.tgt.language})"
     rows = [("", src_title, tgt_title), *figures(set_check)]
-    lines += [f"  {name:<36}  {src:>24}  {tgt:>24}" for name, src, tgt in rows]
+    for name, src_value, tgt_value in rows:
+        lines.append(f"  {name:<36}  {src_value:>24}  {tgt_value:>24}")
 
     for finding in set_check.findings.values():
         share = percent(finding.count / num_pairs)
-        rule = f"; {finding.rule}" if finding.rule else ""
-        lines.append(f"  {finding.count:>9,}  {title(finding)} ({share}){rule}")
+        description = f"{title(finding)} ({share})"
+        if finding.rule:
+            description += f"; {finding.rule}"
+        lines.append(f"  {finding.count:>9,}  {description}")
         lines += _example_lines(finding)
 
     if set_check.removed is not None:
-        num_removed = set_check.num_removed()
-        share = percent(num_removed / max(1, num_pairs))
-        counts = [f"{reason} {count:,}" for reason, count in set_check.removed.items()]
-        reasons = f": {', '.join(counts)}" if counts else ""
-        lines += ["", f"  the filters remove {num_removed:,} pairs ({share}){reasons}"]
+        lines += ["", _removal_line(set_check, set_check.removed)]
     return [*lines, ""]
+
+
+def _removal_line(set_check: SetCheck, removed: Mapping[str, int]) -> str:
+    """Return the line about the pairs that the filters remove; `removed` is their number by reason."""
+    num_removed = set_check.num_removed()
+    share = percent(num_removed / max(1, set_check.pairs))
+    line = f"  the filters remove {num_removed:,} pairs ({share})"
+    if not removed:
+        return line
+    counts = [f"{reason} {count:,}" for reason, count in removed.items()]
+    return f"{line}: {', '.join(counts)}"
 
 
 def _overlap_lines(overlap: Overlap) -> list[str]:
     pairs = overlap.found["pair"].count
     sources = overlap.found["src"].count
     targets = overlap.found["tgt"].count
-    summary = f"{pairs:,} of {overlap.size:,} {overlap.of} pairs also occur in {overlap.within}"
-    lines = [f"{summary} ({sources:,} sources, {targets:,} targets)"]
+    total = f"{overlap.size:,} {overlap.of} pairs"
+    sides = f"{sources:,} sources, {targets:,} targets"
+    lines = [f"{pairs:,} of {total} also occur in {overlap.within} ({sides})"]
     for finding in overlap.found.values():
         lines += _example_lines(finding)
     return lines
@@ -190,7 +203,7 @@ def _overlap_lines(overlap: Overlap) -> list[str]:
 def _example_lines(finding: Finding) -> list[str]:
     """Return a line with the worst example; two examples if the line is not faulty in itself."""
     num_examples = 2 if finding.kind == FindingKind.NORMALIZED else 1
-    lines = []
+    lines: list[str] = []
     for example in finding.examples[:num_examples]:
         file = os.path.basename(example.file)
         parts = [f"             {file}:{example.line}"]
@@ -226,7 +239,9 @@ def figures(set_check: SetCheck) -> list[tuple[str, str, str]]:
         tgt_lengths = tgt.lengths.get(unit)
         if src_lengths or tgt_lengths:
             rows.append((unit, _total(src_lengths), _total(tgt_lengths)))
-            rows.append(("  per line: mean, median, 99 %, longest", _summary(src_lengths), _summary(tgt_lengths)))
+            src_summary = _summary(src_lengths)
+            tgt_summary = _summary(tgt_lengths)
+            rows.append(("  per line: mean, median, 99 %, longest", src_summary, tgt_summary))
 
     src_rates = src.rates()
     tgt_rates = tgt.rates()
@@ -250,7 +265,8 @@ def _summary(lengths: Lengths | None) -> str:
     median = percentile(lengths, 50)
     high = percentile(lengths, 99)
     longest = max(lengths, default=0)
-    return f"{lengths.mean():.1f}, {median:,}, {high:,}, {longest:,}"
+    mean = lengths.mean()
+    return f"{mean:.1f}, {median:,}, {high:,}, {longest:,}"
 
 
 def _rate(rate: float | None) -> str:

@@ -5,7 +5,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from mtformer.data.corpus.readers import FaultKind
@@ -126,7 +127,7 @@ class Finding:
         """Add the count and examples of later lines."""
         self.count += count
         candidates = [*self.examples, *examples]
-        self.examples = heapq.nsmallest(NUM_EXAMPLES, candidates, key=lambda example: -example.rank)
+        self.examples = heapq.nlargest(NUM_EXAMPLES, candidates, key=attrgetter("rank"))
 
 
 class Lengths(Counter[int]):
@@ -144,8 +145,9 @@ class Lengths(Counter[int]):
         """Return the counts of `NUM_BINS` bins; the first and last bin also count all values below and above."""
         counts = [0] * NUM_BINS
         for value, count in self.items():
-            number = max(0, (value - first) // width)
-            counts[min(NUM_BINS - 1, number)] += count
+            number = (value - first) // width
+            number = max(0, min(NUM_BINS - 1, number))
+            counts[number] += count
         return counts
 
     def to_dict(self) -> dict[str, Any]:
@@ -182,13 +184,14 @@ class SideCounts:
     faulty_lines: int = 0
     """Number of lines with at least one character of `FAULTS`."""
 
-    def merge(self, other: "SideCounts") -> None:
-        """Add the counts of another chunk."""
-        for unit, lengths in other.lengths.items():
-            self.lengths.setdefault(unit, Lengths()).update(lengths)
-        self.unknown += other.unknown
-        self.word_tokens += other.word_tokens
-        self.faulty_lines += other.faulty_lines
+    def merge(self, chunk: "SideCounts") -> None:
+        """Add the counts of the next chunk."""
+        for unit, chunk_lengths in chunk.lengths.items():
+            lengths = self.lengths.setdefault(unit, Lengths())
+            lengths.update(chunk_lengths)
+        self.unknown += chunk.unknown
+        self.word_tokens += chunk.word_tokens
+        self.faulty_lines += chunk.faulty_lines
 
     def rates(self) -> dict[str, float | None]:
         """Return tokens per word, tokens per character and the share of unknown tokens; None if not counted."""
@@ -197,8 +200,9 @@ class SideCounts:
         num_characters = max(1, self._total("characters"))
         num_words = self._total("words")
         num_tokens = max(1, self._total("tokens"))
+        tokens_per_word = self.word_tokens / num_words if num_words else None
         return {
-            "tokens_per_word": self.word_tokens / num_words if num_words else None,
+            "tokens_per_word": tokens_per_word,
             "tokens_per_character": num_tokens / num_characters,
             "unknown_rate": self.unknown / num_tokens,
         }
@@ -246,16 +250,17 @@ class SetCheck:
     def find(self, kind: str, side: str, count: int, examples: Iterable[Example] = ()) -> None:
         """Add lines or pairs to a finding."""
         if count:
-            finding = self.findings.setdefault((kind, side), Finding(kind, side))
+            new_finding = Finding(kind, side)
+            finding = self.findings.setdefault((kind, side), new_finding)
             finding.add(count, examples)
 
-    def merge(self, other: "SetCheck") -> None:
+    def merge(self, chunk: "SetCheck") -> None:
         """Add the counts of the next chunk."""
-        self.pairs += other.pairs
-        self.src.merge(other.src)
-        self.tgt.merge(other.tgt)
-        self.log_ratios.update(other.log_ratios)
-        for finding in other.findings.values():
+        self.pairs += chunk.pairs
+        self.src.merge(chunk.src)
+        self.tgt.merge(chunk.tgt)
+        self.log_ratios.update(chunk.log_ratios)
+        for finding in chunk.findings.values():
             self.find(finding.kind, finding.side, finding.count, finding.examples)
 
     def finish(self) -> None:
@@ -266,13 +271,16 @@ class SetCheck:
             self._drop_rare_changes(side)
         self._keep_ratio_outliers()
 
-        order = sorted(self.findings, key=lambda key: (ORDER.index(key[0]), key[1]))
-        self.findings = {key: self.findings[key] for key in order}
+        findings = sorted(self.findings.values(), key=_place)
+        self.findings = {(finding.kind, finding.side): finding for finding in findings}
 
     def _keep_long_lines(self, side: str) -> None:
         """Keep the lines whose length is an outlier."""
         lengths = self.side(side).lengths.get("characters", Lengths())
-        logs = {math.log(length): count for length, count in lengths.items() if length}
+        logs: dict[float, int] = {}
+        for length, count in lengths.items():
+            if length:
+                logs[math.log(length)] = count
         _, limit = outlier_limits(logs)
         rule = f"over {limit:,.0f} characters"
         self._keep_outliers(FindingKind.LONG, side, logs, limit, rule)
@@ -283,14 +291,14 @@ class SetCheck:
         composed = self._pop(FindingKind.COMPOSED, side)
         rarer = decomposed if decomposed.count <= composed.count else composed
         if rarer.count:
-            rule = f"the less frequent form: {rarer.kind}"
-            mixed = Finding(FindingKind.MIXED, side, rarer.count, rule, rarer.examples)
-            self.findings[FindingKind.MIXED, side] = mixed
+            mixed = replace(rarer, kind=FindingKind.MIXED, rule=f"the less frequent form: {rarer.kind}")
+            self.findings[mixed.kind, side] = mixed
 
     def _drop_rare_changes(self, side: str) -> None:
         """Ignore changes by the normalization if only a few lines are changed."""
         key = (FindingKind.NORMALIZED, side)
-        if key in self.findings and self.findings[key].count <= CHANGED_SHARE * self.pairs:
+        changed = self.findings.get(key)
+        if changed is not None and changed.count <= CHANGED_SHARE * self.pairs:
             del self.findings[key]
 
     def _keep_ratio_outliers(self) -> None:
@@ -315,7 +323,8 @@ class SetCheck:
         """
         candidates = self._pop(kind, side).examples
         log_limit = math.log(limit)
-        num_outliers = sum(count for log, count in logs.items() if log > log_limit)
+        outlier_counts = [count for log, count in logs.items() if log > log_limit]
+        num_outliers = sum(outlier_counts)
         if num_outliers:
             examples = [example for example in candidates if example.rank > limit]
             self.findings[kind, side] = Finding(kind, side, num_outliers, rule, examples)
@@ -332,20 +341,31 @@ class SetCheck:
 
     def ratios(self) -> tuple[list[float], list[int]]:
         """Return the starts and counts of length-ratio bins around the median, with equal widths on a log scale."""
-        first = percentile(self.log_ratios, 50) - NUM_BINS * RATIO_STEPS_PER_BIN // 2
-        first_keys = [first + RATIO_STEPS_PER_BIN * number for number in range(NUM_BINS)]
+        median = percentile(self.log_ratios, 50)
+        num_steps = NUM_BINS * RATIO_STEPS_PER_BIN
+        first = median - num_steps // 2
+        first_keys = range(first, first + num_steps, RATIO_STEPS_PER_BIN)  # of each bin
         # The ratios of a key extend from half a step below it to half a step above it.
         starts = [math.exp((key - 0.5) * RATIO_STEP) for key in first_keys]
         return starts, self.log_ratios.bins(first, RATIO_STEPS_PER_BIN)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON object."""
-        values = {key: value for key, value in vars(self).items() if key != "log_ratios"}
-        ratios = {}
+        ratios: dict[str, int] = {}
         for key in sorted(self.log_ratios):
             ratio = math.exp(key * RATIO_STEP)
             ratios[f"{ratio:.4g}"] = self.log_ratios[key]
-        return {**values, "findings": list(self.findings.values()), "ratios": ratios}
+
+        values = dict(vars(self))
+        del values["log_ratios"]
+        values["findings"] = list(self.findings.values())
+        values["ratios"] = ratios
+        return values
+
+
+def _place(finding: Finding) -> tuple[int, str]:
+    """Return the sort key of a finding in the report."""
+    return ORDER.index(finding.kind), finding.side
 
 
 @dataclass
@@ -395,7 +415,8 @@ def outlier_limits(logs: Mapping[float, int]) -> tuple[float, float]:
     for value, count in logs.items():
         deviations[abs(value - median)] += count
     standard_deviation = 1.4826 * percentile(deviations, 50)
-    width = max(math.log(MIN_OUTLIER_FACTOR), OUTLIER_DEVIATIONS * standard_deviation)
+    min_width = math.log(MIN_OUTLIER_FACTOR)
+    width = max(min_width, OUTLIER_DEVIATIONS * standard_deviation)
     return math.exp(median - width), math.exp(median + width)
 
 

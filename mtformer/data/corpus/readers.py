@@ -366,9 +366,9 @@ def decode(path: str, first: int, lines: Block, side: str, faults: Faults) -> li
     if "\r" not in text:
         return decoded
 
-    crlf = [number for number, line in enumerate(decoded) if line.endswith("\r")]
-    if crlf:
-        faults.notes[FaultKind.CRLF, side] = dict.fromkeys(crlf, "")
+    crlf_lines = [number for number, line in enumerate(decoded) if line.endswith("\r")]
+    if crlf_lines:
+        faults.notes[FaultKind.CRLF, side] = dict.fromkeys(crlf_lines, "")
     return [line.removesuffix("\r") for line in decoded]
 
 
@@ -379,7 +379,8 @@ def _add_invalid_lines(path: str, first: int, lines: bytes, side: str, faults: F
             line.decode("utf-8")
         except UnicodeDecodeError as error:
             place = f"{path}:{first + number + 1}"
-            byte = f"byte {line[error.start]:#04x} at column {error.start + 1}"
+            column = error.start + 1
+            byte = f"byte {line[error.start]:#04x} at column {column}"
             message = f"{place}: not UTF-8 ({byte}); convert the file with iconv, or fix the line"
             faults.add(FaultKind.INVALID, side, number, message)
 
@@ -448,7 +449,8 @@ def parse_rows(
             src = _text(parsed, field_of(parsed, source.src_field, src_lang), "src_field")
             tgt = _text(parsed, field_of(parsed, source.tgt_field, tgt_lang), "tgt_field")
         except RowError as error:
-            message = f"{place}{first + number + 1}: {error}"
+            row_number = first + number + 1
+            message = f"{place}{row_number}: {error}"
             faults.add(FaultKind.BROKEN, "pair", number, message, note=str(error))
             src = ""
             tgt = ""
@@ -471,17 +473,27 @@ def _text(row: dict[str, Any], keys: Sequence[str], option: str) -> str:
     value: Any = row
     for key in keys:
         if not isinstance(value, dict) or key not in value:
-            present = f"{', '.join(value):.100}" if isinstance(value, dict) else f"only {value!r:.40}"
-            raise RowError(f"no field '{'.'.join(keys)}' (found: {present}); set the field with {option}")
+            field = ".".join(keys)
+            raise RowError(f"no field '{field}' (found: {_contents(value)}); set the field with {option}")
         value = value[key]
 
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise RowError(f"field '{'.'.join(keys)}' is not text but {value!r:.40}; set another field with {option}")
+        field = ".".join(keys)
+        raise RowError(f"field '{field}' is not text but {value!r:.40}; set another field with {option}")
     if not value.isascii():
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise RowError(f"field '{'.'.join(keys)}' has an unpaired surrogate, which is invalid") from error
+            field = ".".join(keys)
+            raise RowError(f"field '{field}' has an unpaired surrogate, which is invalid") from error
     return value
+
+
+def _contents(value: Any) -> str:
+    """Return the names of the fields of an object, or another value, for a message."""
+    if not isinstance(value, dict):
+        return f"only {value!r:.40}"
+    names = ", ".join(value)
+    return f"{names:.100}"

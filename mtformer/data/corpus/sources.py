@@ -62,14 +62,15 @@ def open_reader(source: Source, data: DataConfig) -> Iterator[readers.FileReader
     """Open a reader for a source; raise DataError if a file is missing or damaged, or the Hub cannot be reached."""
     with ExitStack() as stack:
         files = [stack.enter_context(readers.Lines(path)) for path in files_of(source)]
+        languages = data.languages(source)
         if isinstance(source, TextFiles):
             yield readers.FileReader(partial(readers.parse_text, source), *files)
         elif isinstance(source, TsvFile):
             yield readers.FileReader(partial(readers.parse_tsv, source), *files)
         elif isinstance(source, JsonlFile):
-            yield readers.FileReader(partial(readers.parse_jsonl, source, data.languages(source)), *files)
+            yield readers.FileReader(partial(readers.parse_jsonl, source, languages), *files)
         else:
-            yield hub.HubReader(source, data.languages(source))
+            yield hub.HubReader(source, languages)
 
 
 def describe(source: Source) -> str:
@@ -81,7 +82,13 @@ def describe(source: Source) -> str:
 
 def files_of(source: Source) -> list[str]:
     """Return the files of a source; empty for a dataset."""
-    return [getattr(source, key) for key in ("src", "tgt", "tsv", "jsonl") if hasattr(source, key)]
+    if isinstance(source, TextFiles):
+        return [source.src, source.tgt]
+    if isinstance(source, TsvFile):
+        return [source.tsv]
+    if isinstance(source, JsonlFile):
+        return [source.jsonl]
+    return []
 
 
 def _all_files(sources: Iterable[Source]) -> Iterator[str]:
@@ -111,8 +118,8 @@ def require_sources(data: DataConfig) -> None:
 
     Raises DataError like `read_pairs`, and if a training, dev or test file is missing or is a pipe.
     """
-    sources = [*data.sources, *data.dev_sources, *data.test.values()]
-    file_states(sources)
+    all_sources = [*data.sources, *data.dev_sources, *data.test.values()]
+    file_states(all_sources)  # reports missing files and pipes
     for source in data.sources:
         with open_reader(source, data) as reader:
             reader.take(1).texts()
@@ -148,10 +155,12 @@ def require_recorded(path: Path, sha256: str) -> None:
     Any other file, and one that version 0.3 wrote, has no recorded checksum and is not checked.
     """
     record = RECORDS.get(path.name)
-    if record is None or not (path.parent / record).exists():
+    if record is None:
         return
-    if is_without_checksums(path.parent / record):
+    record_file = path.parent / record
+    if not record_file.exists() or is_without_checksums(record_file):
         return
+
     recorded = read_meta(path.parent, record)["sha256"]
     if recorded.get(path.name) != sha256:
         raise DamagedError(path, "truncated or changed since it was saved", record)
@@ -174,7 +183,7 @@ def is_without_checksums(record: Path) -> bool:
 
 def path_states(paths: Iterable[str]) -> dict[str, FileState]:
     """Return the state of each file; raise DataError if it is missing, or is a pipe."""
-    states = {}
+    states: dict[str, FileState] = {}
     for path in paths:
         with readers.reading(path):
             require_file(path)
@@ -196,7 +205,8 @@ def file_states(sources: Iterable[Source]) -> dict[str, FileState]:
 
 def require_unchanged(sources: Iterable[Source], states: dict[str, FileState]) -> None:
     """Raise DataError if a file was changed or replaced since `file_states` returned `states`."""
-    require_same_states({path: states[path] for path in _all_files(sources)})
+    states_of_sources = {path: states[path] for path in _all_files(sources)}
+    require_same_states(states_of_sources)
 
 
 def require_same_version(source: Source, data: DataConfig, fingerprint: str) -> None:

@@ -49,7 +49,8 @@ def duplicate_keys(texts: Columns, *, is_normalized: bool) -> Keys:
 
 def hash_keys(texts: Iterable[str]) -> Keys:
     """Return 64-bit BLAKE2 hashes of texts; the probability of a collision among a billion texts is 3 percent."""
-    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    hashes = (hashlib.blake2b(text.encode(), digest_size=8) for text in texts)
+    digests = b"".join(text_hash.digest() for text_hash in hashes)
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64, copy=False)
 
 
@@ -62,8 +63,12 @@ def normalize(line: str) -> str:
 def _dropped() -> re.Pattern[str]:
     """Return a pattern for all characters to drop: all except letters, marks, digits, and characters between digits."""
     characters = map(chr, range(sys.maxunicode + 1))
-    marks = "".join(character for character in characters if unicodedata.category(character)[0] == "M")
+    marks = "".join(filter(_is_mark, characters))
     return re.compile(rf"[^\w{marks}.,]+|_+|[.,](?!\d)|(?<!\d)[.,]")
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")
 
 
 # ---- keys that were seen before -------------------------------------------------------------------------------------
@@ -82,10 +87,17 @@ class SeenKeys:
         """Add keys; return True for each key that occurred before, in this call or an earlier one."""
         is_repeated = _repeats(keys) | self.contains(keys)
         new_keys = np.sort(keys[~is_repeated])
-        if len(new_keys):
-            while self._arrays and len(self._arrays[-1]) < 2 * len(new_keys):
-                new_keys = _merge(self._arrays.pop(), new_keys)
-            self._arrays.append(new_keys)
+        if not len(new_keys):
+            return is_repeated
+
+        # Merge them with the arrays that are not at least twice as large.
+        while self._arrays:
+            smallest = self._arrays[-1]
+            if len(smallest) >= 2 * len(new_keys):
+                break
+            self._arrays.pop()
+            new_keys = _merge(smallest, new_keys)
+        self._arrays.append(new_keys)
         return is_repeated
 
     def contains(self, keys: Keys) -> Mask:
@@ -149,7 +161,11 @@ def repeated(shards: Iterable[Keys], num_keys: int, folder: Path | None = None) 
     num_buckets = min(MOST_BUCKETS, 1 + num_keys // BUCKET_KEYS)
     sizes: list[int] = []
     with ExitStack() as stack:
-        files = [stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(num_buckets)]
+        files: list[IO[bytes]] = []
+        for _ in range(num_buckets):
+            bucket = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed with the stack
+            files.append(stack.enter_context(bucket))
+
         for keys in shards:
             _distribute(keys, sum(sizes), files)
             sizes.append(len(keys))
@@ -157,8 +173,8 @@ def repeated(shards: Iterable[Keys], num_keys: int, folder: Path | None = None) 
         is_repeated = np.zeros(sum(sizes), dtype=np.bool_)
         for file in files:
             file.seek(0)
-            entries = np.fromfile(file, dtype=np.uint64).reshape(-1, 2)
-            keys, rows = entries.T
+            numbers = np.fromfile(file, dtype=np.uint64)
+            keys, rows = numbers.reshape(-1, 2).T
             is_repeated[rows] = _repeats(keys)
 
         start = 0
@@ -169,12 +185,14 @@ def repeated(shards: Iterable[Keys], num_keys: int, folder: Path | None = None) 
 
 def _distribute(keys: Keys, first_row: int, files: Sequence[IO[bytes]]) -> None:
     """Append each key with its row number to the file of its bucket; `first_row` is the row number of the first key."""
-    rows = np.arange(len(keys), dtype=np.uint64) + np.uint64(first_row)
+    rows = np.uint64(first_row) + np.arange(len(keys), dtype=np.uint64)
     first_bits = keys >> np.uint64(32)
     buckets = first_bits % np.uint64(len(files))
     for number in np.unique(buckets).tolist():
         is_in_bucket = buckets == number
-        entries = np.stack([keys[is_in_bucket], rows[is_in_bucket]], axis=1)
+        bucket_keys = keys[is_in_bucket]
+        bucket_rows = rows[is_in_bucket]
+        entries = np.stack([bucket_keys, bucket_rows], axis=1)
         entries.tofile(files[number])
 
 

@@ -124,7 +124,8 @@ def count_reasons(codes: Codes) -> dict[str, int]:
 
 def in_order(counts: Mapping[str, int]) -> dict[str, int]:
     """Return counts by reason, without zeros, in the order of the reasons."""
-    return {reason.value: counts[reason] for reason in Reason if counts.get(reason)}
+    present = [reason for reason in Reason if counts.get(reason)]
+    return {reason.value: counts[reason] for reason in present}
 
 
 # ---- the filter -----------------------------------------------------------------------------------------------------
@@ -189,15 +190,17 @@ class Filter:
         shorter = np.minimum(src_lengths, tgt_lengths)
         longer = np.maximum(src_lengths, tgt_lengths)
         if self.config.max_length_ratio is not None:
+            is_long = longer > RATIO_FROM_TOKENS
             is_uneven = longer > self.config.max_length_ratio * shorter
-            codes[(longer > RATIO_FROM_TOKENS) & is_uneven] = Reason.RATIO.code
+            codes[is_long & is_uneven] = Reason.RATIO.code
         codes[longer > self.config.max_tokens] = Reason.TOO_LONG.code
         codes[shorter == 0] = Reason.EMPTY.code
         return codes
 
     def _check_numbers(self, pairs: "_Pairs") -> None:
         has_digits = pairs.src.digits + pairs.tgt.digits > 0
-        pairs.test(Reason.NUMBERS, has_digits, partial(numbers_differ, in_digits=self._in_digits))
+        fails = partial(numbers_differ, in_digits=self._in_digits)
+        pairs.test(Reason.NUMBERS, has_digits, fails)
 
     def _check_words(self, pairs: "_Pairs") -> None:
         """Remove pairs with a line that has function words of another language."""
@@ -232,8 +235,11 @@ class _Pairs:
     def test(self, reason: Reason, may_fail: Mask | bool, fails: Callable[[str, str], bool]) -> None:
         """Remove the pairs for whose text `fails` returns True; only pairs in `may_fail` (True: all) are tested."""
         src, tgt = self.texts
-        rows = self.kept(may_fail)
-        self.remove(reason, [row for row in rows if fails(src[row], tgt[row])])
+        failing_rows: list[int] = []
+        for row in self.kept(may_fail):
+            if fails(src[row], tgt[row]):
+                failing_rows.append(row)
+        self.remove(reason, failing_rows)
 
     def remove(self, reason: Reason, rows: Iterable[int]) -> None:
         """Remove the pairs in these rows, which are kept so far, for this reason."""
@@ -270,11 +276,11 @@ def _check_repetition(pairs: _Pairs, max_repeats: int) -> None:
 
     # Equal words have equal lengths, which are compared for all lines at once.
     longest_word_run = np.maximum(pairs.src.word_runs, pairs.tgt.word_runs)
-    pairs.test(
-        Reason.REPETITION,
-        longest_word_run > max_repeats,
-        lambda src, tgt: _repeats_words(src, max_repeats) or _repeats_words(tgt, max_repeats),
-    )
+
+    def fails(src: str, tgt: str) -> bool:
+        return _repeats_words(src, max_repeats) or _repeats_words(tgt, max_repeats)
+
+    pairs.test(Reason.REPETITION, longest_word_run > max_repeats, fails)
 
 
 def _check_markup(pairs: _Pairs, max_share: float) -> None:
@@ -282,11 +288,11 @@ def _check_markup(pairs: _Pairs, max_share: float) -> None:
     has_signs = pairs.src.markup + pairs.tgt.markup > 0
     longest_run = np.maximum(pairs.src.runs, pairs.tgt.runs)
     may_have_www = longest_run >= len("www")
-    pairs.test(
-        Reason.MARKUP,
-        has_signs | may_have_www,
-        lambda src, tgt: _is_markup(src, max_share) or _is_markup(tgt, max_share),
-    )
+
+    def fails(src: str, tgt: str) -> bool:
+        return _is_markup(src, max_share) or _is_markup(tgt, max_share)
+
+    pairs.test(Reason.MARKUP, has_signs | may_have_www, fails)
 
 
 def _check_letters(pairs: _Pairs, side: Counts, config: FilterConfig) -> None:
@@ -296,7 +302,8 @@ def _check_letters(pairs: _Pairs, side: Counts, config: FilterConfig) -> None:
 
     has_letters = side.weight >= FROM_LETTERS
     min_own_letters = config.min_script_share * side.weight
-    pairs.mark(Reason.SCRIPT, has_letters & (side.own < min_own_letters))
+    has_few_own_letters = side.own < min_own_letters
+    pairs.mark(Reason.SCRIPT, has_letters & has_few_own_letters)
 
 
 def _length_difference(pairs: _Pairs, ratio_deviation: float) -> NDArray[np.float64]:
@@ -311,7 +318,12 @@ def _length_difference(pairs: _Pairs, ratio_deviation: float) -> NDArray[np.floa
 
 
 def _check_punctuation(pairs: _Pairs, max_different: int) -> None:
-    pairs.test(Reason.PUNCTUATION, True, lambda src, tgt: _different_marks(src, tgt) > max_different)
+    """Remove pairs with more than `max_different` punctuation marks without a match on the other side."""
+
+    def fails(src: str, tgt: str) -> bool:
+        return _different_marks(src, tgt) > max_different
+
+    pairs.test(Reason.PUNCTUATION, may_fail=True, fails=fails)
 
 
 def _may_be_dense(language: str) -> bool:
@@ -329,7 +341,9 @@ def _foreign_rows(pairs: _Pairs, check: WordCheck, lines: list[str], other_lines
     for row in pairs.kept():
         # In most lines, the first words include a common word of the language.
         first_words = lines[row].split(None, FIRST_WORDS)
-        if check.own_words.isdisjoint(first_words) and check.is_foreign(lines[row], other_lines[row]):
+        if not check.own_words.isdisjoint(first_words):
+            continue
+        if check.is_foreign(lines[row], other_lines[row]):
             foreign_rows.append(row)
     return foreign_rows
 
@@ -353,7 +367,8 @@ def _is_markup(line: str, share: float) -> bool:
     """Return True if the share of characters in URLs, email addresses, tags and entities exceeds `share`."""
     if "<" not in line and "&" not in line and "@" not in line and "//" not in line and "www." not in line:
         return False
-    num_characters = sum(map(len, MARKUP_PATTERN.findall(line)))
+    matches = MARKUP_PATTERN.findall(line)
+    num_characters = sum(map(len, matches))
     return num_characters > share * len(line.strip())
 
 

@@ -74,9 +74,11 @@ class WordCheck:
         """Function words of the language and its relatives."""
         self._partner_words = words_of(partner)
         self._partner_code = _code(partner)
-        all_words = _words("words").items()
-        self._related = {code for code, other_words in all_words if _share_words(other_words, words)}
+        self._related: set[str] = set()
         """Languages that have many function words in common with the language."""
+        for code, language_words in _words("words").items():
+            if _share_words(language_words, words):
+                self._related.add(code)
 
     def is_foreign(self, line: str, other_line: str) -> bool:
         """Return True if a line has function words of another language, but none of the expected language.
@@ -86,7 +88,9 @@ class WordCheck:
         """
         line = unicodedata.normalize("NFC", line)
         other_line = unicodedata.normalize("NFC", other_line)
-        if not self.own_words or not self.own_words.isdisjoint(line.lower().split()):
+        if not self.own_words:
+            return False
+        if not self.own_words.isdisjoint(line.lower().split()):  # faster than the search for words below
             return False
         words = set(LETTERS.findall(line.lower()))
         if not self.own_words.isdisjoint(words):
@@ -118,8 +122,8 @@ def _share_words(words: frozenset[str], other_words: frozenset[str]) -> bool:
 @cache
 def table() -> dict[str, dict[str, str]]:
     """Return the contents of languages.yaml."""
-    text = resources.files(__package__).joinpath("languages.yaml").read_text(encoding="utf-8")
-    contents: dict[str, dict[str, str]] = yaml.safe_load(text)
+    file = resources.files(__package__).joinpath("languages.yaml")
+    contents: dict[str, dict[str, str]] = yaml.safe_load(file.read_text(encoding="utf-8"))
     return contents
 
 
@@ -144,7 +148,8 @@ def confidences(language: str) -> Callable[[Sequence[str]], NDArray[np.float64]]
     def identify(lines: Sequence[str]) -> NDArray[np.float64]:
         confidence = np.empty(len(lines))
         for row, line in enumerate(lines):
-            shares = [share for label, share in identifier.rank(line) if label in accepted_codes]
+            ranking = identifier.rank(line)
+            shares = [share for label, share in ranking if label in accepted_codes]
             confidence[row] = sum(shares)
         return confidence
 
@@ -154,15 +159,20 @@ def confidences(language: str) -> Callable[[Sequence[str]], NDArray[np.float64]]
 def probabilities(text: str, languages: Sequence[str]) -> list[float] | None:
     """Return py3langid's probabilities of the given languages, assuming that the text is in one of them.
 
-    Return None if py3langid is not installed or does not support all of the languages.
+    Return None if py3langid is not installed or does not support all of the languages, or all probabilities are 0.
     """
     identifier = _identifier()
-    codes = [_code(language, IDENTIFIER_CODES) for language in languages]
-    if identifier is None or not set(codes).issubset(identifier.labels):
+    if identifier is None:
         return None
+    codes = [_code(language, IDENTIFIER_CODES) for language in languages]
+    if not set(codes).issubset(identifier.labels):
+        return None
+
     shares = dict(identifier.rank(text))
     total = sum(shares[code] for code in codes)
-    return [shares[code] / total for code in codes] if total else None
+    if not total:
+        return None
+    return [shares[code] / total for code in codes]
 
 
 @cache
@@ -184,8 +194,11 @@ def _code(language: str, replacements: Mapping[str, str] = SAME_WORDS) -> str:
 @cache
 def _words(key: str) -> dict[str, frozenset[str]]:
     """Return the function words of each language (`words`), or those of its close relatives (`relatives`)."""
-    lists = {code: entry[key] for code, entry in table().items() if key in entry}
-    return {code: frozenset(words.split()) for code, words in lists.items()}
+    words: dict[str, frozenset[str]] = {}
+    for code, entry in table().items():
+        if key in entry:
+            words[code] = frozenset(entry[key].split())
+    return words
 
 
 @cache

@@ -86,24 +86,29 @@ def numbers_differ(src: str, tgt: str, in_digits: bool, *, is_strict: bool = Fal
         return False
     src_side = _Numbers.of(src, src_numbers, is_strict)
     tgt_side = _Numbers.of(tgt, tgt_numbers, is_strict)
-    if src_side.cores == tgt_side.cores or src_side.digits() == tgt_side.digits():
+    if src_side.cores == tgt_side.cores:
+        return False
+    if src_side.digits() == tgt_side.digits():
         return False
 
     # Look at the numbers that the other line does not contain in any form.
     src_unmatched = src_side.without_counterpart(tgt_side)
     tgt_unmatched = tgt_side.without_counterpart(src_side)
     num_src_small = _num_small(src_unmatched)
-    if in_digits and num_src_small > 0 and num_src_small == _num_small(tgt_unmatched):
+    num_tgt_small = _num_small(tgt_unmatched)
+    if in_digits and num_src_small > 0 and num_src_small == num_tgt_small:
         return True
     if in_digits and is_strict:
         # A number is replaced, and not only missing, if the other line has an unmatched number, or as many numbers.
+        if src_unmatched and tgt_unmatched:
+            return True
         is_same_count = len(src_numbers) == len(tgt_numbers)
-        if (src_unmatched and tgt_unmatched) or (is_same_count and (src_unmatched or tgt_unmatched)):
+        if is_same_count and (src_unmatched or tgt_unmatched):
             return True
 
     # Round numbers, whose cores are small, may be spelled out in the other line.
-    num_src_large = _num_large(_core(number) for number in src_unmatched)
-    num_tgt_large = _num_large(_core(number) for number in tgt_unmatched)
+    num_src_large = _num_large(map(_core, src_unmatched))
+    num_tgt_large = _num_large(map(_core, tgt_unmatched))
     if num_src_large and num_tgt_large:
         return True
     num_shared = 0 if is_strict else _num_large(src_side.cores & tgt_side.cores)
@@ -142,7 +147,9 @@ def _has_misplaced_point(src: str, tgt: str) -> bool:
     """Return True if an unmatched value of a line is 10 or 100 times an unmatched value of the other line."""
     src_values = Counter(values(src))
     tgt_values = Counter(values(tgt))
-    for pair in product(src_values - tgt_values, tgt_values - src_values):
+    only_in_src = src_values - tgt_values
+    only_in_tgt = tgt_values - src_values
+    for pair in product(only_in_src, only_in_tgt):
         smaller, larger = sorted(pair)
         if larger in (10 * smaller, 100 * smaller):
             return True
@@ -153,7 +160,8 @@ def _nonzero_numbers(line: str) -> list[int]:
     """Return the digits between thousands separators and other characters as numbers, without short dates."""
     if _has_date_unit(line):
         line = SHORT_DATE.sub("", line)
-    numbers = map(int, DIGITS.findall(GROUPED.sub("", line)))
+    ungrouped = GROUPED.sub("", line)
+    numbers = map(int, DIGITS.findall(ungrouped))
     return [number for number in numbers if number]
 
 
@@ -187,16 +195,20 @@ class _Numbers:
         all_digits = "".join(map(str, self.numbers))
         return sorted(all_digits.replace("0", ""))
 
-    def without_counterpart(self, other: "_Numbers") -> list[int]:
+    def without_counterpart(self, other_line: "_Numbers") -> list[int]:
         """Return the numbers that the other line does not contain in any form."""
-        numbers = [number for number in self.numbers if _core(number, self.divisor) not in other.cores]
+        numbers: list[int] = []
+        for number in self.numbers:
+            if _core(number, self.divisor) not in other_line.cores:
+                numbers.append(number)
         if not numbers:
             return numbers
 
-        if "年" in other.line and not FULL_YEAR.search(other.line):  # a year counted by era
+        has_year_of_era = "年" in other_line.line and not FULL_YEAR.search(other_line.line)
+        if has_year_of_era:
             numbers = [number for number in numbers if not 100 <= number <= 2700]
-        equivalents = other.equivalents()
-        short_years = {number for number in other.numbers if number < 100}
+        equivalents = other_line.equivalents()
+        short_years = {number for number in other_line.numbers if number < 100}
         unmatched: list[int] = []
         for number in numbers:
             is_short_year = _is_year(number) and number % 100 in short_years

@@ -145,7 +145,7 @@ class Alphabet:
         own_scripts = scripts_of(language)
         is_known = bool(own_scripts)
 
-        # Weights of the letters of each script in the sums.
+        # Weights of the letters of each script in the sums
         weights = [WEIGHTS.get(script, 1.0) for script in SCRIPTS]
         ones = [1.0] * len(SCRIPTS)
         zeros = [0.0] * len(SCRIPTS)
@@ -178,11 +178,13 @@ class Alphabet:
         """Return the counts of all lines."""
         # All lines become one array of code points; a line break after each line ends all runs.
         text = "\n".join([*lines, ""])
-        points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+        encoded = text.encode("utf-32-le", "surrogatepass")
+        points = np.frombuffer(encoded, dtype="<u4")
         char_kinds = np.take(kinds(), points)
+
         num_lines = len(lines)
         lengths = np.fromiter(map(len, lines), dtype=np.int64, count=num_lines)
-        sizes = lengths + 1
+        sizes = lengths + 1  # including the line break
         ends = np.cumsum(sizes)
 
         # Count the kinds of each line, without the line breaks.
@@ -203,11 +205,13 @@ class Alphabet:
         run_starts, run_sizes = _runs(is_repeated)
         runs = _longest(run_starts, run_sizes, ends)
         word_runs = _longest_word_runs(char_kinds == SPACE, ends)
-        return Counts(**dict(zip(self._names, sums, strict=True)), runs=runs, word_runs=word_runs)
+        named_sums = dict(zip(self._names, sums, strict=True))
+        return Counts(**named_sums, runs=runs, word_runs=word_runs)
 
 
 def _longest_word_runs(is_space: Mask, ends: Integers) -> Numbers:
     """Return the longest run of words of the same length in each line; `ends`: positions after the line breaks."""
+    # The positions of the first character of each word, and of the first space after it, alternate.
     edges = np.flatnonzero(np.diff(is_space, prepend=True))
     starts = edges[::2]
     lengths = edges[1::2] - starts
@@ -235,7 +239,8 @@ def _longest(positions: Integers, sizes: Integers, ends: Integers) -> Numbers:
     """Return the largest size in each line, at least 1; `positions` are in ascending order."""
     longest = np.ones(len(ends))
     lines = np.searchsorted(ends, positions, side="right")
-    first = np.flatnonzero(np.diff(lines, prepend=-1))
+    first = np.flatnonzero(np.diff(lines, prepend=-1))  # index of the first size of each line
     if len(first):
-        longest[lines[first]] = np.maximum.reduceat(sizes, first)
+        line_maxima = np.maximum.reduceat(sizes, first)
+        longest[lines[first]] = line_maxima
     return longest

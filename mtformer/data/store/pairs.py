@@ -61,8 +61,9 @@ def id_column(rows: Sequence[list[int]], vocab_size: int | None = None) -> Colum
 
 def _column(ids_N: NDArray[Any], lengths_B: Lengths) -> Column:
     ends_B = np.cumsum(lengths_B, dtype=np.int32)
-    offsets = np.append(np.int32(0), ends_B)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids_N))
+    offsets = pa.array(np.append(np.int32(0), ends_B))
+    ids = pa.array(ids_N)
+    return pa.ListArray.from_arrays(offsets, ids)
 
 
 def flat(column: Column) -> tuple[NDArray[Any], Lengths]:
@@ -98,5 +99,7 @@ def prefix(column: Column, ids: Sequence[int]) -> Column:
 def count_id(column: Column, number: int) -> Ints:
     """Count the occurrences of an id in each row."""
     ids_N, lengths_B = flat(column)
-    rows_N = np.repeat(np.arange(len(column)), lengths_B)
-    return np.bincount(rows_N[ids_N == number], minlength=len(column))
+    num_rows = len(column)
+    row_of_id_N = np.repeat(np.arange(num_rows), lengths_B)
+    rows_with_id = row_of_id_N[ids_N == number]
+    return np.bincount(rows_with_id, minlength=num_rows)

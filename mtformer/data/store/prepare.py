@@ -119,7 +119,8 @@ def prepare(
         with explain_write_errors(f"{cache}: the tokenized corpus", remedy), _locked(folder, where):
             if not folder.is_dir():  # otherwise, another process has created it in the meantime
                 _clear_stale(cache)
-                job = _Job(pipeline, cache / f"{folder.name}{BUILDING}", keep_text)
+                unfinished = cache / f"{folder.name}{BUILDING}"
+                job = _Job(pipeline, unfinished, keep_text)
                 _make(folder, where, contents, job, advance)
 
     store = Store(folder)
@@ -153,11 +154,13 @@ class _Contents:
 
 def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: TokenizerPair, keep_text: bool) -> str:
     """Return the name of a corpus in the cache; `sources` are the fingerprints of the sources."""
+    tokenizer_hashes = [tokenizer.model_sha256 for tokenizer in tokenizers]
+    filters = None if pipeline.filters is None else _active_filters(pipeline.filters)
     settings = {
         "version": [PREPARATION, SHARD_PAIRS],
         "sources": sources,
-        "tokenizers": [tokenizer.model_sha256 for tokenizer in tokenizers],
-        "filters": None if pipeline.filters is None else _active_filters(pipeline.filters),
+        "tokenizers": tokenizer_hashes,
+        "filters": filters,
         "languages": pipeline.languages,
         "keep_text": keep_text,
     }
@@ -166,7 +169,7 @@ def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: Tokeniz
 
 def _active_filters(filters: FilterConfig) -> dict[str, Any]:
     """Return the filters that affect the prepared corpus, without those that are off."""
-    active = {}
+    active: dict[str, Any] = {}
     for name, value in filters:
         key = key_of(FilterConfig, name)
         if key.in_fingerprint and value != key.off:
@@ -223,7 +226,8 @@ class _Job:
     def _write_record(self, number: int, report: DataReport) -> None:
         """Write the report on a shard, with the SHA-256 of its files, which are complete."""
         files = [self.path(number, ".npy"), self.path(number, ".arrow")]
-        record = {"report": report.to_dict(), "sha256": file_hashes(self.folder, files)}
+        hashes = file_hashes(self.folder, files)
+        record = {"report": report.to_dict(), "sha256": hashes}
         text = json.dumps(sealed(record))
         write_text(self.path(number, ".json"), text)
 
@@ -277,9 +281,14 @@ class _Job:
         gc.disable()  # searching a million small lists for cycles would take a tenth of the time
         try:
             report = DataReport()
-            parts = [self._filter(records, report, num_threads) for records in shard.records]
-            pairs = join(part for part, _ in parts)
-            rows = np.concatenate([part_rows for _, part_rows in parts])
+            parts: list[Pairs] = []
+            rows_of_parts: list[np.ndarray] = []
+            for records in shard.records:
+                part, rows_of_part = self._filter(records, report, num_threads)
+                parts.append(part)
+                rows_of_parts.append(rows_of_part)
+            pairs = join(parts)
+            rows = np.concatenate(rows_of_parts)
 
             with atomic_file(self.path(shard.number, ".npy")) as file, open(file, "wb") as opened:
                 np.save(opened, rows)
@@ -318,7 +327,8 @@ class _Job:
             rows["key"] = keys
         columns = list(filtered.tokens)
         if self.keep_text:
-            columns += [pa.array(lines, pa.string()) for lines in texts]
+            src_lines, tgt_lines = texts
+            columns += [pa.array(src_lines, pa.string()), pa.array(tgt_lines, pa.string())]
         return make_pairs(*columns), rows
 
 
@@ -445,8 +455,8 @@ def _finish(job: _Job, num_shards: int) -> None:
             first_row += len(rows)
             if len(rows):
                 path = job.path(number, ".arrow")
-                size = path.stat().st_size
-                shards.append(Shard(path.name, len(rows), len(counts), size))
+                shard = Shard(path.name, rows=len(rows), pairs=len(counts), bytes=path.stat().st_size)
+                shards.append(shard)
 
     if first_row == report.kept:
         (job.folder / DUPLICATES).unlink()
@@ -463,9 +473,10 @@ def _finish(job: _Job, num_shards: int) -> None:
 
 def _duplicates(job: _Job, num_shards: int) -> Iterator[Mask]:
     """Yield a mask of the duplicate rows of each shard."""
-    sizes = [len(job.read_rows(number)) for number in range(num_shards)]
+    numbers = range(num_shards)
+    sizes = [len(job.read_rows(number)) for number in numbers]
     filters = job.pipeline.filters
     if filters is None or not filters.drop_duplicates:
         return (np.zeros(size, np.bool_) for size in sizes)
-    keys = (job.read_rows(number)["key"] for number in range(num_shards))
+    keys = (job.read_rows(number)["key"] for number in numbers)
     return repeated(keys, sum(sizes), job.folder)

@@ -81,20 +81,24 @@ class Store:
 
         self._duplicates = self._read_duplicates(contents)
         """Row numbers of duplicates, in ascending order."""
-        rows = np.array([shard.rows for shard in self._shards], dtype=np.int64)
-        num_blocks = -(-rows // BLOCK_PAIRS)
+
+        shard_rows = [shard.rows for shard in self._shards]
+        num_blocks = -(-np.array(shard_rows, dtype=np.int64) // BLOCK_PAIRS)  # rounded up
         self._end_blocks = np.cumsum(num_blocks)
         """For each shard, the number of blocks up to its end."""
         first_rows: list[Ints] = []
         num_rows = 0
-        for shard in self._shards:
-            end = num_rows + shard.rows
-            first_rows.append(np.arange(num_rows, end, BLOCK_PAIRS, dtype=np.int64))
+        for num_shard_rows in shard_rows:
+            end = num_rows + num_shard_rows
+            shard_first_rows = np.arange(num_rows, end, BLOCK_PAIRS, dtype=np.int64)
+            first_rows.append(shard_first_rows)
             num_rows = end
         self._first_rows = np.concatenate([*first_rows, [num_rows]])
         """First row of each block, and number of rows."""
         duplicates_before = np.searchsorted(self._duplicates, self._first_rows)
-        self.block_sizes = np.diff(self._first_rows) - np.diff(duplicates_before)
+        rows_of_blocks = np.diff(self._first_rows)
+        duplicates_of_blocks = np.diff(duplicates_before)
+        self.block_sizes = rows_of_blocks - duplicates_of_blocks
         """Number of pairs in each block."""
         self.num_blocks = len(self.block_sizes)
 
