@@ -60,6 +60,7 @@ def test_numbers_are_not_words(write: Write, tmp_path: Path) -> None:
     assert measure(given).words == len(words) + 1
     config = Config.model_validate({"data": given.data.model_dump(), **recommend(measure(given))})
     train_tokenizer(lines, config.tokenizer, tmp_path / "model")
+    assert Tokenizer.load(tmp_path / "model").vocab_size == config.tokenizer.vocab_size
 
 
 def test_a_line_that_filters_remove_counts_as_the_longest_one_that_they_keep(write: Write) -> None:

@@ -267,6 +267,7 @@ def test_a_prefix_can_be_the_whole_translation(make_trained: Make, tmp_path: Pat
         (full,) = other.translate([LINES[0]], prefixes=[prefix], max_length=1, beam_size=beam_size)
         assert full.tokens == tokens
     for one in other.translate(LINES, prefixes=[prefix] * len(LINES), max_length=len(tokens) + 1, n_best=5):
+        assert one.alternatives
         assert all(each.tokens[: len(tokens)] == tokens and PAD not in each.tokens for each in one.alternatives)
 
 
