@@ -179,6 +179,7 @@ def test_every_flipped_bit_of_meta_is_detected(checkpoint: Path) -> None:
             continue
         with pytest.raises(DamagedError) as error:
             read_meta(checkpoint)
+        assert str(error.value).startswith(f"{checkpoint / META}: ")
         assert "\n" not in str(error.value)
         assert run.steps() == run.regular_steps() == run.best_steps("bleu") == []
 

@@ -201,7 +201,8 @@ def test_without_old_corpora_the_old_model_translates_the_new_sources(
     result = invoke("adapt", bundle, "--train", new_text, "--run-dir", run, *FAST, UNFILTERED)
     assert result.exit_code == 0, result.stderr
     assert "no old dev set" in result.stderr
-    assert "old" not in result.stdout
+    rows = [line.split("  ")[0] for line in result.stdout.splitlines()]
+    assert rows == ["dev set, score", "new, chrF2++", "new, BLEU"]
     replay, train = pairs(RunDir(run).corpus / "replay.tsv"), pairs(RunDir(run).corpus / "train.tsv")
     sources = "".join(line.split("\t")[0] + "\n" for line in train)
     expected = invoke("translate", bundle, "--beam-size", 1, "--n-best", 1, stdin=sources.encode()).stdout.splitlines()

@@ -360,15 +360,28 @@ def test_closed_streams(monkeypatch: pytest.MonkeyPatch) -> None:
 class FullDisk(io.StringIO):
     """A stream on a full disk."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[str] = []
+
     def write(self, text: str) -> int:
+        self.refused.append(text)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_messages_to_a_full_disk_do_not_stop_the_program(log: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", FullDisk())
+def test_messages_to_a_full_disk_do_not_stop_the_program(
+    log: logging.Logger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = FullDisk()
+    monkeypatch.setattr(sys, "stderr", stream)
     set_up_logging()
-    log.info("a line")
-    error_lines("another")
+    with log_to_file(tmp_path / "train.log"):
+        log.info("a line")
+        error_lines("another")
+        log.info("a third")
+    assert stream.refused == ["a line", "error: another\n", "a third"]
+    written = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
+    assert [line[20:] for line in written] == ["a line", "a third"]
 
 
 @pytest.mark.parametrize(

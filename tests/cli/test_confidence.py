@@ -158,16 +158,18 @@ def test_saving_and_loading(calibration: Calibration, tmp_path: Path, caplog: py
 
 def test_commands_use_it(run: Path, calibration: Calibration, tmp_path: Path, corpus: Path) -> None:
     text = b"The man sleeps.\n\n"
-    assert "confidence" not in json.loads(invoke("translate", run, "--json", stdin=text).stdout.splitlines()[0])
+    plain = json.loads(invoke("translate", run, "--json", stdin=text).stdout.splitlines()[0])
     refused = invoke("translate", run, "--only-above", 0.5, stdin=text)
     assert (refused.exit_code, "needs one run with a confidence" in refused.stderr) == (2, True)
     (run / "confidence.json").write_text(calibration.model_dump_json())
     assert invoke("export", run, "--output", tmp_path / "bundle").exit_code == 0
     assert invoke("export", run, "--checkpoint", 4, "--output", tmp_path / "other").exit_code == 0
     assert not (tmp_path / "other" / "confidence.json").exists()  # it is fitted for the default weights
-    assert '"confidence"' not in invoke("translate", run, "--checkpoint", 4, "--json", stdin=text).stdout
+    of_step = json.loads(invoke("translate", run, "--checkpoint", 4, "--json", stdin=text).stdout.splitlines()[0])
+    assert of_step.keys() == plain.keys()
     for path in (run, tmp_path / "bundle"):
         first, blank = map(json.loads, invoke("translate", path, "--json", stdin=text).stdout.splitlines())
+        assert first.keys() - plain.keys() == {"confidence"}
         assert 0 < first["confidence"] < 1
         assert blank["confidence"] == 1
         html = ("translate", path, "--html", "--only-above")  # what has no text is copied

@@ -91,7 +91,9 @@ def test_a_student_trains_on_the_chosen_translations_and_is_compared(
     assert [path.name for path in sorted(RunDir(run).corpus.iterdir())] == ["distilled.tsv", "teacher.json"]
 
 
-def test_both_models_are_compared_with_the_search_of_the_student(run: Path, student: Path, tmp_path: Path) -> None:
+def test_both_models_are_compared_with_the_search_of_the_student(
+    run: Path, trained: tuple[Path, Result], student: Path, tmp_path: Path
+) -> None:
     """`keep`, which needs several beams, would be an error with the student's single beam."""
     path = RunDir(run).config
     path.write_text(path.read_text().replace("keep: null", "keep: numbers"))
@@ -99,6 +101,10 @@ def test_both_models_are_compared_with_the_search_of_the_student(run: Path, stud
     student.write_text(student.read_text() + "decoding: {beam_size: 1}\n")
     result = invoke("distill", run, "--config", student, "--run-dir", tmp_path / "new")
     assert result.exit_code == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines()[1:]]
+    assert [row[1] for row in rows] == ["teacher", "student"]
+    scored = invoke("eval", trained[0], "--beam-size", 1, "--output", tmp_path / "eval").stdout.splitlines()[1].split()
+    assert rows[0][2:4] == scored[2:4]
 
 
 def test_an_interrupted_translation_resumes_with_equal_text(

@@ -1,5 +1,6 @@
 """Each kind of file has a format number; a file with a newer format is refused with a one-line error."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from program import invoke
 
 from mtformer.data.store.store import Store
-from mtformer.errors import DataError
+from mtformer.errors import CheckpointError, DataError
 from mtformer.files import CHECKSUMS, META, read_meta, require_format
 from mtformer.run_dir import RunDir, write_config
 
@@ -95,5 +96,11 @@ def test_exports_carry_their_format(run: Path, tmp_path: Path, form: str) -> Non
     assert read_meta(tmp_path / "export", CHECKSUMS)["format"] == 1
 
 
-def test_the_current_format_is_accepted() -> None:
-    require_format("x", 1)
+@pytest.mark.parametrize("other", [0, 2, "1", None])
+def test_only_the_current_format_is_accepted(other: object) -> None:
+    accepted = list[object]()
+    for value in (other, 1):
+        with contextlib.suppress(CheckpointError):
+            require_format("x", value)
+            accepted.append(value)
+    assert accepted == [1]

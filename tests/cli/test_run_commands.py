@@ -16,6 +16,7 @@ import torch
 from program import invoke
 from typer.testing import Result
 
+from mtformer.config.loading import load_config
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.weights import read_weights
 
@@ -61,7 +62,9 @@ def test_files_pipes_bundle_and_batch_size_give_equal_translations(
         "model.safetensors",
         "tokenizer",
     ]
-    assert str(corpus) not in (bundle / "config.yaml").read_text()
+    without_paths = {"data.train": [], "data.dev": [], "data.test": {}}
+    config = load_config(trained[0] / "config.yaml").config
+    assert load_config(bundle / "config.yaml").config == config.with_values(without_paths) != config
 
 
 def test_checkpoint_and_decoding_options_have_an_effect(trained: tuple[Path, Result], corpus: Path) -> None:
@@ -114,7 +117,7 @@ def test_translate_in_a_pipe(trained: tuple[Path, Result]) -> None:
     command = f"yes 'The man sleeps.' | head -n 5000 | {sys.executable} -m mtformer translate {trained[0]} | head -n 2"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=900, check=False)
     assert done.stdout.count("\n") == 2
-    assert "Traceback" not in done.stderr
+    assert done.stderr == ""
 
 
 def talk(run: Path, cache: Path, typed: bytes, out: Any) -> bytes:

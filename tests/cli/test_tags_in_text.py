@@ -156,7 +156,11 @@ def test_exports_contain_the_tags_as_control_symbols(
 
 def test_a_run_and_its_bundle_form_an_ensemble(tagged: RunDir, tmp_path: Path) -> None:
     assert invoke("export", tagged.path, "--output", tmp_path / "bundle").exit_code == 0
-    Translator.load([tagged.path, tmp_path / "bundle"], device="cpu")
+    both = Translator.load([tagged.path, tmp_path / "bundle"], device="cpu", precision="fp32")
+    alone = Translator.load(tagged.path, device="cpu", precision="fp32")
+    assert both.weights == [*alone.weights, RunDir(tmp_path / "bundle").bundle_weights]
+    scores = [translation.score for translation in alone.translate(LINES)]
+    assert [translation.score for translation in both.translate(LINES)] == pytest.approx(scores, abs=1e-4)
 
 
 def test_the_cache_distinguishes_tags_from_symbols(corpus: Path, tmp_path: Path) -> None:

@@ -79,9 +79,22 @@ def test_declared_values_are_supported_and_others_refused() -> None:
         require_export(last, HUGGINGFACE, "use another --format")
 
 
+def refused_keys(library: Support, *changes: dict[str, Any]) -> list[str | None]:
+    """Return for each change of the default config the key that is refused, or None."""
+    keys = list[str | None]()
+    for values in changes:
+        try:
+            require(library, CONFIG.with_values(values))
+            keys.append(None)
+        except ConfigError as error:
+            keys.append(str(error).partition(" ")[0])
+    return keys
+
+
 @pytest.mark.parametrize("library", EXPORTS, ids=lambda library: library.library)
 def test_defaults_are_supported_by_all(library: Support) -> None:
-    require(library, CONFIG)
+    changed = {"data.language_tags": "target"}
+    assert refused_keys(library, {}, changed) == [None, "data.language_tags"]
 
 
 @pytest.mark.parametrize("section", [TokenizerConfig, ModelConfig, DecodingConfig])
@@ -133,15 +146,33 @@ def test_unsupported_values_are_refused_with_a_remedy(values: dict[str, Any], li
 
 
 @pytest.mark.parametrize(
-    ("values", "library"),
+    ("values", "supported_with", "refused_with", "library"),
     [
-        ({"decoding.max_length_ratio": 30.0, "decoding.max_length": 40}, HUGGINGFACE),
-        ({"decoding.repetition_penalty": 1.2, "decoding.beam_size": 2}, HUGGINGFACE),
-        ({"model.tie_embeddings": "none", "model.norm_position": "post"}, HUGGINGFACE),
-        ({"model.num_kv_heads": 8}, HUGGINGFACE),
-        ({"decoding.early_stopping": "certain", "decoding.beam_size": 1}, CTRANSLATE2),
-        ({"decoding.sampling": True, "decoding.temperature": 0.5}, ARGOS),
+        (
+            {"decoding.max_length_ratio": 30.0},
+            {"decoding.max_length": 40},
+            {"decoding.max_length": 100},
+            HUGGINGFACE,
+        ),
+        ({"decoding.repetition_penalty": 1.2}, {"decoding.beam_size": 2}, {"decoding.beam_size": 1}, HUGGINGFACE),
+        (
+            {"model.tie_embeddings": "none"},
+            {"model.norm_position": "post"},
+            {"model.norm_position": "pre"},
+            HUGGINGFACE,
+        ),
+        ({"model.num_kv_heads": 4}, {"model.num_heads": 4}, {"model.num_heads": 8}, HUGGINGFACE),
+        ({"decoding.early_stopping": "certain"}, {"decoding.beam_size": 1}, {"decoding.beam_size": 2}, CTRANSLATE2),
     ],
 )
-def test_values_that_are_supported_with_other_settings(values: dict[str, Any], library: Support) -> None:
-    require(library, CONFIG.with_values(values))
+def test_values_that_are_supported_with_other_settings(
+    values: dict[str, Any], supported_with: dict[str, Any], refused_with: dict[str, Any], library: Support
+) -> None:
+    refused = refused_keys(library, values | supported_with, values | refused_with)
+    assert refused == [None, *values]
+
+
+def test_settings_that_argos_ignores_are_supported_by_it_alone() -> None:
+    values = {"decoding.sampling": True, "decoding.temperature": 0.5}
+    refused = [refused_keys(library, values) for library in (ARGOS, HUGGINGFACE, CTRANSLATE2)]
+    assert refused == [[None], ["decoding.sampling"], ["decoding.sampling"]]

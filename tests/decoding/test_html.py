@@ -232,14 +232,15 @@ def test_fragments_are_translated_like_their_texts(run: RunDir) -> None:
     """Attention of a real model: only the tags distinguish the text of a fragment from the plain translation."""
     translator = Translator.load(run.path, device="cpu", precision="fp32")
     lines = [f"der {line}" for line in random_lines(6, seed=3)]
-    plain = [one.text for one in translator.translate(lines)]
+    plain = translator.translate(lines)
     tagged = ["<b>{}</b> {}".format(*line.split(maxsplit=1)) for line in lines]
     found = translate_html(translator, [*tagged, "", "<br>", f"<p>{lines[0]}</p><i>{lines[1]}"])
-    for one, text in zip(found, plain, strict=False):
-        assert Structure(one.text).text == text
-        assert one.text.count("<b>") == 1
-        assert Flag.REPAIRED not in one.flags
-    assert [one.text for one in found[len(lines) :]] == ["", "<br>", f"<p>{plain[0]}</p><i>{plain[1]}</i>"]
+    for fragment, translation in zip(found, plain, strict=False):
+        assert Structure(fragment.text).text == translation.text
+        assert fragment.text.count("<b>") == 1
+        assert fragment.flags == translation.flags
+    paragraphs = f"<p>{plain[0].text}</p><i>{plain[1].text}</i>"
+    assert [fragment.text for fragment in found[len(lines) :]] == ["", "<br>", paragraphs]
     assert Flag.REPAIRED in found[-1].flags
 
 

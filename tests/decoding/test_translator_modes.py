@@ -154,7 +154,9 @@ def test_an_output_bias_of_minus_infinity_is_accepted_but_others_are_not(run: Ru
         save_file({**weights, "output_bias": bias}, copy.bundle_weights)
         write_checksums(copy.path)
         if is_loaded:
-            assert closed not in Translator.load(copy.path, device="cpu").translate(["ein hund"])[0].tokens
+            tokens = Translator.load(copy.path, device="cpu").translate(["ein hund"])[0].tokens
+            assert tokens
+            assert closed not in tokens
         else:
             with pytest.raises(CheckpointError, match="output_bias has NaN or infinite values"):
                 Translator.load(copy.path, device="cpu")

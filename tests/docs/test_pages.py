@@ -1,6 +1,5 @@
 """Every command, config and Python block of the README and docs is run on a small corpus, page by page, in order."""
 
-import contextlib
 import glob
 import gzip
 import itertools
@@ -198,17 +197,23 @@ def test_the_blocks_of_a_page_run(page: Path, shell: Shell) -> None:
 def test_commands_have_known_options(page: Path) -> None:
     for block in blocks(page):
         for command in block.commands if block.language == "bash" else []:
-            for words in re.findall(r"(?:^|\| *|-m )mtformer (\w.*?)(?=$| \||[<>#])", command):
-                parse(shlex.split(words, comments=True))
+            for line in re.findall(r"\bmtformer ([a-z].*?)(?=$| \||[<>#])", command):
+                words = shlex.split(line, comments=True)
+                named = {word for word in words if word.startswith("--")}
+                assert named - parse(words) == set(), command
 
 
-def parse(words: list[str]) -> None:
-    """Parse the arguments of a command line, without running it."""
+def parse(words: list[str]) -> set[str]:
+    """Parse the arguments of a command line, without running it, and return all names of the options that it sets."""
     command = load_command(words[0])
     if hasattr(command, "commands"):
         command, words = command.commands[words[1]], words[1:]
-    with contextlib.suppress(SystemExit):
-        command.make_context(words[0], words[1:])
+    context = command.make_context(words[0], words[1:])
+    names = set[str]()
+    for parameter in command.params:
+        if context.get_parameter_source(parameter.name).name == "COMMANDLINE":
+            names.update(parameter.opts, parameter.secondary_opts)
+    return names
 
 
 @pytest.mark.parametrize("words", [["translate", "runs/a", "--beam-sizes", "4"], ["train"]])

@@ -15,6 +15,7 @@ from mtformer.data.demo import make_pairs
 from mtformer.errors import DataError
 from mtformer.experiment import recommend as module
 from mtformer.experiment.recommend import MAX_PAIRS, SIZES, CorpusSize, differences, measure, recommend
+from mtformer.text.tokenizer import Tokenizer
 from mtformer.text.train import train_tokenizer
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
@@ -59,6 +60,7 @@ def test_numbers_are_not_words(write: Write, tmp_path: Path) -> None:
     assert measure(given).words == len(words) + 1
     config = Config.model_validate({"data": given.data.model_dump(), **recommend(measure(given))})
     train_tokenizer(lines, config.tokenizer, tmp_path / "model")
+    assert Tokenizer.load(tmp_path / "model").vocab_size == config.tokenizer.vocab_size
 
 
 def test_a_line_that_filters_remove_counts_as_the_longest_one_that_they_keep(write: Write) -> None:
@@ -106,6 +108,7 @@ def test_the_vocabulary_fits_a_text_with_few_words(write: Write, tmp_path: Path)
     assert 100 < values["tokenizer"]["vocab_size"] < SIZES[0].vocab_size
     config = Config.model_validate({"data": given.data.model_dump(), **values})
     train_tokenizer([*sources, *targets], config.tokenizer, tmp_path / "model")
+    assert Tokenizer.load(tmp_path / "model").vocab_size == values["tokenizer"]["vocab_size"]
 
 
 @pytest.mark.parametrize("lines", [[f"yes yes {n}" for n in range(40)], [src for src, _ in make_pairs(3, seed=1)]])
@@ -114,6 +117,9 @@ def test_the_vocabulary_fits_a_tiny_or_repetitive_text(lines: list[str], write: 
     values = recommend(measure(given))
     config = Config.model_validate({"data": given.data.model_dump(), **values})
     train_tokenizer(lines, config.tokenizer, tmp_path / "model")
+    tokenizer = Tokenizer.load(tmp_path / "model")
+    assert tokenizer.vocab_size == values["tokenizer"]["vocab_size"]
+    assert tokenizer.decode(tokenizer.encode(lines)) == lines
 
 
 def test_the_vocabulary_has_all_characters_and_fits_text_without_spaces(write: Write, tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_run_with_damaged_files_still_has_a_row(
     (row,) = list_runs(tmp_path)
     assert (row.name, row.state, row.note, row.problem is not None) == ("a", state, note, is_reported)
     assert differing_keys([row.config, row.config]) == []
-    sort_runs([row], "best", [])
+    assert sort_runs([row], "best", []) == [row]
 
 
 def test_incomplete_runs_and_other_folders(tmp_path: Path) -> None:

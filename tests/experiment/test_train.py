@@ -285,7 +285,7 @@ def test_a_run_killed_before_its_first_checkpoint_trains_its_tokenizer_again(
     path.write_text(path.read_text(encoding="utf-8").replace("e", "qu"), encoding="utf-8")
     train(given, run, resume=True)
     assert (run.tokenizer / "joint.model").read_bytes() != before
-    RunDir.open(run.path)
+    assert RunDir.open(run.path).steps() == run.steps() != []
 
 
 def test_a_finished_run_is_recorded_and_two_processes_cannot_train_it(folder: Path, tmp_path: Path) -> None:

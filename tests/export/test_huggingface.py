@@ -233,4 +233,6 @@ def test_export_from_the_command_line(make_random: Make, tmp_path: Path) -> None
         "tokenizer_config.json",
         "vocab.json",
     ]
-    assert "/somewhere" not in (run.path / "huggingface" / "README.md").read_text()
+    card = (run.path / "huggingface" / "README.md").read_text()
+    assert "## Training data\n\n- `secret.tsv`\n\n" in card
+    assert "/somewhere" not in card

@@ -108,7 +108,8 @@ def test_the_default_number_of_alternatives_is_set_by_n_best(translator: Transla
         three = client.post("/translate", json={**request, "alternatives": 2}).json()
         assert client.post("/translate", json=request).json() == three
         assert len(three["alternatives"]) == 2
-        assert "alternatives" not in client.post("/translate", json={**request, "alternatives": 0}).json()
+        none = client.post("/translate", json={**request, "alternatives": 0}).json()
+        assert none == {"translatedText": three["translatedText"]}
 
 
 def test_alternatives_of_several_lines_are_joined_by_rank(client: TestClient, translator: Translator) -> None:
@@ -288,7 +289,7 @@ def test_requests_from_other_sites_are_refused(
     answer = client.post("/translate", json={"q": "a dog", **EN_DE}, headers=headers)
     assert answer.status_code == status
     assert ("error" in answer.json()) == (status == 403)
-    assert "access-control-allow-origin" not in answer.headers
+    assert answer.headers.keys() == {"content-length", "content-type"}  # so a browser shows no other site the answer
     with_any_host = start(translator, hosts=None).get("/health", headers=headers)
     assert with_any_host.status_code == (status if origin else 200)
 
@@ -354,11 +355,9 @@ def test_a_bug_is_reported_in_the_log_and_not_to_the_client(
     client = start(recorded(translator, fail)[0])
     answer = client.post("/translate", json={"q": "a dog", **EN_DE})
     assert answer.status_code == 500
-    assert "bug in mtformer" in answer.json()["error"]
     other = client.post("/words", json={"q": "a dog", **EN_DE})
-    assert "bug in mtformer" in other.json()["error"]
+    assert answer.json() == other.json() == {"error": "this is a bug in mtformer; see the log of the server"}
     assert 'handler="/translate",method="POST",status="500"} 1.0' in client.get("/metrics").text
-    assert "secret" not in answer.text + other.text
     message = [record.message for record in caplog.records if record.name == "mtformer"]
     assert len(message) >= 2
     assert set(message) == {"RuntimeError: secret; this is a bug in mtformer, please report it"}

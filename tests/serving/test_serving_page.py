@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from contrast import check_contrast
@@ -123,8 +124,9 @@ def test_markup_in_hostile_text_is_shown_as_text(open_page: Open, translator: Tr
     assert page.locator("script").count() == 2
     # Even if text were inserted as markup, the browser would not run scripts in it.
     policy = page.request.get(page.url).headers["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert "unsafe-inline" not in policy.split("script-src")[1].split(";")[0]
+    directives = dict(directive.strip().split(" ", 1) for directive in policy.split(";"))
+    assert directives["default-src"] == "'none'"
+    assert re.fullmatch("'sha256-[A-Za-z0-9+/]{43}='", directives["script-src"])
 
 
 def test_long_words_and_lines_fit_on_a_phone(open_page: Open, translator: Translator) -> None:
@@ -158,9 +160,8 @@ def test_text_is_translated_after_a_pause_and_earlier_answers_are_dropped(
         page.locator("#text").press_sequentially(" sees", delay=20)
     release.set()
     expect(page.locator(".source")).to_have_text("a dog sees")
-    assert [lines for lines in calls if "a dog" not in lines[0]] == []  # no request for each key press
-    assert len(calls) <= 2
-    assert "a dog" not in page.evaluate("window.shown")
+    assert calls == [["a dog"], ["a dog sees"]]  # no request for each key press
+    assert set(page.evaluate("window.shown")) - {None} == {"a dog sees"}
 
 
 def test_languages_are_swapped_and_the_translation_becomes_the_source(open_page: Open, both: Translator) -> None:
@@ -261,7 +262,10 @@ def test_the_key_is_requested_and_not_put_in_the_address(open_page: Open, transl
     page.keyboard.press("Enter")
     expect(page.locator(".n-best li")).to_have_count(3)
     expect(page.locator("#key")).to_be_hidden()
-    assert "s3cret" not in page.url + page.content()
+    assert urlsplit(page.url)[2:] == ("/", "", "")
+    content = page.content()
+    assert "<title>Translate: tiny</title>" in content
+    assert "s3cret" not in content
     page.reload()
     page.fill("#text", "a cat")
     expect(page.locator(".source")).to_have_text("a cat")
