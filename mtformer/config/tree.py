@@ -78,7 +78,7 @@ class Tree:
         name, equals, text = override.partition("=")
         keys = name.strip().split(".")
         if not equals or "" in keys or len(keys) > MOST_KEYS:
-            raise ConfigError(f"{origin}: write section.key=value")
+            raise ConfigError(f"{origin}: write section.key=value, such as training.seed=2")
 
         place = self._find(keys, origin)
         value, origins = read_yaml(text, lambda line: origin, place.path)
@@ -176,11 +176,13 @@ def _place_in(container: Any, container_type: Any, path: KeyPath, key: str, orig
     if isinstance(container, dict):
         return _Place(container, container_type, (*path, key))
     if not isinstance(container, list):
-        raise ConfigError(f"{origin}: {dotted(path)} is a single value and has no key '{key}'")
+        raise ConfigError(
+            f"{origin}: {dotted(path)} is a single value and has no key '{key}'; set {dotted(path)} itself"
+        )
     # The number of digits is limited first, as the conversion of thousands of digits is an error.
     is_short = key.isdecimal() and len(key) <= len(str(len(container)))
     if not (is_short and int(key) <= len(container)):
-        problem = f"'{key}' is neither the index of an item (from 0) nor the next index"
+        problem = f"'{key}' is neither the index of an item (from 0) nor the next index; use 0 to {len(container)}"
         raise ConfigError(f"{origin}: {dotted(path)} is a list of {len(container)} items; {problem}")
     return _Place(container, container_type, (*path, int(key)))
 

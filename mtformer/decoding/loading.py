@@ -83,13 +83,17 @@ def _require_same_languages(member: Member, first: Member, tokenizers: Tokenizer
     own_tokenizers = with_tags(TokenizerPair.load(member.run.tokenizer), member.config.data)
     if not own_tokenizers.equals(tokenizers):
         problem = f"its tokenizer differs from that of {first.run.path}"
-        raise CheckpointError(f"{member.run.path}: {problem}; an ensemble needs identical tokenizers")
+        raise CheckpointError(
+            f"{member.run.path}: {problem}; an ensemble needs identical tokenizers, so leave one of them out"
+        )
 
     data = member.config.data
     first_data = first.config.data
     if (data.language_tags, data.directions) != (first_data.language_tags, first_data.directions):
         problem = f"translates other languages, or has other tags, than {first.run.path}"
-        raise ConfigError(f"{member.run.path}: {problem}; an ensemble needs models of the same languages")
+        raise ConfigError(
+            f"{member.run.path}: {problem}; an ensemble needs models of the same languages, so leave one of them out"
+        )
 
 
 def load_ctranslate2(

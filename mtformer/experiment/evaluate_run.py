@@ -49,7 +49,11 @@ def evaluate_run(
     """
     config = load_config(run.config).config
     if output is None and not is_default(run, translator.weights, config.training.best_metric):
-        log.warning("%s: `compare`, `runs` and `report` show the scores of these weights now; see --output", run.path)
+        log.warning(
+            "%s: `compare`, `runs` and `report` show the scores of these weights now, not of the default ones; "
+            "--output writes them elsewhere",
+            run.path,
+        )
 
     folders = [run.evaluation(test.name) if output is None else output / test.name for test in test_sets]
     for folder in folders:

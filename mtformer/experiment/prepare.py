@@ -163,7 +163,10 @@ def _warn_of_noise_without_spaces(data: DataConfig) -> None:
     """Log a warning if noise on words is set for a source language without spaces between words."""
     languages = [src for src, _ in data.directions if base_code(src) in WITHOUT_SPACES]
     if languages and (data.noise.word_dropout or data.noise.typos):
-        log.warning("data.noise: word_dropout and typos need spaces between words; %s has none", languages[0])
+        log.warning(
+            "data.noise: word_dropout and typos need spaces between words; %s has none, so set them to 0",
+            languages[0],
+        )
 
 
 def _log_reports(corpora: Sequence[Corpus], dev: Sequence[DevSet]) -> None:
@@ -397,7 +400,10 @@ def _pretrained_tokenizers(config: Config) -> TokenizerPair:
         if _must_be_equal(key, base_config, config):
             differences.append(f"{key} {before!r} (here {after!r})")
     if differences:
-        raise ConfigError(f"training.init_from: {base.path} has {', '.join(differences)}; leave these keys out")
+        raise ConfigError(
+            f"training.init_from: {base.path} has {', '.join(differences)}; leave these keys out, or give them the "
+            "values of that run"
+        )
     return TokenizerPair.load(base.tokenizer)
 
 

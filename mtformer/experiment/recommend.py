@@ -133,7 +133,7 @@ def measure(config: Config) -> CorpusSize:
             source_text.add(sources, src_lang)
             target_text.add(targets, tgt_lang)
     if not num_pairs:
-        raise DataError("the training corpus is empty")
+        raise DataError("the training corpus is empty; add sources to data.train, or check data.filters")
 
     base_codes = {base_code(language) for language in chain.from_iterable(data.directions)}
     max_coverage = 1.0 if base_codes.isdisjoint(MANY_CHARACTERS) else COVERAGE

@@ -65,7 +65,7 @@ def target(data: DataConfig, tokenizers: TokenizerPair, language: str | None = N
     language = language or data.tgt_lang
     if language not in known:
         problem = f"this model does not translate to '{language}'"
-        raise ConfigError(f"{problem}; it was trained on {', '.join(known)}")
+        raise ConfigError(f"{problem}; it was trained on {', '.join(known)}, so choose one of these")
     excluded = tokenizers.tgt.tag_ids
     if data.language_tags == "source":
         return Target(tags=[tag_id(language_tag(language), tokenizers.src)], excluded=excluded)

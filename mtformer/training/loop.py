@@ -198,7 +198,10 @@ class Trainer:
             self._take_all_steps()
 
             if not self.position.step:
-                raise MtformerError("training ended before its first step; raise training.max_epochs, or the weights")
+                raise MtformerError(
+                    "training ended before its first step, because the corpus is too small; raise "
+                    "training.max_epochs, or the weights in data.corpora"
+                )
             if self.position.step <= int(self.step.skipped_in_a_row):
                 raise self._diverged("the gradient was not finite in any step")
             self._validate()

@@ -438,7 +438,9 @@ def test_without_a_good_translation_nothing_is_left(
     monkeypatch.setattr(distill, "best_text", lambda *_: None)
     for _ in range(2):
         result = invoke("distill", trained[0], "--config", student, "--run-dir", tmp_path / "new")
-        assert (result.exit_code, "no translation is good enough" in result.stderr) == (2, True), result.stderr
+        assert (result.exit_code, "no translation is good enough to train on" in result.stderr) == (2, True), (
+            result.stderr
+        )
         assert [path.name for path in (tmp_path / "new" / "corpus").iterdir()] == ["teacher.json"]
 
 

@@ -72,7 +72,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
 def test_unequal_files_are_refused_with_all_counts(counts: tuple[int, ...], tmp_path: Path) -> None:
     texts = [b"x\n" * count for count in counts]
     message = "files of unequal length: " + ", ".join(f"file {i} has {count}" for i, count in enumerate(counts))
-    with pytest.raises(DataError, match=f"^{message} lines; give parallel files$"):
+    with pytest.raises(DataError, match=f"^{message} lines; give parallel files, which have the same number of lines$"):
         lines_of(*texts)
     paths = [tmp_path / str(number) for number in range(len(counts))]
     for path, text in zip(paths, texts, strict=True):
@@ -355,7 +355,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
             for number, block in enumerate(lines.blocks()):
                 out.write("".join(f"{line}\n" for line in block[0]).upper().encode())
                 for name in ("out", "link"):
-                    message = f"{tmp_path}/{name}: another process is writing this file; wait, or change --output"
+                    message = f"{tmp_path}/{name}: another process is writing this file; wait for it, or name another file with --output"
                     with pytest.raises(DataError, match=message):
                         write(tmp_path / name, continues=number % 2 == 0)
                 first.save(out, lines.position)

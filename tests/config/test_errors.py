@@ -72,7 +72,7 @@ def messages(path: str, *overrides: str) -> list[str]:
         ),
         (
             "training:\n  optimizer: muon\n  sharded: true\n",
-            "4: training.sharded: muon needs whole matrices; use adamw, or set sharded: false",
+            "4: training.sharded: muon needs whole matrices, which sharded: true splits; use adamw, or set sharded: false",
         ),
         ("training:\n  max_minutes: 0\n", "3: training.max_minutes: must be above 0 or null, not 0"),
         ("training:\n  learning_rate: .inf\n", "3: training.learning_rate: must be a finite number above 0, not Inf"),
@@ -208,7 +208,7 @@ def test_all_errors_are_reported_with_their_lines(write: Write) -> None:
 def test_conflicts_name_the_key_that_was_set(write: Write) -> None:
     write("base.yaml", DATA + "model:\n  num_heads: 6\n  d_model: 60\n")
     path = write("a.yaml", "extends: base.yaml\nmodel:\n  d_model: 64\n")
-    assert messages(path) == ["a.yaml:3: model.d_model: num_heads 6 does not divide d_model 64"]
+    assert messages(path) == ["a.yaml:3: model.d_model: num_heads 6 does not divide d_model 64; change one of them"]
     assert messages(path, "model.num_heads=7")[0].startswith("override 'model.num_heads=7': model.num_heads: ")
 
 
