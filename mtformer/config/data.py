@@ -205,7 +205,8 @@ class NoiseConfig(Section):
     """Share of source words in which to insert a typo: two letters swapped, one letter deleted, doubled or replaced, or
     the space after the word removed."""
     case: Fraction = 0.0
-    """Share of pairs to convert to uppercase or title case on both sides, or to lowercase on the source side."""
+    """Share of pairs to convert to uppercase or title case on both sides, or to lowercase on the source side (a
+    third each)."""
     final_stop: Fraction = 0.0
     """Share of pairs from which to remove the final full stop, on both sides."""
     copies: Fraction = 0.0

@@ -228,8 +228,8 @@ class TrainingConfig(Section):
     """Time limit in minutes, including preparation and validation. The number of steps, at most `max_steps`, is chosen
     by the measured speed, and the schedule is stretched over them."""
     optimizer: Annotated[Literal["adam", "adamw", "muon"], Key(on_resume="refuse")] = "adam"
-    """Optimizer; adamw decouples weight decay from the gradient; muon does too, and orthogonalizes
-    the updates of the matrices of all layers."""
+    """Optimizer; adamw decouples weight decay from the gradient; muon does so too, and orthogonalizes the updates of
+    the matrices of all layers."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 7e-4
     """Peak learning rate; with `noam`, the scale factor of the schedule (1.0 in the paper)."""
     betas: Pair = (0.9, 0.98)

@@ -99,8 +99,11 @@ def test_tokenizers_of_a_run_and_of_a_folder(
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (["{0}/a.en", *LANGUAGES], "too few arguments; give a config, a run directory or files, and after them the folder to write"),
-    (["{0}/c.yaml", "{0}/a.de"], "{0}/a.de: is a file; name the output folder after the config or files"),
+    (
+        ["{0}/a.en", *LANGUAGES],
+        "too few arguments; give a config, a run directory or files, and after them the folder to write",
+    ),
+    (["{0}/c.yaml", "{0}/a.de"], "{0}/a.de: is a file, not a folder; give the folder to write as the last argument"),
     (["{0}/a.en", "{0}/a.de", "{0}", *LANGUAGES], "{0}: already exists; choose another folder, or delete it"),
     (["{0}/c.yaml", "{0}/out", "data.train=[]"], "data.train: no training data; name at least one source"),
     (["{0}/c.yaml", "{0}/out", "data.train.0.tgt_lang=fr"], "is en-de, not en-fr; clean one direction"),

@@ -355,7 +355,8 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
             for number, block in enumerate(lines.blocks()):
                 out.write("".join(f"{line}\n" for line in block[0]).upper().encode())
                 for name in ("out", "link"):
-                    message = f"{tmp_path}/{name}: another process is writing this file; wait for it, or name another file with --output"
+                    remedy = "wait for it, or name another file with --output"
+                    message = f"{tmp_path}/{name}: another process is writing this file; {remedy}"
                     with pytest.raises(DataError, match=message):
                         write(tmp_path / name, continues=number % 2 == 0)
                 first.save(out, lines.position)

@@ -72,7 +72,8 @@ def messages(path: str, *overrides: str) -> list[str]:
         ),
         (
             "training:\n  optimizer: muon\n  sharded: true\n",
-            "4: training.sharded: muon needs whole matrices, which sharded: true splits; use adamw, or set sharded: false",
+            "4: training.sharded: muon needs whole matrices, which sharded: true splits; "
+            "use adamw, or set sharded: false",
         ),
         ("training:\n  max_minutes: 0\n", "3: training.max_minutes: must be above 0 or null, not 0"),
         ("training:\n  learning_rate: .inf\n", "3: training.learning_rate: must be a finite number above 0, not Inf"),
