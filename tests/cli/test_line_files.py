@@ -141,6 +141,9 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 TEXT = b"".join(f"line {number}\n".encode() for number in range(37))
+NO_RECORD = (
+    "cannot be continued, because there is no record of how this file was written; remove --continue to replace it"
+)
 
 
 class CrashError(Exception):
@@ -268,9 +271,9 @@ def test_other_settings_and_other_inputs_are_refused(tmp_path: Path) -> None:
             "shorter input",
             "was written from a different input; repeat the same command, or remove --continue to start over",
         ),
-        ("output", "changed since it was written; remove --continue to replace it"),
-        ("no record", "there is no record of how this file was written; remove --continue to replace it"),
-        ("damaged record", "there is no record of how this file was written; remove --continue to replace it"),
+        ("output", "changed since it was written; restore it from a copy, or remove --continue to replace it"),
+        ("no record", NO_RECORD),
+        ("damaged record", NO_RECORD),
     ],
 )
 def test_continue_on_a_complete_file(

@@ -127,7 +127,8 @@ def test_a_source_outside_a_list_is_an_error(write: Write) -> None:
 @pytest.mark.parametrize("key", ["test", "dev"])
 def test_names_of_sets_are_valid_folder_names(write: Write, key: str) -> None:
     path = write("a.yaml", f"data:\n  src_lang: en\n  tgt_lang: de\n  {key}:\n    ../x: {{tsv: a}}\n")
-    assert messages(path) == [f"a.yaml:5: data.{key}.../x: a set name may only contain letters, digits, '_' and '-'"]
+    problem = "a set name may only contain letters, digits, '_' and '-'; rename the set"
+    assert messages(path) == [f"a.yaml:5: data.{key}.../x: {problem}"]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +226,10 @@ def test_conflicts_between_sections(write: Write) -> None:
     assert "corpora.train: this is the name of data.train" in messages(write("d.yaml", TRAIN + same_name))[0]
     both = "language_tags: source, both_directions: true, corpora: {bt: {sources: [{tsv: b}, {tsv: c, %s}]}}}\n"
     opposite = TRAIN + both % "src_lang: de, tgt_lang: en"
-    assert "both_directions: sources of one corpus differ in the order" in messages(write("e.yaml", opposite))[0]
+    assert (
+        "both_directions: the sources of a corpus have the same languages in different order"
+        in messages(write("e.yaml", opposite))[0]
+    )
     load_config(write("f.yaml", TRAIN + both % "tgt_lang: fr"))
     assert "the home folder is unknown" in messages(write("g.yaml", DATA), "training.init_from=~no-such-user/x")[0]
 

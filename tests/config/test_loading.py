@@ -172,7 +172,7 @@ def test_errors_in_overrides_name_the_override(write: Write, override: str, mess
 
 def test_files_that_cannot_be_read(write: Write, tmp_path: Path) -> None:
     write("x/y", "")
-    assert error_of("nothing.yaml") == "nothing.yaml: no such config file"
+    assert error_of("nothing.yaml") == "nothing.yaml: no such config file; check the path"
     assert error_of("x") == "x: is a folder; a config must be a YAML file"
     (tmp_path / "latin.yaml").write_bytes("a: 1\nb: ü\n".encode("latin-1"))
     assert error_of("latin.yaml") == "latin.yaml:2: not UTF-8; save the file as UTF-8"
