@@ -57,7 +57,7 @@ def evaluate(
         if src is None and testset is None:
             raise ConfigError("--calibrate needs a dev set; give --src and --ref, or --testset")
     if is_ensemble and output is None:
-        raise ConfigError("the scores of an ensemble are not those of a run; name a folder for them with --output")
+        raise ConfigError("the scores of an ensemble are not those of a run; give a folder for them with --output")
 
     from mtformer.cli.progress import line_progress
 
@@ -125,7 +125,7 @@ def find_sets(
     test_sets = [test for test in _sets_of_config(data, or_dev) if to is None or test.tgt_lang == to]
     if not test_sets:
         language = "" if to is None else f" with target language {to}"
-        raise ConfigError(f"{run}: its config has no test set{language}; give --src and --ref, or --testset")
+        raise ConfigError(f"{run}: its config has no test set{language}; give --src and --ref")
     return test_sets
 
 
