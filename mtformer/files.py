@@ -201,7 +201,7 @@ def _wrap_errors(path: Path, listing: str) -> Iterator[None]:
         raise DamagedError(path, "missing", listing) from error
     except OSError as error:
         instead = f", or move {path.parent} away to continue without it" if listing == META else ""
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); fix this{instead}") from error
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); fix the cause{instead}") from error
 
 
 def _with_checksum(meta: dict[str, Any]) -> str:

@@ -90,7 +90,7 @@ class RunDir:
         require_text(path)
         run = cls(path)
         if not os.path.isfile(run.config):
-            raise CheckpointError(f"{path}: not a run directory or bundle (it has no config.yaml)")
+            raise CheckpointError(f"{path}: not a run directory or bundle (it has no config.yaml); check the path")
         if verified:
             listed = read_meta(run.path, CHECKSUMS)["sha256"]
             # The confidence may be fitted again. It and the weights are checked when they are loaded.

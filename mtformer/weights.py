@@ -40,7 +40,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         weights = load_file(path)
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file") from None
+        raise CheckpointError(f"{path}: no such file; check the path") from None
     except (SafetensorError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise CheckpointError(f"{path}: truncated or damaged ({reason}); use another checkpoint") from error
@@ -84,10 +84,15 @@ def load_weights(model: nn.Module, *paths: Path, place: Callable[[Tensor, Tensor
     parameters = dict(model.named_parameters())
     for name in sorted(weights.keys() ^ parameters.keys()):
         where = "only in the file" if name in weights else "only in the model"
-        raise CheckpointError(f"{path}: does not fit the config: {name} is {where}")
+        raise CheckpointError(
+            f"{path}: does not fit the config: {name} is {where}; use weights that were trained with this model section"
+        )
 
     for name, parameter in parameters.items():
         if parameter.shape != weights[name].shape:
             shapes = f"{list(weights[name].shape)} in the file and {list(parameter.shape)} in the model"
-            raise CheckpointError(f"{path}: does not fit the config: {name} is {shapes}")
+            raise CheckpointError(
+                f"{path}: does not fit the config: {name} is {shapes}; use weights that were trained with this model "
+                "section"
+            )
         parameter.copy_(place(weights[name], parameter))

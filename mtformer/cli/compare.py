@@ -33,24 +33,29 @@ READING = (
 
 
 def compare(
-    paths: Annotated[list[Path], argument("Run directories, or hypothesis files; the first is the baseline.", "RUN")],
+    paths: Annotated[
+        list[Path], argument("Run directories, or with --ref files of hypotheses; the first is the baseline.", "RUN")
+    ],
     sets: Annotated[
         list[str] | None,
         optional("Test set (default: every test set that all runs have scores for).", "--set", metavar="NAME"),
     ] = None,
     ref: Annotated[
-        list[Path] | None, optional("Reference file; repeat for several references.", metavar="FILE")
+        list[Path] | None,
+        optional("Reference file for files of hypotheses; repeat for several references.", metavar="FILE"),
     ] = None,
     src: Annotated[Path | None, optional("Source file; requires --ref.", metavar="FILE")] = None,
     bleu_tokenizer: Annotated[
-        str | None, optional("With --ref: BLEU tokenizer (default: 13a).", metavar="NAME")
+        str | None, optional("With --ref: BLEU tokenizer, as evaluation.bleu_tokenizer (default: 13a).", metavar="NAME")
     ] = None,
     group: Annotated[bool, optional("Do not group runs that differ only in their seed.", "--group/--no-group")] = True,
     sentences: Annotated[
         int, typer.Option(min=0, help="Show this many of the sentences that differ most.", metavar="N")
     ] = 5,
     as_json: Annotated[bool, optional("Print everything as JSON.", "--json")] = False,
-    force: Annotated[bool, optional("Compare despite different data, metrics or settings.", "--force")] = False,
+    force: Annotated[
+        bool, optional("Compare even if data, metrics, decoding settings or precision differ.", "--force")
+    ] = False,
 ) -> None:
     """Compute scores from the translations that `eval` saved, and p-values with sacreBLEU.
 
@@ -66,7 +71,9 @@ def compare(
     from mtformer.evaluation.systems import common_sets, group_runs, open_runs, read_files, read_material
 
     if len(paths) < 2:
-        raise ConfigError(f"{paths[0]}: only one system; give at least two to compare")
+        raise ConfigError(
+            f"{paths[0]}: nothing to compare it with; give at least two runs, or with --ref at least two files"
+        )
     if ref and (sets or force):
         raise ConfigError("--set and --force are for runs; remove them, or remove --ref")
     if not ref and (src is not None or bleu_tokenizer is not None):
@@ -99,7 +106,9 @@ def compare(
 def _evaluation(bleu_tokenizer: str) -> EvaluationConfig:
     """Return the settings of the metrics for files."""
     if bleu_tokenizer == "auto":
-        raise ConfigError("--bleu-tokenizer auto requires a target language, which files do not have; name a tokenizer")
+        raise ConfigError(
+            "--bleu-tokenizer auto requires a target language, which files do not have; name a tokenizer, such as 13a"
+        )
     try:
         return EvaluationConfig.model_validate({"bleu_tokenizer": bleu_tokenizer})
     except ValidationError as error:

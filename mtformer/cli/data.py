@@ -128,7 +128,9 @@ def clean(
     overrides = [word for word in words_and_folder if _is_override(word)]
     paths = [word for word in words_and_folder if not _is_override(word)]
     if len(paths) < 2:
-        raise ConfigError("give a config or files, then the output folder")
+        raise ConfigError(
+            "too few arguments; give a config, a run directory or files, and after them the folder to write"
+        )
     *paths, folder_name = paths
     folder = Path(folder_name)
 
@@ -152,9 +154,15 @@ def clean(
             log.info("%s", line)
     max_share = data.filters.max_filtered_share
     if not report.kept:
-        log.warning("%s: the filters kept no pairs; see removed.tsv in this folder, and data.filters", folder)
+        log.warning(
+            "%s: the filters kept no pairs; see the reasons in removed.tsv in this folder, and change data.filters",
+            folder,
+        )
     elif report.left_out_share > max_share:
-        log.warning("the filters removed more than data.filters.max_filtered_share (%g); see removed.tsv", max_share)
+        log.warning(
+            "the filters removed more than data.filters.max_filtered_share (%g); see the reasons in removed.tsv",
+            max_share,
+        )
     log.info("written: %s", folder)
 
 
@@ -254,7 +262,9 @@ def _load(words: Sequence[str], src_lang: str | None, tgt_lang: str | None, toke
     first = Path(paths[0])
     if first.is_dir() or first.suffix in (".yaml", ".yml"):
         if src_lang is not None or tgt_lang is not None:
-            raise ConfigError("--src-lang and --tgt-lang are for files; a config has its own languages")
+            raise ConfigError(
+                "--src-lang and --tgt-lang are for files; remove them, because a config has its own languages"
+            )
         if len(paths) > 1:
             raise ConfigError(f"{paths[1]}: give only one config; write overrides as section.key=value")
         file = RunDir.open(first).config if first.is_dir() else first
@@ -323,7 +333,8 @@ def _require_one_direction(data: DataConfig) -> None:
         direction = "-".join(data.languages(source))
         if direction != first_direction:
             raise ConfigError(
-                f"{describe(source)}: is {direction}, not {first_direction}; clean one direction at a time"
+                f"{describe(source)}: is {direction}, but the first source of data.train is {first_direction}; "
+                "clean the files of one direction at a time"
             )
     if data.corpora:
         log.info("only data.train is cleaned; clean the files of data.corpora (%s) too", ", ".join(data.corpora))

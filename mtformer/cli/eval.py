@@ -36,7 +36,9 @@ def evaluate(
     output: Annotated[
         Path | None, optional("Folder for the results (default: RUN/eval).", metavar="FOLDER", panel=INPUT_OUTPUT)
     ] = None,
-    calibrate: Annotated[bool, optional("Fit the confidence of translations to this set.", "--calibrate")] = False,
+    calibrate: Annotated[
+        bool, optional("Fit the confidence of translations to this dev set, instead of scoring it.", "--calibrate")
+    ] = False,
     *,
     load: Load,
 ) -> None:
@@ -53,7 +55,7 @@ def evaluate(
         if is_ensemble:
             raise ConfigError("--calibrate is for one model, not for an ensemble; give one run")
         if src is None and testset is None:
-            raise ConfigError("--calibrate needs a dev set; give --src and --ref")
+            raise ConfigError("--calibrate needs a dev set; give --src and --ref, or --testset")
     if is_ensemble and output is None:
         raise ConfigError("the scores of an ensemble are not those of a run; give a folder for them with --output")
 

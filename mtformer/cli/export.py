@@ -19,11 +19,16 @@ LOADING = {
     "argos": "argostranslate.package.install_from_path({!r})",
 }
 """Commands and Python expressions that load an export."""
-FORMAT_HELP = "bundle (for mtformer), ctranslate2, huggingface (Transformers) or argos (also for LibreTranslate)."
+FORMAT_HELP = (
+    "bundle (weights, tokenizer and config for mtformer), ctranslate2 (for CTranslate2 and mtformer), huggingface (for "
+    "Transformers) or argos (for Argos Translate and LibreTranslate)."
+)
 """Help of --format."""
-QUANTIZATION_HELP = "With ctranslate2 or argos: type of the weights, such as int8 or float16 (default: float32)."
+QUANTIZATION_HELP = (
+    "With ctranslate2 or argos: data type of the weights, such as int8, int16, float16 or bfloat16 (default: float32)."
+)
 """Help of --quantization."""
-MAP_HELP = "With ctranslate2: restrict the search to likely target pieces; some translations differ."
+MAP_HELP = "With ctranslate2: search only likely target pieces, which is faster; some translations differ."
 """Help of --vocabulary-map."""
 OUTPUT_HELP = "Folder to write (default: RUN/FORMAT), or file for argos (default: RUN/argos.argosmodel)."
 """Help of --output."""
@@ -41,9 +46,11 @@ def export(
     from mtformer.export.bundle import export as write_export
 
     if quantization is not None and format_ not in ("ctranslate2", "argos"):
-        raise ConfigError("--quantization requires --format ctranslate2 or argos; remove it")
+        raise ConfigError(
+            "--quantization requires --format ctranslate2 or argos; add one of them, or remove --quantization"
+        )
     if vocabulary_map and format_ != "ctranslate2":
-        raise ConfigError("--vocabulary-map requires --format ctranslate2; remove it")
+        raise ConfigError("--vocabulary-map requires --format ctranslate2; add it, or remove --vocabulary-map")
     opened = RunDir.open(run)
     target = output or run / ("argos.argosmodel" if format_ == "argos" else format_)
     clean_up_on_sigterm()

@@ -86,7 +86,11 @@ class ParallelLines:
         if self.total is not None and self.num_lines < self.total:
             raise DataError(f"{self.files[0][0]}: became shorter while it was read; run the command again")
         if self._num_bad:
-            log.warning("%d lines were not valid UTF-8; invalid bytes were replaced by U+FFFD", self._num_bad)
+            log.warning(
+                "%d lines were not valid UTF-8; invalid bytes were replaced by U+FFFD; convert the input to UTF-8 to "
+                "translate them",
+                self._num_bad,
+            )
 
     def _block(self, max_lines: int) -> list[list[bytes]]:
         """Return up to `max_lines` lines of each file, or an empty list at the end of the files."""
@@ -179,9 +183,9 @@ def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
 def _require_file(path: Path) -> None:
     """Raise DataError if there is no file or pipe with this path."""
     if path.is_dir():
-        raise DataError(f"{path}: is a folder, not a file; name a file")
+        raise DataError(f"{path}: is a folder, not a file; give the name of a file")
     if not path.exists():
-        raise DataError(f"{path}: no such file")
+        raise DataError(f"{path}: no such file; check the path")
 
 
 def _countable(paths: Sequence[Path | None]) -> list[Path]:
@@ -207,7 +211,9 @@ def _count_lines(path: Path) -> int:
 
 def _refuse_unequal(totals: Sequence[tuple[str, int]]) -> NoReturn:
     counts = ", ".join(f"{name} has {total}" for name, total in totals)
-    raise DataError(f"files of unequal length: {counts} lines; give parallel files")
+    raise DataError(
+        f"files of unequal length: {counts} lines; give parallel files, which have the same number of lines"
+    )
 
 
 @dataclass(frozen=True)
@@ -278,7 +284,9 @@ class ResumableOutput:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Prevent other processes from writing the same file; raise DataError if one is writing it."""
-        refusal = DataError(f"{self.name}: another process is writing this file; wait, or change --output")
+        refusal = DataError(
+            f"{self.name}: another process is writing this file; wait for it, or name another file with --output"
+        )
         with locked(self.lock, refusal):
             try:
                 yield
@@ -310,7 +318,8 @@ class ResumableOutput:
             return self._start(lines)
         if record is None:
             raise DataError(
-                f"{self.name}: there is no record of how this file was written; remove --continue to replace it"
+                f"{self.name}: cannot be continued, because there is no record of how this file was written; remove "
+                "--continue to replace it"
             )
         self._check_input(record, lines)
 
@@ -375,7 +384,9 @@ class ResumableOutput:
     def _check_complete(self, record: _Record) -> None:
         """Raise DataError if the complete output is not the recorded one."""
         if file_sha256(self.path) != record.output_sha256:
-            raise DataError(f"{self.name}: changed since it was written; remove --continue to replace it")
+            raise DataError(
+                f"{self.name}: changed since it was written; restore it from a copy, or remove --continue to replace it"
+            )
 
     def _check_input(self, record: _Record, lines: ParallelLines) -> None:
         """Skip the finished lines; raise DataError if the output was made with other settings or from other lines."""

@@ -65,7 +65,12 @@ BACKEND_HELP = "mtformer or ctranslate2. Default: ctranslate2 for its exports an
 ConfigArgument = Annotated[Path, argument("YAML file of the experiment.", "CONFIG")]
 """The config of an experiment."""
 OverridesArgument = Annotated[
-    list[str] | None, argument("Overrides of config values.", "SECTION.KEY=VALUE", autocompletion=complete_key)
+    list[str] | None,
+    argument(
+        "Values that replace those of the config, such as training.seed=2.",
+        "SECTION.KEY=VALUE",
+        autocompletion=complete_key,
+    ),
 ]
 """Values that replace those of the config."""
 EnsembleArgument = Annotated[list[Path], argument("Run directory or bundle; several form an ensemble.", "RUN")]

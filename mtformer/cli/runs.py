@@ -33,7 +33,8 @@ def runs(
 ) -> None:
     """Search the folder and its subfolders, and show the settings that differ between the runs.
 
-    Scores are the best on dev and BLEU on the first test set. Speed counts both sides; the time excludes validation.
+    Scores are the best on dev and BLEU on the first test set. The speed counts source and target tokens; the time
+    excludes validation.
     """
     require_at_most_one({"--json": as_json, "--csv": as_csv})
     rows = list_runs(folder)

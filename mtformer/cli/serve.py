@@ -14,7 +14,10 @@ from mtformer.errors import ConfigError, log, require_extra
 
 PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_fastapi_instrumentator", "bs4")
 """Packages of the extra `serve`."""
-KEY_HELP = "api_key that requests must send (or set MTFORMER_API_KEY); required if other machines can reach --host."
+KEY_HELP = (
+    "api_key that requests must send (or set MTFORMER_API_KEY); required if other machines can reach the address of "
+    "--host."
+)
 """Help of --api-key."""
 
 
@@ -46,7 +49,7 @@ def serve(
         typer.Option(
             "--queue",
             min=1,
-            help="Maximum queued requests; others get 503.",
+            help="Maximum number of waiting requests; others are refused with status 503.",
             metavar="N",
             rich_help_panel=INPUT_OUTPUT,
         ),

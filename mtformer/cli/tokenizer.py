@@ -104,7 +104,9 @@ def _token_id(word: str, vocab_size: int, place: str) -> int:
     """Return the token id that a word is; raise DataError if it is none."""
     is_number = word.isdecimal() and len(word) <= MAX_DIGITS
     if not is_number or int(word) >= vocab_size:
-        raise DataError(f"{place}: '{word:.20}' is not a token id; ids are 0 to {vocab_size - 1}")
+        raise DataError(
+            f"{place}: '{word:.20}' is not a token id; ids are 0 to {vocab_size - 1} (text is decoded without --ids)"
+        )
     return int(word)
 
 

@@ -49,7 +49,7 @@ def join_resume(words: list[str]) -> list[str]:
         if word == "--resume":
             word = _resume_with_value(remaining)
         elif word.startswith("--resume=") and word != "--resume=auto":
-            raise ConfigError(f"{word}: write --resume or --resume auto")
+            raise ConfigError(f"{word}: the only value of --resume is auto; write --resume or --resume auto")
         joined.append(word)
     return joined
 
@@ -61,7 +61,7 @@ def _resume_with_value(following: list[str]) -> str:
         del following[0]
         return "--resume=auto"
     if re.fullmatch(r"\w+", next_word) and not os.path.exists(next_word):
-        raise ConfigError(f"--resume {next_word}: write --resume or --resume auto")
+        raise ConfigError(f"--resume {next_word}: the only value of --resume is auto; write --resume or --resume auto")
     return "--resume=newest"
 
 
@@ -78,7 +78,7 @@ def train(
     overwrite: Annotated[bool, optional("Replace the existing run in the run directory.", "--overwrite")] = False,
     dry_run: Annotated[bool, optional("Check config, data and memory without training.", "--dry-run")] = False,
     verify_resume: Annotated[
-        bool, optional("Test that a resumed run exactly equals an uninterrupted one.", "--verify-resume")
+        bool, optional("Test on a few steps that a resumed run exactly equals an uninterrupted one.", "--verify-resume")
     ] = False,
 ) -> None:
     """Save a checkpoint on SIGTERM or Ctrl-C, and exit with 143 or 130; --resume auto starts or resumes a run."""

@@ -69,11 +69,12 @@ def translate(
         bool, optional("With --json: add cross-attention weights.", "--json-attention", panel=INPUT_OUTPUT)
     ] = False,
     attention: Annotated[
-        Path | None, optional("Write attention as .json or .html.", metavar="FILE", panel=INPUT_OUTPUT)
+        Path | None,
+        optional("Write attention weights as .json, or heat maps as .html.", metavar="FILE", panel=INPUT_OUTPUT),
     ] = None,
     targets: Annotated[
         Path | None,
-        optional("With --attention: file of translations to analyze.", metavar="FILE", panel=INPUT_OUTPUT),
+        optional("With --attention: analyze the translations in this file.", metavar="FILE", panel=INPUT_OUTPUT),
     ] = None,
     on: Annotated[str | None, optional(ON_HELP, "--on", metavar="ADDRESS", panel=DEVICE)] = None,
     alignment: Annotated[
@@ -176,11 +177,11 @@ def _check_files(request: _Request) -> None:
 def _check_combinations(request: _Request) -> None:
     """Raise ConfigError if two options exclude each other, or one is missing."""
     if request.has_json_attention and not request.is_json:
-        raise ConfigError("--json-attention requires --json; add it")
+        raise ConfigError("--json-attention requires --json; add --json, or remove --json-attention")
 
     has_attention_file = request.attention is not None
     if request.targets is not None and not has_attention_file:
-        raise ConfigError("--targets requires --attention FILE; add it")
+        raise ConfigError("--targets requires --attention FILE; add it, or remove --targets")
     if has_attention_file and request.continues:
         raise ConfigError("--attention needs all lines, but --continue skips some; remove one of them")
     if has_attention_file and request.ray_address is not None:
@@ -207,9 +208,12 @@ def _check_translator(request: _Request, description: TranslatorDescription) -> 
     """Raise ConfigError if the options do not fit the settings of the translator."""
     decoding = description.decoding
     if request.is_html and (decoding.n_best > 1 or decoding.draws):
-        raise ConfigError("--html needs a search for one translation; remove --n-best, sampling and MBR")
+        raise ConfigError("--html needs a search for one translation; remove --n-best, --sampling and --mbr-samples")
     if request.min_confidence is not None and not description.is_calibrated:
-        raise ConfigError("--only-above needs one run with a confidence (eval --calibrate), without --checkpoint")
+        raise ConfigError(
+            "--only-above needs one run with a confidence, without --checkpoint; run `mtformer eval RUN --calibrate` "
+            "first"
+        )
 
 
 # ---- translation ----------------------------------------------------------------------------------------------------
@@ -321,6 +325,9 @@ def _read_glossary(path: Path) -> dict[str, str]:
         cells = [" ".join(cell.split()) for cell in line.split("\t")]
         is_complete = len(cells) == 2 and all(cells)
         if not is_complete or terms.get(cells[0], cells[1]) != cells[1]:
-            raise DataError(f"{path}:{number}: give a new source term, a tab and a target term, not {line!r:.80}")
+            raise DataError(
+                f"{path}:{number}: give a new source term, a tab and a target term, not {line!r:.80} (terms that are "
+                "already given must not change)"
+            )
         terms[cells[0]] = cells[1]
     return terms

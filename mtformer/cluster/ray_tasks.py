@@ -51,7 +51,8 @@ def connect(address: str) -> Iterator[None]:
                 grpc.channel_ready_future(channel).result(CONNECT_SECONDS)
             except grpc.FutureTimeoutError as error:
                 raise ConfigError(
-                    f"{server}: no Ray cluster answers within {CONNECT_SECONDS} seconds; start one, or change --on"
+                    f"{server}: no Ray cluster answers within {CONNECT_SECONDS} seconds; start one, or give another "
+                    "address with --on"
                 ) from error
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here sends nothing

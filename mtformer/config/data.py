@@ -145,7 +145,8 @@ class FilterConfig(Section):
     normalize_duplicates: Annotated[bool, Key(off=False)] = False
     """With `drop_duplicates`: ignore case, punctuation and whitespace when comparing pairs."""
     min_script_share: Annotated[Share, Key(off=0)] = 0.3
-    """Minimum share of letters in a script of the language, if known, on sides of at least 10 letters; 0: no check."""
+    """Minimum share of letters that belong to a script of the expected language, checked if a side has at least 10
+    letters and its language is known; 0: no check."""
     min_letter_share: Annotated[Share, Key(off=0)] = 0.2
     """Minimum share of letters among the non-whitespace characters of each side; 0: no check."""
     max_repeats: Annotated[Positive | None, Key(off=None)] = 8
@@ -202,9 +203,11 @@ class NoiseConfig(Section):
     word_dropout: Fraction = 0.0
     """Share of source words to remove."""
     typos: Fraction = 0.0
-    """Share of source words with a typo: letters swapped, one deleted, doubled or replaced, or no space after it."""
+    """Share of source words in which to insert a typo: two letters swapped, one letter deleted, doubled or replaced, or
+    the space after the word removed."""
     case: Fraction = 0.0
-    """Share of pairs to convert to uppercase or title case on both sides, or to lowercase on the source side."""
+    """Share of pairs to convert to uppercase or title case on both sides, or to lowercase on the source side (a
+    third each)."""
     final_stop: Fraction = 0.0
     """Share of pairs from which to remove the final full stop, on both sides."""
     copies: Fraction = 0.0
@@ -248,7 +251,8 @@ class DataConfig(Section):
     check: CheckConfig = CheckConfig()
     """Limits for `mtformer data check`."""
     cache_dir: Annotated[str | None, Key(on_resume="same", path="file", has_effect=False)] = None
-    """Cache of corpora and tokenizers; default: `MTFORMER_CACHE`, or `mtformer` in `XDG_CACHE_HOME` or `~/.cache`."""
+    """Folder for tokenized corpora and trained tokenizers; default: `MTFORMER_CACHE`, or `mtformer` in `XDG_CACHE_HOME`
+    or `~/.cache`."""
     noise: NoiseConfig = NoiseConfig()
     """Noise in the training data."""
     num_workers: Annotated[Positive | None, Key(on_resume="same", has_effect=False)] = None
@@ -316,7 +320,9 @@ class DataConfig(Section):
     def _fits(self) -> "DataConfig":
         targets = self.target_languages
         if len(targets) > 1 and self.language_tags == "none":
-            raise ValueError(f"several target languages ({', '.join(targets)}) need language_tags: source or target")
+            raise ValueError(
+                f"there are several target languages ({', '.join(targets)}); set language_tags to source or target"
+            )
         if self.train and "train" in self.corpora:
             raise ValueError("corpora.train: this is the name of data.train; choose another name")
 
@@ -331,4 +337,5 @@ class DataConfig(Section):
         directions = set(map(self.languages, sources))
         opposites = {(tgt, src) for src, tgt in directions}
         if not directions.isdisjoint(opposites):
-            raise ValueError("both_directions: sources of one corpus differ in the order of languages; swap some")
+            problem = "the sources of a corpus have the same languages in different order; swap src and tgt of some"
+            raise ValueError(f"both_directions: {problem}")

@@ -98,14 +98,14 @@ def read_tree(path: str, kind: str) -> tuple[Any, Origins]:
         data = read_bytes(path, MOST_BYTES)
         text = data.decode("utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such {kind} file") from None
+        raise ConfigError(f"{path}: no such {kind} file; check the path") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: is a folder; a {kind} must be a YAML file") from None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; give a {kind} file that you can read") from error
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: not UTF-8") from error
+        raise ConfigError(f"{path}:{line}: not UTF-8; save the file as UTF-8") from error
 
     value, origins = read_yaml(text, lambda line: Origin("file", path, line))
     origins[()] = Origin("file", path)  # for keys without a line, such as a missing section
@@ -146,9 +146,9 @@ def _base_file(extends: Any, origin: Origin, chain: tuple[str, ...]) -> str:
     real_paths = map(os.path.realpath, chain)  # a file may have several names
     if os.path.realpath(base) in real_paths:
         cycle = " -> ".join((*chain, base))
-        raise ConfigError(f"{origin}: extends: circular reference: {cycle}")
+        raise ConfigError(f"{origin}: extends: circular reference: {cycle}; remove one extends")
     if not os.path.exists(base):
-        raise ConfigError(f"{origin}: extends: no such file: {base} (the name is relative to {path})")
+        raise ConfigError(f"{origin}: extends: no such file: {base} (the name is relative to {path}); check the name")
     return base
 
 

@@ -94,7 +94,9 @@ class TokenizerConfig(Section):
         for symbol in self.user_symbols:
             has_space = symbol != "".join(symbol.split())
             if not symbol or has_space or symbol in SPECIAL_PIECES:
-                raise ValueError(f"user_symbols: {symbol!r} is empty, has white space or is a special piece")
+                raise ValueError(
+                    f"user_symbols: {symbol!r} is empty, has white space or is a special piece; remove or rename it"
+                )
         return self
 
 
@@ -162,13 +164,20 @@ class ModelConfig(Section):
     def _shapes_fit(self) -> "ModelConfig":
         head_width, remainder = divmod(self.d_model, self.num_heads)
         if remainder:
-            raise ValueError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}")
+            raise ValueError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}; change one of them")
         if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
-            raise ValueError(f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}")
+            raise ValueError(
+                f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}; change one of them"
+            )
         if self.positions == "rotary" and head_width % 2:
-            raise ValueError(f"rotary positions need an even head width, not {head_width}")
+            raise ValueError(
+                f"rotary positions need an even head width, not {head_width}; change d_model or num_heads, or set "
+                "positions: learned"
+            )
         if self.positions == "sinusoidal" and self.d_model % 2:
-            raise ValueError(f"sinusoidal positions need an even d_model, not {self.d_model}")
+            raise ValueError(
+                f"sinusoidal positions need an even d_model, not {self.d_model}; change it, or set positions: learned"
+            )
         return self
 
 
@@ -219,7 +228,8 @@ class TrainingConfig(Section):
     """Time limit in minutes, including preparation and validation. The number of steps, at most `max_steps`, is chosen
     by the measured speed, and the schedule is stretched over them."""
     optimizer: Annotated[Literal["adam", "adamw", "muon"], Key(on_resume="refuse")] = "adam"
-    """Optimizer; adamw decouples weight decay from the gradient; muon also orthogonalizes the updates of matrices."""
+    """Optimizer; adamw decouples weight decay from the gradient; muon does so too, and orthogonalizes the updates of
+    the matrices of all layers."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 7e-4
     """Peak learning rate; with `noam`, the scale factor of the schedule (1.0 in the paper)."""
     betas: Pair = (0.9, 0.98)
@@ -279,13 +289,16 @@ class TrainingConfig(Section):
             limits = f"average_last {self.average_last} is above keep_last {self.keep_last}"
             raise ValueError(f"{limits}; lower the former or raise the latter")
         if self.batch_tokens == "auto" and self.step_tokens is None:
-            raise ValueError("batch_tokens: auto needs step_tokens, the number of tokens per optimizer step")
+            raise ValueError(
+                "batch_tokens: auto needs step_tokens, the number of tokens per optimizer step; set both, or a "
+                "number for batch_tokens"
+            )
         if self.step_tokens is not None and self.accumulation_steps != 1:
             raise ValueError("step_tokens sets accumulation_steps; remove one of them")
         if self.max_minutes is not None and self.max_epochs is not None:
             raise ValueError("max_minutes and max_epochs cannot be combined; remove one of them")
         if self.optimizer == "muon" and self.sharded:
-            raise ValueError("muon needs whole matrices; use adamw, or set sharded: false")
+            raise ValueError("muon needs whole matrices, which sharded: true splits; use adamw, or set sharded: false")
         return self
 
     @property
@@ -561,8 +574,8 @@ class EvaluationConfig(Section):
 
     bleu_tokenizer: Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores200", "none"] = "auto"
     """sacreBLEU tokenizer for BLEU. auto: zh for Chinese, ja-mecab for Japanese (extra `ja`), ko-mecab for Korean
-    (extra `ko`), char without that extra, and for Thai, Lao, Khmer, Burmese and Tibetan (where TER, on words between
-    spaces, says little), otherwise 13a."""
+    (extra `ko`), char for Japanese and Korean if the extra is not installed, char for Thai, Lao, Khmer, Burmese and
+    Tibetan (where TER, which counts words between spaces, says little), otherwise 13a."""
     lowercase: bool = False
     """Ignore case when computing scores."""
 
@@ -610,7 +623,9 @@ class Config(Section):
             raise ValueError("training.init_from provides the tokenizer; remove tokenizer.src_model and tgt_model")
         self._check_best_metric()
         if self.data.both_directions and not self.tokenizer.joint:
-            raise ValueError("data.both_directions needs tokenizer.joint: true")
+            raise ValueError(
+                "data.both_directions needs tokenizer.joint: true; set it, or set data.both_directions: false"
+            )
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError("model.tie_embeddings 'all' needs tokenizer.joint: true; use 'output' or 'none'")
 

@@ -21,7 +21,7 @@ LONGEST_VALUE = 60
 
 def _check_size(number: int) -> int:
     if number > LARGEST:
-        raise ValueError(f"must be at most {LARGEST:,}")
+        raise ValueError(f"must be at most {LARGEST:,}; larger numbers are not exact")
     return number
 
 

@@ -79,7 +79,7 @@ class Tree:
         keys = name.strip().split(".")
         is_dotted_key = "" not in keys and len(keys) <= MOST_KEYS
         if not equals or not is_dotted_key:
-            raise ConfigError(f"{origin}: write section.key=value")
+            raise ConfigError(f"{origin}: write section.key=value, such as training.seed=2")
 
         place = self._find(keys, origin)
         value, origins = read_yaml(text, lambda line: origin, place.path)
@@ -182,14 +182,15 @@ def _place_in(container: Any, container_type: Any, path: KeyPath, key: str, orig
     if isinstance(container, dict):
         return _Place(container, container_type, (*path, key))
     if not isinstance(container, list):
-        raise ConfigError(f"{origin}: {dotted(path)} is a single value and has no key '{key}'")
+        problem = f"is a single value and has no key '{key}'"
+        raise ConfigError(f"{origin}: {dotted(path)} {problem}; set {dotted(path)} itself")
 
     # The number of digits is limited first, as the conversion of thousands of digits is an error.
     num_items = len(container)
     max_digits = len(str(num_items))
     is_number = key.isdecimal() and len(key) <= max_digits
     if not is_number or int(key) > num_items:
-        problem = f"'{key}' is neither the index of an item (from 0) nor the next index"
+        problem = f"'{key}' is neither the index of an item (from 0) nor the next index; use 0 to {num_items}"
         raise ConfigError(f"{origin}: {dotted(path)} is a list of {num_items} items; {problem}")
     return _Place(container, container_type, (*path, int(key)))
 

@@ -107,7 +107,7 @@ class _Error:
             case "extra_forbidden":
                 return self._unknown_key()
             case "missing":
-                return "is missing"
+                return "is missing; set it"
             case "union_tag_not_found":
                 return f"a source is a mapping with {SOURCE_FORMS}; not {format_value(self.value)}"
             case "literal_error":
@@ -115,7 +115,7 @@ class _Error:
                 suggestion = nearest(str(self.value), allowed_values(self.annotation))
                 return f"must be {expected}, not {format_value(self.value)}{suggestion}"
             case "string_pattern_mismatch":
-                return "a set name may only contain letters, digits, '_' and '-'"
+                return "a set name may only contain letters, digits, '_' and '-'; rename the set"
             case "too_short":
                 return "must have at least one item"
             case "too_long":

@@ -67,7 +67,9 @@ DEEPEST = 30
 """Maximum nesting depth; a config has 6 levels."""
 MOST_VALUES = 100_000
 """Maximum number of values in a document; without it, nested aliases could expand to more than fits in memory."""
-TOO_LARGE = f"nested more than {DEEPEST} levels deep, or more than {MOST_VALUES:,} values, including aliases"
+TOO_LARGE = (
+    f"nested more than {DEEPEST} levels deep, or more than {MOST_VALUES:,} values, including aliases; make it smaller"
+)
 """Problem in the error for a document that exceeds these limits."""
 _TAG = "tag:yaml.org,2002:"
 """First part of the tags of YAML's types."""
@@ -130,10 +132,12 @@ def read_yaml(text: str, origin: Callable[[int | None], Origin], top: KeyPath = 
         raise ConfigError(f"{origin(None)}: {TOO_LARGE}") from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise ConfigError(f"{origin(line)}: not valid YAML: {error.problem}") from error
+        raise ConfigError(
+            f"{origin(line)}: not valid YAML: {error.problem}; check colons, brackets, quotes and indentation"
+        ) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise ConfigError(f"{origin(line)}: not valid YAML: {error.reason}") from error
+        raise ConfigError(f"{origin(line)}: not valid YAML: {error.reason}; remove them") from error
 
     value = None if root is None else reader.value(root, top)
     if reader.errors:
@@ -178,7 +182,7 @@ class _Reader:
             return convert(node.value)
         except (KeyError, ValueError):
             type_name = node.tag.removeprefix(_TAG)
-            self._error(node, path, f"{node.value!r:.60} cannot be read as {type_name}")
+            self._error(node, path, f"{node.value!r:.60} cannot be read as {type_name}; put it in quotes if it is text")
             return None
 
     def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[yaml.Node, yaml.Node]]:
@@ -186,11 +190,11 @@ class _Reader:
         lines: dict[str, int] = {}
         for key, item in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._error(key, path, "a key must be a scalar")
+                self._error(key, path, "a key must be a single word or number, not a list or mapping")
                 continue
             first_line = lines.get(key.value)
             if first_line is not None:
-                problem = f"this key occurs twice (first on line {first_line})"
+                problem = f"this key occurs twice (first on line {first_line}); remove one of both"
                 self._error(key, (*path, key.value), problem)
                 continue
             lines[key.value] = _line(key)

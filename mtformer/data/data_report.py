@@ -167,7 +167,7 @@ class DataReport:
         if not self.kept:
             raise DataError(f"{counts}; no training data is left; check the files and data.filters")
         limit = f"data.filters.max_filtered_share {filters.max_filtered_share:g}"
-        raise DataError(f"{counts}, more than {limit}; fix the files, or raise this limit")
+        raise DataError(f"{counts}, more than {limit}; fix the files, change data.filters, or raise this limit")
 
 
 def _num_containing(lines: Sequence[str], characters: Sequence[str]) -> int:

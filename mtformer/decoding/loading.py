@@ -85,12 +85,16 @@ def _require_same_languages(member: Member, first: Member, tokenizers: Tokenizer
     own_tokenizers = with_tags(TokenizerPair.load(member.run.tokenizer), data)
     if not own_tokenizers.equals(tokenizers):
         problem = f"its tokenizer differs from that of {first.run.path}"
-        raise CheckpointError(f"{member.run.path}: {problem}; an ensemble needs identical tokenizers")
+        raise CheckpointError(
+            f"{member.run.path}: {problem}; an ensemble needs identical tokenizers, so leave one of them out"
+        )
 
     has_same_tags = data.language_tags == first_data.language_tags
     if not has_same_tags or data.directions != first_data.directions:
         problem = f"translates other languages, or has other tags, than {first.run.path}"
-        raise ConfigError(f"{member.run.path}: {problem}; an ensemble needs models of the same languages")
+        raise ConfigError(
+            f"{member.run.path}: {problem}; an ensemble needs models of the same languages, so leave one of them out"
+        )
 
 
 def load_ctranslate2(

@@ -39,7 +39,10 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[
     for folder in run.checkpoint_folders():
         step = int(folder.name.removeprefix("step-"))
         if step not in intact_steps:
-            log.warning("%s is damaged, so this checkpoint is not used", folder / META)
+            log.warning(
+                "%s is damaged, so this checkpoint is not used; restore the file from a copy, or delete the checkpoint",
+                folder / META,
+            )
 
     for path in paths:
         _verified_sha256(run, path)
@@ -188,7 +191,10 @@ def _default_path(run: RunDir, best_metric: str) -> Path:
     if default is not None:
         return default.folder / WEIGHTS
     if (run.path / CT2_WEIGHTS).is_file():
-        raise CheckpointError(f"{run.path}: a CTranslate2 export; translate, eval and serve can load it")
+        raise CheckpointError(
+            f"{run.path}: a CTranslate2 export; translate, eval and serve can load it, other commands need the run "
+            "that it was made from"
+        )
     raise CheckpointError(f"{run.path}: {_available(run, best_metric)}; train it first")
 
 
@@ -213,7 +219,8 @@ def _latest_paths(run: RunDir, num_checkpoints: int) -> list[Path]:
     steps = run.regular_steps()[-num_checkpoints:]
     if len(steps) < num_checkpoints:
         raise CheckpointError(
-            f"{run.checkpoints}: {num_checkpoints} checkpoints requested, but only {len(steps)} exist"
+            f"{run.checkpoints}: {num_checkpoints} checkpoints requested, but only {len(steps)} exist; give last:N "
+            "with a smaller N, or keep more with training.keep_last"
         )
     return [run.checkpoint(step) / WEIGHTS for step in steps]
 

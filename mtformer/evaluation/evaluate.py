@@ -19,7 +19,7 @@ def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
     # Text in JSON files and data sets may contain line breaks; the saved texts have one line per sentence.
     pairs = [(src.replace("\n", " "), tgt.replace("\n", " ")) for src, tgt in read_pairs(source, data)]
     if not pairs:
-        raise DataError(f"test set '{name}': it has no lines")
+        raise DataError(f"test set '{name}': it has no lines; check its files")
     src_lang, tgt_lang = data.languages(source)
     return EvalSet(name, [src for src, _ in pairs], [[tgt for _, tgt in pairs]], tgt_lang, src_lang)
 
@@ -83,7 +83,11 @@ def evaluate(
         progress: see `Translator.translate`.
     """
     if any(looks_tokenized(references) for references in test.references):
-        log.warning("%s: the references look tokenized; their scores are not comparable to published ones", test.name)
+        log.warning(
+            "%s: the references look tokenized; their scores are not comparable to published ones; use the original "
+            "text",
+            test.name,
+        )
     _warn_of_normalization(test, translator)
 
     start = time.perf_counter()

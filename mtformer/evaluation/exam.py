@@ -169,7 +169,7 @@ def take_exam(translator: Translator, test: EvalSet, num_lines: int) -> Iterator
     """
     pairs = _distinct_pairs(test)[:num_lines]
     if not pairs:
-        raise DataError(f"test set '{test.name}': each line is blank in the source or the reference")
+        raise DataError(f"test set '{test.name}': each line is blank in the source or the reference; check its files")
 
     num_src_characters = sum(len(src) for src, _ in pairs)
     num_ref_characters = sum(len(ref) for _, ref in pairs)

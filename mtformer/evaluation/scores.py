@@ -129,4 +129,7 @@ def make_metric(name: MetricName, config: EvaluationConfig) -> "Metric":
     except (ImportError, RuntimeError, OSError, SystemExit, AssertionError) as error:
         # ja-mecab and ko-mecab require packages and assert that a dictionary exists; flores200 downloads a model.
         reason = " ".join(str(error).split())
-        raise ConfigError(f"evaluation.bleu_tokenizer '{config.bleu_tokenizer}' is not available: {reason}") from error
+        raise ConfigError(
+            f"evaluation.bleu_tokenizer '{config.bleu_tokenizer}' is not available: {reason}; install what it needs, "
+            "or choose another"
+        ) from error

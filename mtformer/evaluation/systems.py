@@ -160,7 +160,10 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
         messages = score_differences(cards[0], card)
         difference = f"{runs[0].path} and {run.path} on {name}: {'; '.join(messages)}"
         if card.num_sentences != cards[0].num_sentences:
-            raise DataError(f"{difference}; only translations of the same lines can be compared")
+            raise DataError(
+                f"{difference}; only translations of the same lines can be compared; run `mtformer eval` with the "
+                "same test set"
+            )
         if messages and not force:
             remedy = "--force compares them anyway, with the references and metrics of the first run"
             raise DataError(f"{difference}; {remedy}")
@@ -217,7 +220,7 @@ def read_files(
         lengths = ", ".join(f"{path} has {len(lines):,}" for path, lines in lines_of.items())
         raise DataError(f"files of unequal length: {lengths} lines; give files with the same number of lines")
     if counts == {0}:
-        raise DataError(f"{references[0]}: no lines to compare")
+        raise DataError(f"{references[0]}: no lines to compare; check the file")
 
     material = Material(
         name=references[0].name,
@@ -236,7 +239,7 @@ def _distinct_names(paths: Sequence[Path]) -> list[str]:
     resolved = [Path(os.path.realpath(path)) for path in paths]
     for path, real in zip(paths, resolved, strict=True):
         if resolved.count(real) > 1:
-            raise DataError(f"{path}: given twice; a run cannot be compared with itself")
+            raise DataError(f"{path}: given twice; leave one out, as a run cannot be compared with itself")
     return run_names(paths)
 
 

@@ -250,7 +250,10 @@ class _Settings:
         old = self.old.config.data
         if config.data.directions[0] != old.directions[0]:
             languages = f"{old.src_lang}-{old.tgt_lang}"
-            raise ConfigError(f"{self.old.run.path}: translates {languages}; adapt cannot change its languages")
+            raise ConfigError(
+                f"{self.old.run.path}: translates {languages}; adapt cannot change its languages; remove the "
+                "overrides of languages"
+            )
 
     def config(self, num_pairs: int, num_tokens: int) -> Config:
         """Return the config for a new text with these numbers of pairs and of target tokens."""
@@ -356,7 +359,10 @@ def _is_made_from(run: RunDir, made_from: list[str | None]) -> bool:
             return False
 
     if not is_same and has_checkpoints:
-        raise ConfigError(f"{run.path}: made from other files or weights; repeat them, or choose another --run-dir")
+        raise ConfigError(
+            f"{run.path}: made from other files or weights; give the same ones again, or choose another folder with "
+            "--run-dir"
+        )
     return is_same
 
 
@@ -431,7 +437,9 @@ def _read_old_weights(run: RunDir, config: Config) -> dict[str, Tensor]:
     with verified_weights(base, [path]) as [sha256]:
         weights = read_weights(path)
     if sha256 != _old_weights_sha256(run, sha256):
-        raise ConfigError(f"{path}: changed since the adaptation began; restore it, or adapt again to a new --run-dir")
+        raise ConfigError(
+            f"{path}: changed since the adaptation began; restore it from a copy, or adapt again with another --run-dir"
+        )
     return weights
 
 

@@ -169,7 +169,7 @@ def write_new_text(folder: Path, train: Sequence[str], dev: str | None, data: Da
     if num_train < MIN_PAIRS or not dev_pairs:
         raise DataError(
             f"{', '.join(train)}: {num_train} new pairs for training and {len(dev_pairs)} for dev; "
-            f"give at least {MIN_PAIRS} and 1"
+            f"give at least {MIN_PAIRS} for training and 1 for dev"
         )
     dev_lines = [f"{src}\t{tgt}\n" for src, tgt in dev_pairs]
     write_text(folder / "dev.tsv", "".join(dev_lines))

@@ -77,7 +77,9 @@ def load_teachers(runs: Sequence[Path], student: Config) -> Translator:
     """
     data = student.data
     if len(data.directions) > 1:
-        raise ConfigError("data: the student has several directions; distill one direction at a time")
+        raise ConfigError(
+            "data: the student has several directions; remove all but one, as distill translates one at a time"
+        )
     if "distilled" in data.corpora:
         raise ConfigError("data.corpora.distilled: this name is for the translations of the teacher; choose another")
 
@@ -151,7 +153,9 @@ def distilled_config(
         for shard in run.corpus.glob(SHARDS):
             shard.unlink()
         if not distilled.exists():
-            raise DataError(f"{run.path}: no translation is good enough; check the teacher with eval")
+            raise DataError(
+                f"{run.path}: no translation is good enough to train on; check the teacher with `mtformer eval`"
+            )
 
     corpus = CorpusConfig(sources=[TsvFile(tsv=str(distilled.resolve()))])
     return student.with_values({"data.corpora.distilled": corpus})
@@ -268,7 +272,10 @@ def _check_record(run: RunDir, inputs: dict[str, list[str]]) -> None:
         return
     recorded_inputs = {name: made_with.get(name) for name in inputs}
     if recorded_inputs != inputs:
-        raise ConfigError(f"{run.path}: made with other teachers or corpora; delete it, or choose another --run-dir")
+        raise ConfigError(
+            f"{run.path}: made with other teachers or corpora; give the same ones again, delete the folder, or choose "
+            "another one with --run-dir"
+        )
 
     if is_complete and not is_old:
         verify(folder, DISTILLED, listing=TEACHER)

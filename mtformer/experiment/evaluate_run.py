@@ -51,8 +51,11 @@ def evaluate_run(
     if output is None:
         has_default_weights = is_default(run, translator.weights, config.training.best_metric)
         if not has_default_weights:
-            message = "%s: `compare`, `runs` and `report` show the scores of these weights now; see --output"
-            log.warning(message, run.path)
+            log.warning(
+                "%s: `compare`, `runs` and `report` show the scores of these weights now, not of the default ones; "
+                "--output writes them elsewhere",
+                run.path,
+            )
 
     folders: list[Path] = []
     for test in test_sets:

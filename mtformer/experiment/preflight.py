@@ -338,7 +338,11 @@ def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: 
         step.stop_compiling()
         step.optimizer.zero_grad(set_to_none=True)  # the backward pass may have failed midway
         cause = failure or "on another process"
-        log.warning("torch.compile failed (%s); training continues without it", cause)
+        log.warning(
+            "torch.compile failed (%s); training continues without it; set training.compile to never to skip the "
+            "attempt",
+            cause,
+        )
         return seconds
 
     compile_seconds = time.perf_counter() - start
@@ -363,10 +367,14 @@ def _warn_of_schedule(training: TrainingConfig, num_steps: int) -> None:
             num_steps,
         )
     if has_fixed_length and training.warmup_steps >= num_steps:
-        log.warning("training ends in the warmup: training.warmup_steps %d, %d steps", training.warmup_steps, num_steps)
+        log.warning(
+            "training ends in the warmup: training.warmup_steps %d, %d steps; lower training.warmup_steps",
+            training.warmup_steps,
+            num_steps,
+        )
     if training.consistency != "none" and training.consistency_start >= num_steps:
         start = training.consistency_start
-        log.warning("training ends before training.consistency_start %d, so consistency has no effect", start)
+        log.warning("training ends before training.consistency_start %d, so consistency has no effect; lower it", start)
 
 
 def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:

@@ -165,7 +165,10 @@ def _warn_of_noise_without_spaces(data: DataConfig) -> None:
     has_word_noise = data.noise.word_dropout or data.noise.typos
     languages = [src for src, _ in data.directions if base_code(src) in WITHOUT_SPACES]
     if languages and has_word_noise:
-        log.warning("data.noise: word_dropout and typos need spaces between words; %s has none", languages[0])
+        log.warning(
+            "data.noise: word_dropout and typos need spaces between words; %s has none, so set them to 0",
+            languages[0],
+        )
 
 
 def _log_reports(corpora: Sequence[Corpus], dev: Sequence[DevSet]) -> None:
@@ -413,7 +416,10 @@ def _pretrained_tokenizers(config: Config) -> TokenizerPair:
         if _must_be_equal(key, base_config, config):
             differences.append(f"{key} {before!r} (here {after!r})")
     if differences:
-        raise ConfigError(f"training.init_from: {base.path} has {', '.join(differences)}; leave these keys out")
+        raise ConfigError(
+            f"training.init_from: {base.path} has {', '.join(differences)}; leave these keys out, or give them the "
+            "values of that run"
+        )
     return TokenizerPair.load(base.tokenizer)
 
 

@@ -145,7 +145,7 @@ def measure(config: Config) -> CorpusSize:
             source_text.add(sources, src_lang)
             target_text.add(targets, tgt_lang)
     if not num_pairs:
-        raise DataError("the training corpus is empty")
+        raise DataError("the training corpus is empty; add sources to data.train, or check data.filters")
 
     languages_of_data = chain.from_iterable(data.directions)
     base_codes = set(map(base_code, languages_of_data))

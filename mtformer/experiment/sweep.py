@@ -144,7 +144,7 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     file = _read(path)
     base = beside(path, file.config)
     if not base.exists():
-        raise ConfigError(f"{path}: config: no such file: {base} (the name is relative to {path})")
+        raise ConfigError(f"{path}: config: no such file: {base} (the name is relative to {path}); check the name")
     try:
         axes = list(_axes(file))
         _check_axes(axes)

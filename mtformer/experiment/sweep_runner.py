@@ -89,7 +89,7 @@ def _require_new(sweep: Sweep) -> None:
         problem = "a sweep already exists"
     else:
         return
-    raise CheckpointError(f"{sweep.folder}: {problem}; add --resume, or set another run_dir in {sweep.path}")
+    raise CheckpointError(f"{sweep.folder}: {problem}; continue with --resume, or set another run_dir in {sweep.path}")
 
 
 def devices(sweep: Sweep) -> list[str]:
@@ -264,7 +264,10 @@ class _Runner:
 def _train(job: _Job, num_threads: int) -> int:
     """Train a run, send it the signals in the stop file, and return the exit code."""
     if not job.log_file.parent.is_dir():
-        raise DataError(f"{job.log_file.parent}: no such folder; use a folder that all nodes share")
+        raise DataError(
+            f"{job.log_file.parent}: no such folder on this node; set run_dir of the sweep to a folder that all nodes "
+            "share"
+        )
     environment = dict(os.environ)
     if job.threads is not None:
         environment[THREADS] = str(job.threads)

@@ -219,7 +219,8 @@ def _resume(session: _Session, trainer: Trainer, start: _Start) -> None:
     max_steps = session.config.training.max_steps
     if step > max_steps:
         raise CheckpointError(
-            f"{run.path}: training.max_steps {max_steps} is below the last checkpoint, of step {step}; raise it"
+            f"{run.path}: training.max_steps {max_steps} is below the last checkpoint, of step {step}; raise "
+            "training.max_steps"
         )
     settings = settings_for_training(changed_keys, start.environment, trainer.made_with)
     if settings and _is_finished(trainer):

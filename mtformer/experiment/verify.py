@@ -189,7 +189,8 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     num_processes = environment.get("processes", 1)
     if num_processes != 1:
         raise ConfigError(
-            f"{run.path}: was trained by {num_processes} processes; only single-process runs can be reproduced"
+            f"{run.path}: was trained by {num_processes} processes; give a run that one process "
+            "trained, because only such runs can be reproduced"
         )
 
     config = _config_before_resumes(run, before, num_steps)
@@ -206,7 +207,7 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     if not figures:
         raise MtformerError(
             f"{run.path}: no metrics at the steps of its config, so nothing can be compared; training.log_every was "
-            "changed"
+            "changed when it was resumed, so give another run"
         )
     values = _by_label(figures)
     new_values = _by_label(new_figures)
@@ -261,7 +262,10 @@ def _config_before_resumes(run: RunDir, before: dict[str, Any], num_steps: int) 
         elif old_value is not None:
             values[key] = old_value
         elif key in keys and not key.startswith("data.test."):
-            raise ConfigError(f"{run.path}: cannot be reproduced, because a resume after step {num_steps} added {key}")
+            raise ConfigError(
+                f"{run.path}: cannot be reproduced, because a resume after step {num_steps} added {key}; give another "
+                "run"
+            )
     return config.with_values(values)
 
 
@@ -411,7 +415,9 @@ def _in_new_process(part: Part, config: Config, folder: Path, stop_at: int | Non
     if message_file.exists():
         raise MtformerError(message_file.read_text(encoding="utf-8"))
     if process.exitcode == -signal.SIGKILL:
-        raise MtformerError("the system killed the training process, possibly for lack of memory")
+        raise MtformerError(
+            "the system killed the training process, possibly for lack of memory; free memory, or use smaller batches"
+        )
     if process.exitcode != 0:
         raise RuntimeError(f"the verification run exited with code {process.exitcode}")
 

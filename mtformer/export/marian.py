@@ -74,7 +74,7 @@ def import_marian(source: Path, target: Path) -> None:
     Raise CheckpointError if the target exists, or a file is missing, damaged, or has an unsupported setting.
     """
     if target.exists():
-        raise CheckpointError(f"{target}: already exists; choose another folder")
+        raise CheckpointError(f"{target}: already exists; choose another folder, or delete it")
     if (source / CHECKSUMS).exists():  # the folder was written by `mtformer export`
         try:
             verify_all(source, CHECKSUMS)
@@ -123,7 +123,9 @@ def _read(path: Path) -> bytes:
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; {REQUIRED_FILES}") from None
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror}); copy it again, or fix its permissions"
+        ) from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -163,7 +165,9 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     ids = sorted(map(str, vocabulary.values()))  # as text, because values of other types cannot be compared
     expected_ids = sorted(map(str, range(len(vocabulary))))
     if ids != expected_ids:
-        raise CheckpointError(f"{path}: its ids must be the numbers from 0 to {len(vocabulary) - 1}, each once")
+        raise CheckpointError(
+            f"{path}: its ids must be the numbers from 0 to {len(vocabulary) - 1}, each once; copy the file again"
+        )
     return {text: int(row) for text, row in vocabulary.items()}
 
 
@@ -172,12 +176,14 @@ def _special_rows(source: Path, settings: Mapping[str, Any], vocabulary: Mapping
         row = vocabulary.get(text)
         if row is None or row != settings[key]:
             problem = f"{key} is {settings[key]} in config.json, but '{text}' is {row} in vocab.json"
-            raise CheckpointError(f"{source}: {problem}")
+            raise CheckpointError(f"{source}: {problem}; copy both files again")
     start = settings["decoder_start_token_id"]
     if start not in vocabulary.values():
-        raise CheckpointError(f"{source}: decoder_start_token_id {start} of config.json is not an id in vocab.json")
+        raise CheckpointError(
+            f"{source}: decoder_start_token_id {start} of config.json is not an id in vocab.json; copy both files again"
+        )
     if "<unk>" not in vocabulary:
-        raise CheckpointError(f"{source}: vocab.json has no '<unk>'")
+        raise CheckpointError(f"{source}: vocab.json has no '<unk>'; copy the file again")
     return SpecialRows(vocabulary["<pad>"], vocabulary["<unk>"], start, vocabulary["</s>"])
 
 
@@ -310,7 +316,7 @@ def _join(path: Path, tensors: dict[str, Tensor], names: list[str]) -> Tensor:
     """Remove tensors from `tensors` and return their concatenation."""
     for name in names:
         if name not in tensors:
-            raise CheckpointError(f"{path}: {name} is missing; config.json requires it")
+            raise CheckpointError(f"{path}: {name} is missing, but config.json requires it; copy both files again")
     return torch.cat([tensors.pop(name) for name in names])
 
 
@@ -322,7 +328,10 @@ def _require_shapes(path: Path, weights: dict[str, Tensor], config: Config, src_
         if parameter.shape != weights[name].shape:
             in_file = list(weights[name].shape)
             expected = list(parameter.shape)
-            raise CheckpointError(f"{path}: {name} is {in_file} in the file but {expected} according to config.json")
+            raise CheckpointError(
+                f"{path}: {name} is {in_file} in the file but {expected} according to config.json; copy both files "
+                "again"
+            )
 
 
 def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
@@ -346,7 +355,9 @@ def _load_pickle(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # pickle, zipfile and torch raise exceptions of many types
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise CheckpointError(f"{path}: cannot be loaded as weights without executing code ({reason})") from error
+        raise CheckpointError(
+            f"{path}: cannot be loaded as weights without executing code ({reason}); use a model with model.safetensors"
+        ) from error
 
 
 def _embeddings(path: Path, tensors: dict[str, Tensor], vocab_size: int) -> Tensor:

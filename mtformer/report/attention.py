@@ -118,7 +118,9 @@ class AttentionFile:
     def write(self) -> None:
         """Write the maps of all lines; raise ConfigError if all are blank."""
         if not self.maps:
-            raise ConfigError(f"--attention {self.path}: every line is blank")
+            raise ConfigError(
+                f"--attention {self.path}: every line is blank, so there is no attention; give lines with text"
+            )
         if self.path.suffix == ".json":
             write_json(self.path, [_numbers(line, maps) for line, maps in self.maps])
         else:

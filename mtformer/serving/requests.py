@@ -247,9 +247,9 @@ def describe_body(kind: type[TextRequest]) -> dict[str, Any]:
 def _check_key(key: object, expected: str) -> None:
     """Refuse a request with another key, in a time that does not depend on where the keys differ."""
     if not key:
-        raise HTTPException(403, "api_key is missing; this server requires one")
+        raise HTTPException(403, "api_key is missing; this server requires one, so add this field to the request")
     if not hmac.compare_digest(_key_bytes(str(key)), _key_bytes(expected)):
-        raise HTTPException(403, "api_key is wrong")
+        raise HTTPException(403, "api_key is wrong; ask whoever runs this server for its key")
 
 
 def _key_bytes(key: str) -> bytes:
@@ -290,9 +290,9 @@ async def _parse(body: bytes, request: Request) -> dict[str, Any]:
         else:
             fields |= _parse_form(body)
     except UnicodeDecodeError:
-        raise HTTPException(400, "the form is not UTF-8") from None
+        raise HTTPException(400, "the form is not UTF-8; encode it as UTF-8") from None
     except ValueError:
-        raise HTTPException(400, f"the form has more than {MAX_LINES:,} fields") from None
+        raise HTTPException(400, f"the form has more than {MAX_LINES:,} fields; send less text at a time") from None
 
     single_or_list = {}
     for name, values in fields.items():

@@ -72,7 +72,7 @@ def _explain_listen_error(error: OSError, host: str, port: int) -> str:
         return f"port {port} of {host} requires administrator rights; choose port 1024 or higher with --port"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"--host {host}: not an address of this machine; 127.0.0.1 is this machine, 0.0.0.0 all its addresses"
-    return f"{host} port {port}: {error.strerror}"
+    return f"{host} port {port}: {error.strerror}; choose others with --host and --port"
 
 
 def is_local(sock: socket.socket) -> bool:

@@ -62,7 +62,9 @@ def rules_of(config: TokenizerConfig) -> bytes | None:
     try:
         contents = read_bytes(path)
     except OSError as error:
-        raise DataError(f"{path}: tokenizer.normalization cannot be read: {error.strerror}") from error
+        raise DataError(
+            f"{path}: tokenizer.normalization cannot be read: {error.strerror}; give a file that you can read"
+        ) from error
     _parse(path, contents)
     return contents
 

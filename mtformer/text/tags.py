@@ -65,7 +65,8 @@ def target(data: DataConfig, tokenizers: TokenizerPair, language: str | None = N
     language = language or data.tgt_lang
     if language not in known_languages:
         problem = f"this model does not translate to '{language}'"
-        raise ConfigError(f"{problem}; it was trained on {', '.join(known_languages)}")
+        languages = ", ".join(known_languages)
+        raise ConfigError(f"{problem}; it was trained on {languages}, so choose one of these")
 
     tag = language_tag(language)
     excluded = tokenizers.tgt.tag_ids

@@ -77,7 +77,7 @@ class Tokenizer:
             rules = read_bytes(rule_file) if rule_file.is_file() else None
             return cls(read_bytes(path), str(path), rules)
         except OSError as error:
-            raise DataError(f"{path}: the tokenizer cannot be read: {error.strerror}") from error
+            raise DataError(f"{path}: the tokenizer cannot be read: {error.strerror}; check the path") from error
 
     @cached_property
     def sha256(self) -> str:

@@ -136,5 +136,5 @@ def _explain(message: str, config: TokenizerConfig) -> str:
         return f"{setting}: {problem}; {remedy}"
 
     if "sentences_.empty()" in message or "Input corpus is empty" in message:
-        return "the corpus is empty: the training data has no line with text"
+        return "the corpus is empty: the training data has no line with text; check the files of data.train"
     return f"{setting}: SentencePiece failed: {' '.join(message.split())}"

@@ -177,7 +177,8 @@ def load_checkpoint(folder: Path, load_weights: Callable[[Path], object]) -> Loa
 def load_trainer_state(folder: Path) -> dict[str, Any]:
     """Load the trainer state of a verified checkpoint; raise CheckpointError if it cannot be loaded."""
     path = folder / TRAINER_STATE
-    with _explain_errors(f"{path}: cannot be loaded", "was it saved by another version of PyTorch?"):
+    remedy = "if another version of PyTorch saved it, install that version; otherwise, move this checkpoint away"
+    with _explain_errors(f"{path}: cannot be loaded", remedy):
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
@@ -202,7 +203,11 @@ def prune(run: RunDir, config: TrainingConfig) -> None:
         try:
             delete_folder(folder)
         except OSError as error:
-            log.warning("%s: the old checkpoint cannot be deleted (%s)", folder, error.strerror)
+            log.warning(
+                "%s: the old checkpoint cannot be deleted (%s); delete it when no process uses it",
+                folder,
+                error.strerror,
+            )
 
 
 def last_good(run: RunDir) -> str:

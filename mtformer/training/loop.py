@@ -115,7 +115,10 @@ class Trainer:
             self._take_all_steps()
 
             if not self.position.step:
-                raise MtformerError("training ended before its first step; raise training.max_epochs, or the weights")
+                raise MtformerError(
+                    "training ended before its first step, because the corpus is too small; raise "
+                    "training.max_epochs, or the weights in data.corpora"
+                )
             check_any_step_taken(self.run, self.position.step, self.step.skipped_in_a_row)
             self._validate()
             self._stop_if_signaled()

@@ -113,7 +113,7 @@ def join_ranks(device: torch.device) -> Iterator[Ranks]:
     except RuntimeError as error:
         is_lost_connection = isinstance(error, dist.DistError) or "gloo" in str(error)
         if size > 1 and is_lost_connection:
-            raise LostProcessError(f"process {rank}: another process of this run ended") from error
+            raise LostProcessError(f"process {rank}: another process of this run ended; its log says why") from error
         raise
 
 

@@ -225,7 +225,7 @@ def test_the_best_point_within_the_allowed_loss_is_chosen(points: list[Any], sha
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"a.tsv": "one\teins\n"}, "give at least 50 and 1"),
+        ({"a.tsv": "one\teins\n"}, "give at least 50 for training and 1 for dev"),
         ({}, "a.tsv: no such file"),
         ({"a.fr,a.de": "x\n" * 60}, "a.fr: its name ends with .fr, but the model translates en-de"),
         ({"a.en,a.de,a.x": "x\n"}, "too many files"),
@@ -273,7 +273,8 @@ def test_another_language_pair_is_refused_before_anything_is_written(
     new = tmp_path / "new"
     result = invoke("adapt", trained[0], "--train", new_text, "--run-dir", new, "data.src_lang=fr")
     assert result.exit_code == 2
-    assert result.stderr == f"error: {trained[0]}: translates en-de; adapt cannot change its languages\n"
+    problem = f"{trained[0]}: translates en-de; adapt cannot change its languages"
+    assert result.stderr == f"error: {problem}; remove the overrides of languages\n"
     assert not new.exists()
 
 

@@ -140,7 +140,7 @@ def test_different_test_sets_are_reported_and_can_be_forced(runs: list[Path], co
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["base"], "base: only one system; give at least two to compare"),
+    (["base"], "base: nothing to compare it with; give at least two runs, or with --ref at least two files"),
     (["base", "copy", "--set", "big"], "no scores on 'big', only on small; run `mtformer eval`"),
     (["base", "nothing"], "not a run directory or bundle"),
     (["base", "copy", "--src", "x"], "--src and --bleu-tokenizer are for hypothesis files; give --ref too"),

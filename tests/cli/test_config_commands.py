@@ -70,7 +70,7 @@ def test_a_folder_without_a_run(folder: Path) -> None:
     (folder / "empty").mkdir()
     result = invoke("config", "show", "empty")
     assert result.exit_code == 2
-    assert result.stderr == "error: empty: not a run directory or bundle (it has no config.yaml)\n"
+    assert result.stderr == "error: empty: not a run directory or bundle (it has no config.yaml); check the path\n"
 
 
 def test_errors_in_a_config_are_lines_on_stderr(folder: Path) -> None:

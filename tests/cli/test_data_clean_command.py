@@ -114,15 +114,18 @@ def test_tokenizers_of_a_run_and_of_a_folder(
     result = invoke("data", "clean", *files, tmp_path / "two", *options)
     assert result.exit_code == 0, result.stderr
     assert kept(tmp_path / "two") == []
-    assert f"warning: {tmp_path}/two: the filters kept no pairs; see removed.tsv" in result.stderr
+    assert f"warning: {tmp_path}/two: the filters kept no pairs; see the reasons in removed.tsv" in result.stderr
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (["{0}/a.en", *LANGUAGES], "give a config or files, then the output folder"),
-    (["{0}/c.yaml", "{0}/a.de"], "{0}/a.de: is a file; name the output folder after the config or files"),
+    (
+        ["{0}/a.en", *LANGUAGES],
+        "too few arguments; give a config, a run directory or files, and after them the folder to write",
+    ),
+    (["{0}/c.yaml", "{0}/a.de"], "{0}/a.de: is a file, not a folder; give the folder to write as the last argument"),
     (["{0}/a.en", "{0}/a.de", "{0}", *LANGUAGES], "{0}: already exists; choose another folder, or delete it"),
     (["{0}/c.yaml", "{0}/out", "data.train=[]"], "data.train: no training data; name at least one source"),
-    (["{0}/c.yaml", "{0}/out", "data.train.0.tgt_lang=fr"], "is en-de, not en-fr; clean one direction"),
+    (["{0}/c.yaml", "{0}/out", "data.train.0.tgt_lang=fr"], "is en-de, but the first source of data.train is en-fr"),
 ])  # fmt: skip
 def test_user_errors_are_reported_in_one_line(
     options: list[str], message: str, files: tuple[Path, Path], tmp_path: Path

@@ -61,7 +61,9 @@ def test_scores_of_other_weights_do_not_replace_those_of_the_run_without_a_warni
     ):
         result = invoke("eval", tmp_path / "run", *options)
         assert result.exit_code == 0, result.stderr
-        assert ("show the scores of these weights now; see --output" in result.stderr) == warns
+        assert (
+            "show the scores of these weights now, not of the default ones; --output writes them" in result.stderr
+        ) == warns
 
 
 def test_replaced_scores_with_other_settings_are_reported(trained: tuple[Path, Result], tmp_path: Path) -> None:

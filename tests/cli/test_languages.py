@@ -67,7 +67,7 @@ def test_to_selects_the_target_language(both: RunDir, tmp_path: Path) -> None:
     assert found[()] == found["--to", "de"] != found["--to", "en"]
     result = invoke("translate", both.path, "--to", "fr", stdin=b"The man sleeps.\n")
     assert (result.exit_code, result.stderr) == (
-        2, "error: this model does not translate to 'fr'; it was trained on de, en\n",
+        2, "error: this model does not translate to 'fr'; it was trained on de, en, so choose one of these\n",
     )  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def test_eval_selects_test_sets_by_target_language(both: RunDir, tmp_path: Path)
     for command in ("eval", "exam"):
         result = invoke(command, both.path, "--to", "german")
         assert (result.exit_code, result.stderr) == (
-            2, "error: this model does not translate to 'german'; it was trained on de, en\n",
+            2, "error: this model does not translate to 'german'; it was trained on de, en, so choose one of these\n",
         )  # fmt: skip
 
 

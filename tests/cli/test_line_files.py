@@ -72,7 +72,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
 def test_unequal_files_are_refused_with_all_counts(counts: tuple[int, ...], tmp_path: Path) -> None:
     texts = [b"x\n" * count for count in counts]
     message = "files of unequal length: " + ", ".join(f"file {i} has {count}" for i, count in enumerate(counts))
-    with pytest.raises(DataError, match=f"^{message} lines; give parallel files$"):
+    with pytest.raises(DataError, match=f"^{message} lines; give parallel files, which have the same number of lines$"):
         lines_of(*texts)
     paths = [tmp_path / str(number) for number in range(len(counts))]
     for path, text in zip(paths, texts, strict=True):
@@ -141,6 +141,9 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 TEXT = b"".join(f"line {number}\n".encode() for number in range(37))
+NO_RECORD = (
+    "cannot be continued, because there is no record of how this file was written; remove --continue to replace it"
+)
 
 
 class CrashError(Exception):
@@ -268,9 +271,9 @@ def test_other_settings_and_other_inputs_are_refused(tmp_path: Path) -> None:
             "shorter input",
             "was written from a different input; repeat the same command, or remove --continue to start over",
         ),
-        ("output", "changed since it was written; remove --continue to replace it"),
-        ("no record", "there is no record of how this file was written; remove --continue to replace it"),
-        ("damaged record", "there is no record of how this file was written; remove --continue to replace it"),
+        ("output", "changed since it was written; restore it from a copy, or remove --continue to replace it"),
+        ("no record", NO_RECORD),
+        ("damaged record", NO_RECORD),
     ],
 )
 def test_continue_on_a_complete_file(
@@ -355,7 +358,8 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
             for number, block in enumerate(lines.blocks()):
                 out.write("".join(f"{line}\n" for line in block[0]).upper().encode())
                 for name in ("out", "link"):
-                    message = f"{tmp_path}/{name}: another process is writing this file; wait, or change --output"
+                    remedy = "wait for it, or name another file with --output"
+                    message = f"{tmp_path}/{name}: another process is writing this file; {remedy}"
                     with pytest.raises(DataError, match=message):
                         write(tmp_path / name, continues=number % 2 == 0)
                 first.save(out, lines.position)

@@ -49,7 +49,7 @@ def test_other_values_of_resume_are_errors(words: str, corpus: Path) -> None:
         join_resume(["c.yaml", *words.split()])
     result = invoke("train", corpus / "small.yaml", *words.split())
     assert result.exit_code == 2
-    assert result.stderr == f"error: {words}: write --resume or --resume auto\n"
+    assert result.stderr == f"error: {words}: the only value of --resume is auto; write --resume or --resume auto\n"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_resumed_sweep_finishes_a_failed_run(study: Callable[[str], Path], tmp
 
     refused = invoke("sweep", study(axes))
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert refused.stderr.startswith(f"error: {tmp_path}/runs: 1 of the 2 runs already exist; add --resume")
+    assert refused.stderr.startswith(f"error: {tmp_path}/runs: 1 of the 2 runs already exist; continue with --resume")
     written = run_of(tmp_path, "a").log.stat().st_mtime_ns
     again = invoke("sweep", study(axes.replace("9999", "200")), "--resume")
     assert again.exit_code == 0, again.stderr
@@ -147,7 +147,11 @@ def test_an_error_in_a_dry_run_names_the_run(study: Callable[[str], Path]) -> No
 
 def test_user_errors_are_reported_before_training(study: Callable[[str], Path], tmp_path: Path) -> None:
     for axes, options, message in (
-        ("grid: {model.num_heads: [2, 5]}", [], "num_heads: num_heads 5 does not divide d_model 24\n"),
+        (
+            "grid: {model.num_heads: [2, 5]}",
+            [],
+            "num_heads: num_heads 5 does not divide d_model 24; change one of them\n",
+        ),
         ("seeds: [1]", ["--dry-run", "--print-commands"], "cannot be combined; give only one of them\n"),
         ("seeds: [1]", ["--jobs", "2", "--print-commands"], "cannot be combined; give only one of them\n"),
     ):

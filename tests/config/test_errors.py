@@ -72,7 +72,8 @@ def messages(path: str, *overrides: str) -> list[str]:
         ),
         (
             "training:\n  optimizer: muon\n  sharded: true\n",
-            "4: training.sharded: muon needs whole matrices; use adamw, or set sharded: false",
+            "4: training.sharded: muon needs whole matrices, which sharded: true splits; "
+            "use adamw, or set sharded: false",
         ),
         ("training:\n  max_minutes: 0\n", "3: training.max_minutes: must be above 0 or null, not 0"),
         ("training:\n  learning_rate: .inf\n", "3: training.learning_rate: must be a finite number above 0, not Inf"),
@@ -126,7 +127,8 @@ def test_a_source_outside_a_list_is_an_error(write: Write) -> None:
 @pytest.mark.parametrize("key", ["test", "dev"])
 def test_names_of_sets_are_valid_folder_names(write: Write, key: str) -> None:
     path = write("a.yaml", f"data:\n  src_lang: en\n  tgt_lang: de\n  {key}:\n    ../x: {{tsv: a}}\n")
-    assert messages(path) == [f"a.yaml:5: data.{key}.../x: a set name may only contain letters, digits, '_' and '-'"]
+    problem = "a set name may only contain letters, digits, '_' and '-'; rename the set"
+    assert messages(path) == [f"a.yaml:5: data.{key}.../x: {problem}"]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ def test_all_errors_are_reported_with_their_lines(write: Write) -> None:
 def test_conflicts_name_the_key_that_was_set(write: Write) -> None:
     write("base.yaml", DATA + "model:\n  num_heads: 6\n  d_model: 60\n")
     path = write("a.yaml", "extends: base.yaml\nmodel:\n  d_model: 64\n")
-    assert messages(path) == ["a.yaml:3: model.d_model: num_heads 6 does not divide d_model 64"]
+    assert messages(path) == ["a.yaml:3: model.d_model: num_heads 6 does not divide d_model 64; change one of them"]
     assert messages(path, "model.num_heads=7")[0].startswith("override 'model.num_heads=7': model.num_heads: ")
 
 
@@ -224,7 +226,10 @@ def test_conflicts_between_sections(write: Write) -> None:
     assert "corpora.train: this is the name of data.train" in messages(write("d.yaml", TRAIN + same_name))[0]
     both = "language_tags: source, both_directions: true, corpora: {bt: {sources: [{tsv: b}, {tsv: c, %s}]}}}\n"
     opposite = TRAIN + both % "src_lang: de, tgt_lang: en"
-    assert "both_directions: sources of one corpus differ in the order" in messages(write("e.yaml", opposite))[0]
+    assert (
+        "both_directions: the sources of a corpus have the same languages in different order"
+        in messages(write("e.yaml", opposite))[0]
+    )
     load_config(write("f.yaml", TRAIN + both % "tgt_lang: fr"))
     assert "the home folder is unknown" in messages(write("g.yaml", DATA), "training.init_from=~no-such-user/x")[0]
 

@@ -76,7 +76,10 @@ def test_extends_follows_the_links_of_folders_like_other_programs(write: Write) 
 def test_circular_extends_is_an_error(write: Write) -> None:
     write("a.yaml", "model: {}\nextends: sub/b.yaml\n")
     write("sub/b.yaml", "extends: ../a.yaml\n")
-    assert error_of("a.yaml") == "sub/b.yaml:1: extends: circular reference: a.yaml -> sub/b.yaml -> a.yaml"
+    assert (
+        error_of("a.yaml")
+        == "sub/b.yaml:1: extends: circular reference: a.yaml -> sub/b.yaml -> a.yaml; remove one extends"
+    )
 
 
 def test_extending_a_missing_file_is_an_error(write: Write) -> None:
@@ -171,12 +174,12 @@ def test_errors_in_overrides_name_the_override(write: Write, override: str, mess
 
 def test_files_that_cannot_be_read(write: Write, tmp_path: Path) -> None:
     write("x/y", "")
-    assert error_of("nothing.yaml") == "nothing.yaml: no such config file"
+    assert error_of("nothing.yaml") == "nothing.yaml: no such config file; check the path"
     assert error_of("x") == "x: is a folder; a config must be a YAML file"
     (tmp_path / "latin.yaml").write_bytes("a: 1\nb: ü\n".encode("latin-1"))
-    assert error_of("latin.yaml") == "latin.yaml:2: not UTF-8"
+    assert error_of("latin.yaml") == "latin.yaml:2: not UTF-8; save the file as UTF-8"
     assert error_of(write("list.yaml", "- a\n")).startswith("list.yaml:1: a config is a mapping of sections")
-    assert error_of(write("empty.yaml", "")) == "empty.yaml: data: is missing"
+    assert error_of(write("empty.yaml", "")) == "empty.yaml: data: is missing; set it"
 
 
 def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_keys_and_items_have_line_numbers() -> None:
         ("a: 1\nb: \x07\n", "x.yaml:2: not valid YAML: special characters are not allowed"),
         ("a: 1\n---\nb: 2\n", "x.yaml:2: not valid YAML:"),
         ("a: &x\n  b: *x\n", "x.yaml:1: nested more than 30 levels deep"),
-        ("a:\n  ? [1]\n  : 2\n", "x.yaml:2: a: a key must be a scalar"),
+        ("a:\n  ? [1]\n  : 2\n", "x.yaml:2: a: a key must be a single word or number"),
         ("a: !!python/name:os.system x\n", "x.yaml:1: a: 'x' cannot be read as"),
         ("a: !!int x\n", "x.yaml:1: a: 'x' cannot be read as int"),
         ("a: *nothing\n", "x.yaml:1: not valid YAML:"),

@@ -183,7 +183,7 @@ def test_an_empty_corpus_raises_an_error_and_equal_languages_are_allowed(tmp_pat
 
 def test_existing_and_unwritable_folders_raise_errors(mixed: Pairs, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(DataError, match=f"{tmp_path}/file: is a file; name the output folder"):
+    with pytest.raises(DataError, match=f"{tmp_path}/file: is a file, not a folder; give the folder to write"):
         clean(mixed, tmp_path / "file")
     with pytest.raises(DataError, match=f"{tmp_path}/file/out: cannot be written: .*; choose"):
         clean(mixed, tmp_path / "file" / "out")

@@ -133,7 +133,9 @@ def test_a_damaged_meta_is_an_error_only_if_it_is_needed(tmp_path: Path, caplog:
     good, damaged = add(run.checkpoint(10), bleu=20.0), add(run.checkpoint(20), bleu=30.0)
     (damaged.parent / META).write_text("{")
     assert find_weights(run, "best", "bleu") == find_weights(run, "last", "bleu") == [good]
-    assert caplog.messages == [f"{damaged.parent / META} is damaged, so this checkpoint is not used"] * 2
+    remedy = "restore the file from a copy, or delete the checkpoint"
+    message = f"{damaged.parent / META} is damaged, so this checkpoint is not used; {remedy}"
+    assert caplog.messages == [message] * 2
     for choice in ("20", str(damaged)):
         with pytest.raises(CheckpointError, match=r"step-00000020/meta\.json: not readable .*; use another checkpoint"):
             find_weights(run, choice, "bleu")

@@ -174,7 +174,7 @@ def test_paths_that_are_not_distinct_scored_runs_raise_errors(tmp_path: Path) ->
     (bare / "config.yaml").write_text(CONFIG.format(rest=""))
     with pytest.raises(DataError, match=r"bare: no scores yet; `mtformer eval .*bare` computes them"):
         common_sets(open_runs([run, bare]))
-    with pytest.raises(DataError, match="run: given twice; a run cannot be compared with itself"):
+    with pytest.raises(DataError, match="run: given twice; leave one out, as a run cannot be compared with itself"):
         open_runs([run, run / "eval" / ".."])
     with pytest.raises(DataError, match="is a file, not a run directory; to compare files of hypotheses, add --ref"):
         open_runs([run, run / "config.yaml"])

@@ -236,7 +236,7 @@ def test_limits_are_lowest_or_highest_values(tmp_path: Path) -> None:
         ("caps: [", "limits.yaml:1: not valid YAML: .*"),
         ("- caps", r"limits.yaml: must map rows to limits, as in `caps: \{chrf_change: -10\}`, not .*"),
         ("", "limits.yaml: must map rows to limits.*, not None"),
-        (None, "limits.yaml: no such limits file"),
+        (None, "limits.yaml: no such limits file; check the path"),
     ],
 )
 def test_wrong_limits_are_refused_in_one_line(

@@ -264,11 +264,11 @@ def test_a_folder_in_use_is_rejected(stage: Stage) -> None:
 def test_a_folder_with_runs_is_rejected_without_resume(stage: Stage) -> None:
     sweep = stage.sweep(2)
     sweep.runs[1].run.path.mkdir(parents=True)
-    with pytest.raises(CheckpointError, match="1 of the 2 runs already exist; add --resume"):
+    with pytest.raises(CheckpointError, match="1 of the 2 runs already exist; continue with --resume"):
         run_sweep(sweep)
     sweep.runs[1].run.path.rmdir()
     run_sweep(sweep)
-    with pytest.raises(CheckpointError, match="a sweep already exists; add --resume"):
+    with pytest.raises(CheckpointError, match="a sweep already exists; continue with --resume"):
         run_sweep(sweep)
     assert len(stage.notes("start")) == 2
 

@@ -427,7 +427,9 @@ def test_a_missing_library_raises_config_error(bundle: RunDir, tmp_path: Path, m
         lambda: export(bundle, tmp_path / "it", None, "ctranslate2", None),
         lambda: load_exported(bundle.path),
     ):
-        with pytest.raises(ConfigError, match=r"CTranslate2 is not installed; pip install 'mtformer\[ctranslate2\]'"):
+        with pytest.raises(
+            ConfigError, match=r"CTranslate2 is not installed; to install it: pip install 'mtformer\[ctranslate2\]'"
+        ):
             call()
 
 
@@ -576,7 +578,7 @@ def test_int8_on_a_cpu_uses_ctranslate2(bundle: RunDir, cache: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     missing = invoke("translate", bundle.path, "--device", "cpu", "--precision", "int8", stdin=text)
     assert missing.exit_code == 2
-    assert missing.stderr == "error: CTranslate2 is not installed; pip install 'mtformer[ctranslate2]'\n"
+    assert missing.stderr == "error: CTranslate2 is not installed; to install it: pip install 'mtformer[ctranslate2]'\n"
 
 
 def test_a_language_tag_as_start_token_is_rejected_before_conversion(bundle: RunDir, cache: Path) -> None:

@@ -345,7 +345,11 @@ training:
         ("config.json", {"share_encoder_decoder_embeddings": False}, r"share_encoder_decoder_embeddings False cannot"),
         ("config.json", {"decoder_ffn_dim": 64}, r"config.json: ffn_dim is 48 in the encoder but 64 in the decoder"),
         ("config.json", {"activation_function": "gelu_new"}, r"activation_function 'gelu_new' cannot be imported"),
-        ("config.json", {"encoder_layers": 3}, r"safetensors: model.encoder.layers.2.self_attn.q_proj.* is missing"),
+        (
+            "config.json",
+            {"encoder_layers": 3},
+            r"safetensors: model.encoder.layers.2.self_attn.q_proj.* is missing, but config.json requires it",
+        ),
         (
             "config.json",
             {"encoder_layers": 1},

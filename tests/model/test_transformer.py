@@ -364,7 +364,10 @@ def test_every_parameter_has_a_gradient() -> None:
         ({"d_model": 30, "num_heads": 4}, "num_heads 4 does not divide d_model 30"),
         ({"num_heads": 8, "num_kv_heads": 3}, "num_kv_heads 3 does not divide num_heads 8"),
         ({"num_heads": 4, "num_kv_heads": 8}, "num_kv_heads 8 does not divide num_heads 4"),
-        ({"d_model": 20, "num_heads": 4, "positions": "rotary"}, "rotary positions need an even head width, not 5"),
+        (
+            {"d_model": 20, "num_heads": 4, "positions": "rotary"},
+            "rotary positions need an even head width, not 5; change d_model or num_heads",
+        ),
         ({"d_model": 15, "num_heads": 3}, "sinusoidal positions need an even d_model, not 15"),
     ],
 )

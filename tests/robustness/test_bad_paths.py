@@ -208,5 +208,5 @@ def test_very_long_lines_are_rejected(
 
 def test_ids_with_many_digits_are_rejected(trained: tuple[Path, Result]) -> None:
     result = invoke("tokenizer", "decode", "--ids", trained[0], stdin=b"9" * 5000)
-    expected = f"error: stdin:1: '{'9' * 20}' is not a token id; ids are 0 to 299\n"
+    expected = f"error: stdin:1: '{'9' * 20}' is not a token id; ids are 0 to 299 (text is decoded without --ids)\n"
     assert (result.exit_code, result.stderr) == (2, expected)

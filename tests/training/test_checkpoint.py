@@ -283,4 +283,5 @@ def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(
     prune(run, CONFIG)
     assert run.steps() == [1, 2, 4]
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert warnings == [f"{run.checkpoint(2)}: the old checkpoint cannot be deleted (Device or resource busy)"]
+    problem = "the old checkpoint cannot be deleted (Device or resource busy)"
+    assert warnings == [f"{run.checkpoint(2)}: {problem}; delete it when no process uses it"]

@@ -389,7 +389,7 @@ def test_an_unreadable_checkpoint_is_not_treated_as_damaged(tmp_path: Path, monk
         return "0"
 
     monkeypatch.setattr("mtformer.files.file_sha256", read)
-    with pytest.raises(CheckpointError, match=f"{forbidden}: cannot be read .Permission denied.; fix this"):
+    with pytest.raises(CheckpointError, match=f"{forbidden}: cannot be read .Permission denied.; fix the cause"):
         newest_good(run)
     assert names(run.checkpoints) == ["step-00000004", "step-00000008"]
 

@@ -99,14 +99,14 @@ class Mixture:
     ) -> None:
         self.corpora = [corpus for corpus in corpora if len(corpus.store)]
         if not self.corpora:
-            raise DataError("the training corpus is empty")
+            raise DataError("the training corpus is empty; add sources to data.train, or check data.filters")
         self.seed = seed
         self.window_pairs = window_pairs
 
         sizes = [len(corpus.store) * corpus.weight for corpus in self.corpora]
         self.pairs_per_epoch = sum(sizes)
         if self.pairs_per_epoch < 1:
-            raise DataError("data.corpora: with these weights, an epoch has less than one pair; raise them")
+            raise DataError("data.corpora: with these weights, an epoch has less than one pair; raise the weights")
 
         self.shares = [corpus.weight for corpus in self.corpora]
         """Number of times that each pair of each corpus occurs in an epoch."""

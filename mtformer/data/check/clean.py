@@ -47,7 +47,7 @@ def clean(
     Raises DataError if the folder exists or cannot be written, or the corpus is empty.
     """
     if folder.is_file():
-        raise DataError(f"{folder}: is a file; name the output folder after the config or files")
+        raise DataError(f"{folder}: is a file, not a folder; give the folder to write as the last argument")
     if folder.exists():
         raise DataError(f"{folder}: already exists; choose another folder, or delete it")
 
@@ -72,7 +72,7 @@ def clean(
                 progress(records.size)
 
         if not report.read:
-            raise DataError("the corpus is empty: no lines were read")
+            raise DataError("the corpus is empty: no lines were read; check its files")
         report.left_out = in_order(report.left_out)
         write_json(temporary / "report.json", report.to_dict(), indent=2)
     return report

@@ -121,4 +121,4 @@ def _loading(where: str) -> Iterator[Any]:
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         words = f"{error} {error.__cause__ or ''}".split()
         reason = " ".join(words)
-        raise DataError(f"{where}: cannot be loaded: {reason:.300}") from error
+        raise DataError(f"{where}: cannot be loaded: {reason:.300}; check its name, split and revision") from error

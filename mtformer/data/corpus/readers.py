@@ -95,7 +95,10 @@ def read_line(file: IO[bytes], name: str) -> bytes:
     """Return the next line with its line ending, or b"" at the end of the file; raise DataError if it is too long."""
     line = file.readline(LONGEST_LINE)
     if len(line) - line.endswith(b"\n") >= LONGEST_LINE:
-        raise DataError(f"{name}: has a line of more than {LONGEST_LINE:,} bytes, so it is not a text file")
+        raise DataError(
+            f"{name}: has a line of more than {LONGEST_LINE:,} bytes, so it is not a text file; give another file, or "
+            "break its lines"
+        )
     return line
 
 
@@ -130,7 +133,7 @@ def reading(path: str) -> Iterator[None]:
         raise DataError(f"{path}: is a folder, not a file; for a Hugging Face dataset use `dataset: {path}`") from error
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         if isinstance(error, OSError) and error.strerror:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+            raise DataError(f"{path}: cannot be read: {error.strerror}; give a file that you can read") from error
         raise DataError(f"{path}: the compressed file is damaged or truncated ({error}); copy it again") from error
 
 
@@ -331,7 +334,8 @@ def parse_tsv(source: TsvFile, first: int, lines: Block, faults: Faults) -> Colu
 def _missing_column(source: TsvFile, place: str, num_columns: int) -> str:
     key = "src_column" if source.src_column > num_columns else "tgt_column"
     column = getattr(source, key)
-    return f"{place}: {key} is {column}, but the number of columns is {num_columns} (separated by tabs, counted from 1)"
+    problem = f"{key} is {column}, but the number of columns is {num_columns} (separated by tabs, counted from 1)"
+    return f"{place}: {problem}; complete the line, or change {key}"
 
 
 def parse_jsonl(source: JsonlFile, languages: tuple[str, str], first: int, lines: Block, faults: Faults) -> Columns:
@@ -487,7 +491,8 @@ def _text(row: dict[str, Any], keys: Sequence[str], option: str) -> str:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
             field = ".".join(keys)
-            raise RowError(f"field '{field}' has an unpaired surrogate, which is invalid") from error
+            problem = "has an unpaired surrogate, which is not a character; remove it"
+            raise RowError(f"field '{field}' {problem}") from error
     return value
 
 

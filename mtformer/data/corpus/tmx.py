@@ -41,7 +41,9 @@ def read_tmx(path: str, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
 
     if not num_pairs:
         names = ", ".join(sorted(languages)) or "none"
-        raise DataError(f"{path}: no {src}-{tgt} pairs; languages in the file: {names}")
+        raise DataError(
+            f"{path}: no {src}-{tgt} pairs; languages in the file: {names}; give a file with both languages"
+        )
 
 
 def _units(path: str) -> Iterator[Element]:
@@ -59,7 +61,9 @@ def _units(path: str) -> Iterator[Element]:
                     yield element
                     body.clear()  # otherwise, the whole file would stay in memory
         except DefusedXmlException as error:
-            raise DataError(f"{path}: declares XML entities, which are not supported for security") from error
+            raise DataError(
+                f"{path}: declares XML entities, which are not read because they can exhaust the memory; remove them"
+            ) from error
         except (ParseError, ValueError, LookupError) as error:  # the last two: an encoding that is not supported
             raise DataError(f"{path}: not well-formed XML: {error}; repair the file") from error
 

@@ -277,7 +277,10 @@ class _Job:
         """Filter, tokenize and write the records of a shard."""
         if not self.folder.is_dir():  # on another machine
             cache = self.folder.parent
-            raise DataError(f"{cache}: not the folder of the main process; set data.cache_dir to a shared folder")
+            raise DataError(
+                f"{cache}: not the folder of the main process, which is on another machine; set data.cache_dir to a "
+                "folder that all machines share"
+            )
         gc.disable()  # searching a million small lists for cycles would take a tenth of the time
         try:
             report = DataReport()
@@ -369,7 +372,7 @@ def _make_shards(where: str, contents: _Contents, job: _Job, advance: Advance) -
             for shard, _ in workers.map(missing_shards):
                 advance(shard.end, shard.share)
         if not missing_shards.num_shards:
-            raise DataError(f"{where}: the corpus is empty: no lines were read")
+            raise DataError(f"{where}: the corpus is empty: no lines were read; check its files")
     except WorkerEndedError as error:
         raise DataError(f"{error}; finished shards are kept") from error
     except DataError as error:

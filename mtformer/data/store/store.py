@@ -151,7 +151,9 @@ class Store:
         except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())
             if isinstance(error, OSError) and error.errno not in (None, ENOENT):  # too many open files, for example
-                raise DataError(f"{path}: cannot be read: {reason}") from error
+                raise DataError(
+                    f"{path}: cannot be read: {reason}; fix the cause, and run the command again"
+                ) from error
             remedy = f"delete the folder {self.folder} to prepare the corpus again"
             raise DataError(f"{path}: damaged or changed ({reason:.200}); {remedy}") from error
 

@@ -27,7 +27,7 @@ def import_ctranslate2() -> ModuleType:
     try:
         return importlib.import_module("ctranslate2")
     except ImportError as error:
-        raise ConfigError("CTranslate2 is not installed; pip install 'mtformer[ctranslate2]'") from error
+        raise ConfigError("CTranslate2 is not installed; to install it: pip install 'mtformer[ctranslate2]'") from error
 
 
 def open_model(

@@ -133,13 +133,13 @@ def fit(sources: Sequence[str], translations: Sequence[Translation], chrf: Seque
             rows.append(features(source, translation))
             scores.append(score)
     if len(rows) < MIN_PAIRS:
-        raise DataError(f"confidence needs at least {MIN_PAIRS} dev pairs, not {len(rows)}")
+        raise DataError(f"confidence needs at least {MIN_PAIRS} dev pairs, not {len(rows)}; add dev data")
 
     is_good_N = torch.tensor([score >= GOOD_CHRF for score in scores], dtype=torch.float64)
     if is_good_N.mean() in (0, 1):
         side = "above" if is_good_N[0] else "below"
         problem = f"all translations have a chrF2++ {side} {GOOD_CHRF:g}"
-        raise DataError(f"{problem}; confidence needs dev pairs with good and bad translations")
+        raise DataError(f"{problem}; confidence needs dev pairs with good and bad translations; use another dev set")
 
     # Features that all translations have. If some are missing, several combinations are the same.
     common_names = set(rows[0]).intersection(*rows)

@@ -60,7 +60,7 @@ class TransformerEngine(Engine):
     def check(self, settings: DecodingConfig, required: bool = False) -> None:
         """Raise ConfigError if required phrases are combined with sampling."""
         if required and settings.draws:
-            raise ConfigError("required phrases need beam search; leave sampling out")
+            raise ConfigError("required phrases need beam search; leave sampling and mbr_samples out")
 
     def search(self, batches: Batches, settings: DecodingConfig) -> Generator[NBests, None, None]:
         """Yield the hypotheses of each batch, in order; `settings` determines their number per sentence.
