@@ -100,10 +100,9 @@ def numbers_differ(src: str, tgt: str, in_digits: bool, *, is_strict: bool = Fal
         return True
     if in_digits and is_strict:
         # A number is replaced, and not only missing, if the other line has an unmatched number, or as many numbers.
-        if src_unmatched and tgt_unmatched:
-            return True
+        has_unmatched_pair = bool(src_unmatched and tgt_unmatched)
         is_same_count = len(src_numbers) == len(tgt_numbers)
-        if is_same_count and (src_unmatched or tgt_unmatched):
+        if (src_unmatched or tgt_unmatched) and (has_unmatched_pair or is_same_count):
             return True
 
     # Round numbers, whose cores are small, may be spelled out in the other line.
