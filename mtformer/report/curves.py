@@ -179,7 +179,8 @@ def axis(values: Sequence[float], start: float, end: float, is_log: bool = False
 
     def position(value: float) -> float:
         share = (scale(value) - low) / (high - low)
-        return round(start + share * (end - start), 1)
+        coordinate = start + share * (end - start)
+        return round(coordinate, 1)
 
     ticks = _log_ticks(low, high) if is_log else _linear_ticks(low, high)
     return Axis(position, [Tick(position(value), _label(value)) for value in ticks])
@@ -232,7 +233,8 @@ def _curves(figure: TrainingFigure, systems: Sequence[ReportedSystem]) -> list[C
             means = mean_points(points_of_runs)
             if means:
                 points = [MeanPoint(*point) for point in thin(means)]
-                curves.append(Curve(is_train, number, len(system.runs), points))
+                num_runs = len(system.runs)
+                curves.append(Curve(is_train, number, num_runs, points))
     return curves
 
 

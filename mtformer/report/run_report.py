@@ -101,15 +101,16 @@ def _common_sections(runs: Sequence[RunContents]) -> list[Section]:
 def _systems(runs: Sequence[RunContents]) -> list[tables.ReportedSystem]:
     """Group the runs as `compare` does: runs that differ only in their seeds are one system."""
     contents_of = {contents.name: contents for contents in runs}
-    groups = group_runs([Run(contents.name, contents.run.path, contents.config) for contents in runs])
+    compared_runs = [Run(contents.name, contents.run.path, contents.config) for contents in runs]
 
     systems = []
-    for group in groups:
+    for group in group_runs(compared_runs):
         label = group.name
         num_seeds = len(group.runs)
         if num_seeds > 1:
             label += f" (mean of {num_seeds} seeds)"
-        systems.append(tables.ReportedSystem(label, [contents_of[run.name] for run in group.runs]))
+        contents_of_group = [contents_of[run.name] for run in group.runs]
+        systems.append(tables.ReportedSystem(label, contents_of_group))
     return systems
 
 

@@ -86,7 +86,12 @@ def best_and_worst(sentences: dict[str, list[Sentence]], unspaced: bool) -> list
 def _entry(sentence: Sentence, unspaced: bool) -> dict[str, Any]:
     """Return a sentence for the template, with marks where the translation differs from the reference."""
     hypothesis, reference = mark(sentence.hypothesis, sentence.reference, unspaced)
-    return {"chrf": sentence.chrf, "source": sentence.source, "reference": reference, "hypothesis": hypothesis}
+    return {
+        "chrf": sentence.chrf,
+        "source": sentence.source,
+        "reference": reference,
+        "hypothesis": hypothesis,
+    }
 
 
 def over_time(samples: Sequence[dict[str, Any]], unspaced: bool) -> dict[str, Any] | None:

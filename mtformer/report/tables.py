@@ -104,8 +104,8 @@ def starts(run: RunContents) -> Table | None:
         changes = dict(resume.changes)
         if "device" in changes:  # it has a column of its own
             _, device = changes.pop("device")
-        row = ("resumed", resume.time, f"{resume.step:,}", format_plain(device), describe_changes(changes))
-        rows.append(row)
+        step = f"{resume.step:,}"
+        rows.append(("resumed", resume.time, step, format_plain(device), describe_changes(changes)))
     return Table(("", "time", "step", "device", "changes"), rows, (2,))
 
 
@@ -221,7 +221,9 @@ def format_scores(cards: Sequence[ScoreCard], label: str) -> str:
 
 def _card(card: ScoreCard) -> Table:
     """Return all values of a score card, with dotted names."""
-    rows = [(f"signature of {score.label}", format_plain(score.signature)) for score in card.scores]
+    rows = []
+    for score in card.scores:
+        rows.append((f"signature of {score.label}", format_plain(score.signature)))
     settings = card.model_dump(exclude={"scores", "name", "num_sentences"})
     for key, value in settings.items():
         if isinstance(value, dict):
@@ -233,7 +235,10 @@ def _card(card: ScoreCard) -> Table:
 
 def data(run: RunContents) -> Table | None:
     """Return the number of pairs read, kept and left out, and of tokens per side, in total and for each corpus."""
-    if run.data_report is None or "read" not in run.data_report:  # the report of a bundle has no counts
+    if run.data_report is None:
+        return None
+    has_counts = "read" in run.data_report  # not in the report of a bundle
+    if not has_counts:
         return None
     try:
         corpora = run.data_report.get("corpora", {})
@@ -266,10 +271,13 @@ def _data_rows(reports: Sequence[DataReport]) -> list[tuple[str, ...]]:
         add(f"left out: {reason}", [report.left_out.get(reason) for report in reports])
 
     for side, title in (("src", "source"), ("tgt", "target")):
+        tokens_per_line = [_tokens_per_line(report, side) for report in reports]
+        unknown_rates = [report.unknown_rate(side) for report in reports]
+        blank_lines = [report.blank[side] or None for report in reports]  # the row is left out if all are 0
         add(f"{title} tokens", [report.tokens[side] for report in reports])
-        add(f"{title} tokens per line", [_tokens_per_line(report, side) for report in reports], ".1f")
-        add(f"unknown {title} tokens", [report.unknown_rate(side) for report in reports], ".3%")
-        add(f"{title} lines without tokens", [report.blank[side] or None for report in reports])
+        add(f"{title} tokens per line", tokens_per_line, ".1f")
+        add(f"unknown {title} tokens", unknown_rates, ".3%")
+        add(f"{title} lines without tokens", blank_lines)
         for name in _names(report.unusual[side] for report in reports):
             add(f"{title} lines with {name}", [report.unusual[side].get(name) for report in reports])
     return rows
@@ -289,8 +297,10 @@ def parameters(run: RunContents) -> Table | None:
     if run.config is None or not run.run.tokenizer.is_dir():
         return None
     tokenizers = TokenizerPair.load(run.run.tokenizer)
+    src_vocab_size = tokenizers.src.vocab_size
+    tgt_vocab_size = tokenizers.tgt.vocab_size
     with torch.device("meta"):
-        model = Transformer(run.config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
+        model = Transformer(run.config.model, src_vocab_size, tgt_vocab_size)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     megabytes = 4 * num_parameters / 1e6
     rows = [("parameters", f"{num_parameters:,}"), ("MB in fp32", f"{megabytes:.2f}")]
