@@ -42,28 +42,32 @@ class DeviceError(MtformerError):
     """A device or precision that is not available on this machine."""
 
 
-def require_extra(what: str, extra: str, *packages: str) -> None:
-    """Raise ConfigError if one of the packages that `what` needs is not installed; `extra` installs them."""
+def require_extra(feature: str, extra: str, *packages: str) -> None:
+    """Raise ConfigError if one of the packages that a feature needs is not installed; `extra` installs them."""
     for package in packages:
         try:
             __import__(package)
         except ImportError as error:
-            raise ConfigError(f"{what} needs {package}: pip install 'mtformer[{extra}]'") from error
+            raise ConfigError(f"{feature} needs {package}: pip install 'mtformer[{extra}]'") from error
 
 
 @contextmanager
-def explain_write_errors(what: str, remedy: str) -> Iterator[None]:
-    """Raise a DataError for an OSError that occurs while writing `what`; BrokenPipeError is re-raised.
+def explain_write_errors(target: str, remedy: str) -> Iterator[None]:
+    """Raise a DataError for an OSError that occurs while writing; BrokenPipeError is re-raised.
 
-    The remedy is what the user can do besides freeing disk space.
+    Args:
+        target: what is written, as the subject of the message.
+        remedy: what the user can do besides freeing disk space.
     """
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, None)
         reason = error.strerror or " ".join(str(error).split())
         if reason.endswith(" written"):  # NumPy only reports counts: "600 requested and 506 written"
             reason = f"{os.strerror(errno.ENOSPC)} ({reason})"
-        raise DataError(f"{what} cannot be written: {reason}; {'free some space, or ' * is_full}{remedy}") from error
+        is_disk_full = error.errno in (errno.ENOSPC, errno.EDQUOT, None)  # None: an error of NumPy
+        if is_disk_full:
+            remedy = f"free some space, or {remedy}"
+        raise DataError(f"{target} cannot be written: {reason}; {remedy}") from error

@@ -6,15 +6,20 @@ from typing import Any
 
 def format_bytes(number: float) -> str:
     """Return a number of bytes in GB, or in MB below 0.1 GB."""
-    return f"{number / 1e9:.2f} GB" if number >= 1e8 else f"{number / 1e6:.2f} MB"
+    if number >= 1e8:
+        return f"{number / 1e9:.2f} GB"
+    return f"{number / 1e6:.2f} MB"
 
 
 def format_duration(seconds: float) -> str:
     """Return a duration as h:mm:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+    total_minutes, full_seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(total_minutes, 60)
+    return f"{hours}:{minutes:02d}:{full_seconds:02d}"
 
 
 def format_value(value: Any) -> str:
     """Return a string unchanged, and any other config value as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)

@@ -13,12 +13,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 TEMPLATES = Path(__file__).parent / "templates"
+"""Folder of the templates."""
 ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
+"""Environment that escapes text and raises an error for an undefined variable."""
 # The `tojson` filter, used for data in scripts, escapes everything that could end the script.
 ENVIRONMENT.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
-BREAKS = re.compile(r"(?<=[,/])|(?<=\.)(?=[^\W\d]|\*)")  # where a line may break in names of runs, keys and files
+BREAKS = re.compile(r"(?<=[,/])|(?<=\.)(?=[^\W\d]|\*)")
+"""Positions at which a line may break in names of runs, keys and files."""
 ENVIRONMENT.filters["breakable"] = lambda text: Markup("<wbr>").join(BREAKS.split(text))
 
 
@@ -34,4 +37,5 @@ class Table:
 
 def render(template: str, **values: Any) -> str:
     """Return the page of a file in the `templates` folder; text in its variables is escaped."""
-    return ENVIRONMENT.get_template(template).render(values)
+    page = ENVIRONMENT.get_template(template)
+    return page.render(values)

@@ -18,10 +18,7 @@ from mtformer.files import FORMAT, write_json
 if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator
     from mtformer.evaluation.card import EvalSet
-    from mtformer.evaluation.exam import Row
-
-Limit = tuple[str, str, float]
-"""A limit of a value: row, column and number."""
+    from mtformer.evaluation.exam import Limit, Row
 
 
 def exam(
@@ -95,13 +92,14 @@ def _take_exam(run: str, translator: "Translator", test: "EvalSet", num_lines: i
         return dict(bar)
 
 
-def _warn_of_blank_cells(run: str, rows: "Mapping[str, Row]", limits: Sequence[Limit]) -> None:
+def _warn_of_blank_cells(run: str, rows: "Mapping[str, Row]", limits: "Sequence[Limit]") -> None:
     """Log which values of a card are missing."""
     if all(row["unaligned"] is None for row in rows.values()):
         log.warning("%s: the translator returned no attention, so the column unaligned is blank", run)
-    for row, column, _ in limits:
-        if rows[row][column] is None:
-            log.warning("%s: the limit %s.%s is not checked, because the cell is blank", run, row, column)
+    for limit in limits:
+        if rows[limit.row][limit.column] is None:
+            cell = f"{limit.row}.{limit.column}"
+            log.warning("%s: the limit %s is not checked, because the cell is blank", run, cell)
 
 
 def _table(cards: "Mapping[str, Mapping[str, Row]]") -> list[str]:

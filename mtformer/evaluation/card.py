@@ -40,6 +40,9 @@ from mtformer.files import (
 from mtformer.run_dir import HYPOTHESES, SCORES, SOURCES, RunDir, references_name
 from mtformer.version import __version__
 
+MAX_REASON = 200
+"""Maximum number of characters of the reason for which a score card cannot be read."""
+
 
 class HashedFile(BaseModel, frozen=True, extra="forbid", strict=True):
     """A file and the SHA-256 hash of its contents."""
@@ -161,7 +164,9 @@ def _write_texts(folder: Path, test: EvalSet, hypotheses: Sequence[str]) -> Text
 
     sources_hash = write(SOURCES, test.sources)
     hypotheses_hash = write(HYPOTHESES, hypotheses)
-    reference_hashes = [write(references_name(number), lines) for number, lines in enumerate(test.references)]
+    reference_hashes = []
+    for number, lines in enumerate(test.references):
+        reference_hashes.append(write(references_name(number), lines))
     return TextHashes(sources=sources_hash, references=reference_hashes, hypotheses=hypotheses_hash)
 
 
@@ -177,6 +182,7 @@ def read_card(folder: Path) -> ScoreCard:
     If only its checksum is wrong, as after a single changed digit, a warning is logged.
     """
     path = folder / SCORES
+    remedy = _rewrite_hint(folder)
     try:
         contents = parse_json(read_bytes(path))
         fields = {key: value for key, value in contents.items() if key != "checksum"}
@@ -184,41 +190,52 @@ def read_card(folder: Path) -> ScoreCard:
     except FileNotFoundError as error:
         raise DataError(f"{path}: missing; `mtformer eval` writes it") from error
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); {_rewrite_hint(folder)}") from error
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["loc"] == ("format",):
-            require_format(path, first["input"], DataError)
-        key = ".".join(map(str, first["loc"]))
-        reason = f"{key}: {first['msg']}" if key else first["msg"]
-        raise DataError(f"{path}: damaged ({reason}); {_rewrite_hint(folder)}") from error
+        reason = _reason_of(error, path)
+        raise DataError(f"{path}: damaged ({reason}); {remedy}") from error
     except (ValueError, AttributeError) as error:  # not JSON, or not an object
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: damaged ({reason}); {_rewrite_hint(folder)}") from error
+        message = " ".join(str(error).split())
+        raise DataError(f"{path}: damaged ({message[:MAX_REASON]}); {remedy}") from error
 
     try:
         unsealed(contents)
     except ValueError as error:
-        log.warning("%s: %s, so its scores may be wrong; %s", path, error, _rewrite_hint(folder))
+        log.warning("%s: %s, so its scores may be wrong; %s", path, error, remedy)
     return card
+
+
+def _reason_of(error: ValidationError, path: Path) -> str:
+    """Return the first mistake in a score card; raise DataError if a newer version wrote it."""
+    first_mistake = error.errors()[0]
+    if first_mistake["loc"] == ("format",):
+        require_format(path, first_mistake["input"], DataError)
+    key = ".".join(map(str, first_mistake["loc"]))
+    message = first_mistake["msg"]
+    return f"{key}: {message}" if key else message
 
 
 def read_texts(folder: Path, card: ScoreCard) -> tuple[EvalSet, list[str]]:
     """Return the test set and the hypotheses; raise DataError if a file is missing or was changed after scoring."""
+    remedy = _rewrite_hint(folder)
 
-    def read(name: str, sha256: str) -> list[str]:
+    def read(name: str, expected_sha256: str) -> list[str]:
         path = folder / name
         if not path.is_file():
-            raise DataError(f"{path}: missing; {_rewrite_hint(folder)}")
+            raise DataError(f"{path}: missing; {remedy}")
         contents = path.read_bytes()
-        if hashlib.sha256(contents).hexdigest() != sha256:
-            raise DataError(f"{path}: changed since it was scored; {_rewrite_hint(folder)}")
-        return contents.decode().split("\n")[:-1]  # the last line ends with a line break, too
+        sha256 = hashlib.sha256(contents).hexdigest()
+        if sha256 != expected_sha256:
+            raise DataError(f"{path}: changed since it was scored; {remedy}")
+        lines = contents.decode().split("\n")
+        return lines[:-1]  # the last line ends with a line break, too
 
-    sources = read(SOURCES, card.text.sources)
-    hypotheses = read(HYPOTHESES, card.text.hypotheses)
-    references = [read(references_name(number), sha256) for number, sha256 in enumerate(card.text.references)]
-    return EvalSet(card.name, sources, references, card.tgt_lang, card.src_lang), hypotheses
+    hashes = card.text
+    sources = read(SOURCES, hashes.sources)
+    hypotheses = read(HYPOTHESES, hashes.hypotheses)
+    references = [read(references_name(number), sha256) for number, sha256 in enumerate(hashes.references)]
+    test = EvalSet(card.name, sources, references, card.tgt_lang, card.src_lang)
+    return test, hypotheses
 
 
 def score_differences(a: ScoreCard, b: ScoreCard) -> list[str]:
@@ -234,7 +251,8 @@ def score_differences(a: ScoreCard, b: ScoreCard) -> list[str]:
     if a.text.references != b.text.references:
         messages.append("different references")
     messages += _different_signatures(a, b)
-    messages += [text for key, text in _different_settings(a, b).items() if key_of(DecodingConfig, key).has_effect]
+    settings = _different_settings(a, b)
+    messages += [text for key, text in settings.items() if key_of(DecodingConfig, key).has_effect]
     if a.dtype != b.dtype:
         messages.append(f"precision {a.dtype} and {b.dtype}")
     return messages
@@ -246,7 +264,9 @@ def notes(a: ScoreCard, b: ScoreCard) -> list[str]:
     messages = [text for key, text in settings.items() if not key_of(DecodingConfig, key).has_effect]
     if a.device != b.device:
         messages.append(f"device {a.device} and {b.device}")
-    for package in sorted(a.versions.keys() | b.versions.keys()):
+
+    packages = a.versions.keys() | b.versions.keys()
+    for package in sorted(packages):
         version_a = a.versions.get(package)
         version_b = b.versions.get(package)
         if version_a != version_b:
@@ -259,9 +279,10 @@ def _different_signatures(a: ScoreCard, b: ScoreCard) -> list[str]:
     signatures_b = {score.name: score.signature for score in b.scores}
     messages = []
     for score in a.scores:
-        signature_b = signatures_b.get(score.name, score.signature)
-        if _without_version(score.signature) != _without_version(signature_b):
-            messages.append(f"{score.label} with different signatures ({score.signature} and {signature_b})")
+        signature_a = score.signature
+        signature_b = signatures_b.get(score.name, signature_a)
+        if _without_version(signature_a) != _without_version(signature_b):
+            messages.append(f"{score.label} with different signatures ({signature_a} and {signature_b})")
     return messages
 
 
@@ -295,15 +316,17 @@ def _cpu_name() -> str:
     """Return the name of the processor, or of its architecture if the system does not know it."""
     information = Path("/proc/cpuinfo")
     if information.is_file():
-        model_name = re.search(r"model name\s*:\s*(.+)", information.read_text())
-        if model_name is not None:
-            return model_name[1].strip()
+        line = re.search(r"model name\s*:\s*(.+)", information.read_text())
+        if line is not None:
+            return line[1].strip()
     return platform.processor() or platform.machine()
 
 
 def _rewrite_hint(folder: Path) -> str:
     """Return the command that rewrites the card, for error messages."""
+    command = "mtformer eval"
     run = folder.parent.parent
     is_in_run = folder == RunDir(run).evaluation(folder.name)
-    command = f"mtformer eval {run}" if is_in_run else "mtformer eval"
+    if is_in_run:
+        command += f" {run}"
     return f"`{command}` rewrites it"

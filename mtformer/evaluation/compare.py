@@ -112,8 +112,10 @@ def compare(
     """
     outputs: dict[Path, list[str]] = {}
     for system in systems:
-        outputs |= {run.path: material.outputs[run.path] for run in system.runs}
+        for run in system.runs:
+            outputs[run.path] = material.outputs[run.path]
     measures = [Measure(metric, material.evaluation, outputs, material.references) for metric in METRICS]
+    chrf = measures[METRICS.index("chrf")]
 
     unit = "words"
     buckets: list[Bucket] = []
@@ -127,7 +129,7 @@ def compare(
         metrics=[_table(systems, measure, progress) for measure in measures],
         unit=unit,
         buckets=buckets,
-        sentences=_most_different(systems, material, measures[METRICS.index("chrf")], num_sentences),
+        sentences=_most_different(systems, material, chrf, num_sentences),
         notes=material.notes,
         ignored=material.ignored,
     )
@@ -136,55 +138,73 @@ def compare(
 def config_differences(systems: Sequence[System]) -> dict[str, list[Any]]:
     """Return the config keys that differ between systems, with each system's value; seeds are excluded."""
     configs = [system.runs[0].config for system in systems]
-    keys: dict[str, list[Any]] = {}
+    baseline = configs[0]
+    values_of: dict[str, list[Any]] = {}
     for position, config in enumerate(configs):
-        if configs[0] is None or config is None:
+        if baseline is None or config is None:
             return {}
-        for key, before, after in config_diff(configs[0], config):
+        for key, baseline_value, value in config_diff(baseline, config):
             if distinguishes(key):
-                keys.setdefault(key, [before] * len(systems))[position] = after
-    return keys
+                # A system that is not mentioned for a key has the value of the baseline.
+                values = values_of.setdefault(key, [baseline_value] * len(systems))
+                values[position] = value
+    return values_of
 
 
 def _table(systems: Sequence[System], measure: Measure, progress: Callable[[], object]) -> MetricTable:
     """Return the scores of the systems, and their differences from the first one, the baseline."""
+    baseline_NC = _pooled(systems[0], measure)
     rows: list[SystemScore] = []
     for system in systems:
-        runs = [RunScore(run.name, run.seed, measure.score(measure.counts[run.path])) for run in system.runs]
-        scores = [run.score for run in runs]
-        row = SystemScore(
-            system=system.name,
-            runs=runs,
-            mean=statistics.fmean(scores),
-            deviation=statistics.stdev(scores) if len(scores) > 1 else None,
-            estimate=estimate(measure, _pooled(system, measure)),
-        )
+        row = _score(system, measure)
         if rows:
-            tests = significance.paired_tests(measure, _pooled(systems[0], measure), _pooled(system, measure))
-            row = replace(row, difference=row.mean - rows[0].mean, tests=tests)
+            baseline_row = rows[0]
+            tests = significance.paired_tests(measure, baseline_NC, _pooled(system, measure))
+            row = replace(row, difference=row.mean - baseline_row.mean, tests=tests)
         rows.append(row)
         progress()
-    return MetricTable(measure.name, measure.label, measure.signature, significance.describe_tests(), rows)
+    test_settings = significance.describe_tests()
+    return MetricTable(measure.name, measure.label, measure.signature, test_settings, rows)
+
+
+def _score(system: System, measure: Measure) -> SystemScore:
+    """Return the scores of a system, without a comparison to the baseline."""
+    runs = []
+    for run in system.runs:
+        score = measure.score(measure.counts[run.path])
+        runs.append(RunScore(run.name, run.seed, score))
+    scores = [run.score for run in runs]
+    return SystemScore(
+        system=system.name,
+        runs=runs,
+        mean=statistics.fmean(scores),
+        deviation=statistics.stdev(scores) if len(scores) > 1 else None,
+        estimate=estimate(measure, _pooled(system, measure)),
+    )
 
 
 def _pooled(system: System, measure: Measure) -> Counts:
-    """Return the mean counts of each sentence over runs; the tests resample sentences."""
-    return np.mean([measure.counts[run.path] for run in system.runs], axis=0)
+    """Return the mean counts (N, C) of each sentence over runs; the tests resample sentences."""
+    counts_of_runs = [measure.counts[run.path] for run in system.runs]
+    return np.mean(counts_of_runs, axis=0)
 
 
 def _source_lengths(sources: Sequence[str]) -> tuple[str, NDArray[np.int64]]:
     """Return the unit of length, words or characters, and the length of each source in this unit."""
     num_words = np.array([len(line.split()) for line in sources])
     num_characters = np.array([len(line) for line in sources])
-    if num_characters.sum() <= LONG_WORDS * num_words.sum():
+    has_spaces = num_characters.sum() <= LONG_WORDS * num_words.sum()
+    if has_spaces:
         return "words", num_words
     return "characters", num_characters
 
 
 def _by_length(systems: Sequence[System], lengths: NDArray[np.int64], measures: Sequence[Measure]) -> list[Bucket]:
     """Return the scores of the systems in each bucket of source lengths that has sentences."""
+    starts = (0, *LENGTHS)
+    ends = (*LENGTHS, None)
     buckets = []
-    for low, end in zip((0, *LENGTHS), (*LENGTHS, None), strict=True):
+    for low, end in zip(starts, ends, strict=True):
         is_chosen = lengths >= low
         if end is not None:
             is_chosen &= lengths < end
@@ -194,17 +214,20 @@ def _by_length(systems: Sequence[System], lengths: NDArray[np.int64], measures: 
         for measure in measures:
             scores[measure.name] = [_mean_score(system, measure, is_chosen) for system in systems]
         high = None if end is None else end - 1
-        buckets.append(Bucket(low, high, int(is_chosen.sum()), scores))
+        num_sentences = int(is_chosen.sum())
+        buckets.append(Bucket(low, high, num_sentences, scores))
     return buckets
 
 
 def _mean_score(system: System, measure: Measure, is_chosen: NDArray[np.bool_]) -> float:
     """Return the mean score of the runs of a system on some of the sentences."""
-    return statistics.fmean(measure.score(measure.counts[run.path][is_chosen]) for run in system.runs)
+    counts_of_runs = [measure.counts[run.path][is_chosen] for run in system.runs]
+    return statistics.fmean(map(measure.score, counts_of_runs))
 
 
 def _sentence_scores(measure: Measure, path: Path) -> list[float]:
-    return [measure.score_of(counts_C) for counts_C in measure.counts[path]]
+    counts_NC = measure.counts[path]
+    return [measure.score_of(counts_C) for counts_C in counts_NC]
 
 
 def _most_different(systems: Sequence[System], material: Material, measure: Measure, number: int) -> list[SentenceRow]:
@@ -217,13 +240,14 @@ def _most_different(systems: Sequence[System], material: Material, measure: Meas
     largest_first = np.argsort(-spread, kind="stable")
 
     rows = []
-    for line in map(int, largest_first[:number]):
+    for line in largest_first[:number].tolist():
         if spread[line] == 0:
             break
+        source = material.sources[line] if material.sources is not None else None
         row = SentenceRow(
             line=line + 1,
-            source=material.sources[line] if material.sources is not None else None,
-            references=[stream[line] for stream in material.references],
+            source=source,
+            references=[references[line] for references in material.references],
             hypotheses=[material.outputs[path][line] for path in paths],
             chrf=chrf[:, line].tolist(),
         )

@@ -17,11 +17,15 @@ from mtformer.evaluation.scores import for_language, looks_tokenized, score
 def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
     """Return a test set from the config, or from two files; raise DataError if it cannot be read or is empty."""
     # Text in JSON files and data sets may contain line breaks; the saved texts have one line per sentence.
-    pairs = [(src.replace("\n", " "), tgt.replace("\n", " ")) for src, tgt in read_pairs(source, data)]
-    if not pairs:
+    sources = []
+    references = []
+    for src, tgt in read_pairs(source, data):
+        sources.append(src.replace("\n", " "))
+        references.append(tgt.replace("\n", " "))
+    if not sources:
         raise DataError(f"test set '{name}': it has no lines; check its files")
     src_lang, tgt_lang = data.languages(source)
-    return EvalSet(name, [src for src, _ in pairs], [[tgt for _, tgt in pairs]], tgt_lang, src_lang)
+    return EvalSet(name, sources, [references], tgt_lang, src_lang)
 
 
 def named_sets(sources: Mapping[str, Source], data: DataConfig) -> list[EvalSet]:
@@ -31,9 +35,19 @@ def named_sets(sources: Mapping[str, Source], data: DataConfig) -> list[EvalSet]
         test = source_set(name, source, data)
         sets.append(test)
         if data.both_directions:
-            reversed_name = f"{name}.{test.tgt_lang}-{test.src_lang}"
-            sets.append(EvalSet(reversed_name, test.references[0], [test.sources], test.src_lang, test.tgt_lang))
+            sets.append(_reversed(test))
     return sets
+
+
+def _reversed(test: EvalSet) -> EvalSet:
+    """Return a test set in the other direction, named `NAME.TGT-SRC` after its languages."""
+    return EvalSet(
+        name=f"{test.name}.{test.tgt_lang}-{test.src_lang}",
+        sources=test.references[0],
+        references=[test.sources],
+        tgt_lang=test.src_lang,
+        src_lang=test.tgt_lang,
+    )
 
 
 def sacrebleu_set(testset: str, language_pair: str) -> EvalSet:
@@ -52,7 +66,7 @@ def sacrebleu_set(testset: str, language_pair: str) -> EvalSet:
     try:
         sources = _stripped_lines(get_source_file(testset, language_pair))
         references = [_stripped_lines(path) for path in get_reference_files(testset, language_pair)]
-    except (Exception, SystemExit) as error:  # sacreBLEU exits on a damaged download and raises bare Exceptions.
+    except (Exception, SystemExit) as error:  # sacreBLEU exits on a damaged download, and raises bare Exceptions
         reason = " ".join(str(error).split())
         raise DataError(f"sacreBLEU cannot fetch {testset} {language_pair}: {reason}; check the network") from error
 
@@ -82,7 +96,8 @@ def evaluate(
         folder: where the card and the texts are written.
         progress: see `Translator.translate`.
     """
-    if any(looks_tokenized(references) for references in test.references):
+    has_tokenized_references = any(map(looks_tokenized, test.references))
+    if has_tokenized_references:
         log.warning(
             "%s: the references look tokenized; their scores are not comparable to published ones; use the original "
             "text",
@@ -91,13 +106,16 @@ def evaluate(
     _warn_of_normalization(test, translator)
 
     start = time.perf_counter()
-    translations = translator.into(test.tgt_lang).translate(test.sources, progress=progress)
+    translator_into_target = translator.into(test.tgt_lang)
+    translations = translator_into_target.translate(test.sources, progress=progress)
     hypotheses = [translation.text for translation in translations]
     seconds = time.perf_counter() - start
 
     config = for_language(config, test.tgt_lang)
-    scores = score(hypotheses, test.references[0], config, more_references=test.references[1:])
-    return write_card(folder, test, ScoredTranslations(hypotheses, scores, config, seconds), translator)
+    first_reference, *more_references = test.references
+    scores = score(hypotheses, first_reference, config, more_references=more_references)
+    result = ScoredTranslations(hypotheses, scores, config, seconds)
+    return write_card(folder, test, result, translator)
 
 
 def _warn_of_normalization(test: EvalSet, translator: Translator) -> None:

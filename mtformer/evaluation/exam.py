@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import create_model
@@ -60,6 +60,14 @@ SMALL_BATCH = 7
 """Number of lines per call in the row `batches`."""
 
 
+class Limit(NamedTuple):
+    """Lowest or highest accepted value of a cell of the card."""
+
+    row: str
+    column: str
+    value: float
+
+
 def _add(src: str, ref: str, text: str) -> Pair:
     """Add a text to the end of both sides."""
     return join_lines((src, text)), join_lines((ref, text))
@@ -69,12 +77,13 @@ def _change(pattern: re.Pattern[str], src: str, ref: str, text: str) -> Pair:
     """Replace a match that both sides share with the text; without one, add the text to both sides."""
     src_matches = {match[0] for match in pattern.finditer(src)}
     ref_matches = {match[0] for match in pattern.finditer(ref)}
-    shared = sorted(src_matches & ref_matches)
-    if not shared:
+    shared_matches = src_matches & ref_matches
+    if not shared_matches:
         return _add(src, ref, text)
+    first_match = min(shared_matches)
 
     def replacement(match: re.Match[str]) -> str:
-        return text if match[0] == shared[0] else match[0]
+        return text if match[0] == first_match else match[0]
 
     return pattern.sub(replacement, src), pattern.sub(replacement, ref)
 
@@ -88,7 +97,10 @@ def _rare_script(line: str) -> str:
     """Replace each letter with one of a rare script."""
 
     def replacement(character: str) -> str:
-        return chr(RARE_SCRIPT + ord(character) % NUM_RARE_LETTERS) if character.isalpha() else character
+        if not character.isalpha():
+            return character
+        number = ord(character) % NUM_RARE_LETTERS
+        return chr(RARE_SCRIPT + number)
 
     return "".join(map(replacement, line))
 
@@ -142,9 +154,12 @@ def perturb(name: str, pairs: Sequence[tuple[str, str]]) -> dict[Pair, range]:
         ref = join_lines(ref for _, ref in joined_pairs)
 
         new_pair = PERTURBATIONS[name](src, ref, random)
-        has_changed = new_pair[0] != joined_pairs[0][0]
+        new_src, _ = new_pair
+        first_src, _ = joined_pairs[0]
+        has_changed = new_src != first_src
         if has_changed or name == "plain":
-            perturbed.setdefault(new_pair, range(start, start + len(joined_pairs)))
+            end = start + len(joined_pairs)
+            perturbed.setdefault(new_pair, range(start, end))
     return perturbed
 
 
@@ -171,32 +186,40 @@ def take_exam(translator: Translator, test: EvalSet, num_lines: int) -> Iterator
     if not pairs:
         raise DataError(f"test set '{test.name}': each line is blank in the source or the reference; check its files")
 
-    num_src_characters = sum(len(src) for src, _ in pairs)
-    num_ref_characters = sum(len(ref) for _, ref in pairs)
-    length_ratio = num_ref_characters / num_src_characters
+    sources = [src for src, _ in pairs]
+    references = [ref for _, ref in pairs]
+    length_ratio = sum(map(len, references)) / sum(map(len, sources))
 
     plain_texts: list[str] = []
     for name in PERTURBATIONS:  # one call per row keeps attention weights in memory only for its lines
         perturbed = perturb(name, pairs)
-        translations = translator.translate([src for src, _ in perturbed], attention=True)
+        new_sources = [src for src, _ in perturbed]
+        translations = translator.translate(new_sources, attention=True)
         if name == "plain":
             plain_texts = [translation.text for translation in translations]
 
         row = _measure(list(perturbed), translations, length_ratio)
         chrf = row["chrf"]
         if chrf is not None and name != "plain":
+            # A perturbation may leave out lines; the plain score is that of the others.
             lines = list(itertools.chain.from_iterable(perturbed.values()))
-            plain_chrf = _chrf([plain_texts[line] for line in lines], [pairs[line][1] for line in lines])
+            plain_chrf = _chrf([plain_texts[line] for line in lines], [references[line] for line in lines])
             row["chrf_change"] = chrf - plain_chrf
         yield name, _rounded(row)
 
-    texts_in_small_batches: list[str] = []
-    for start in range(0, len(pairs), SMALL_BATCH):
-        sources = [src for src, _ in pairs[start : start + SMALL_BATCH]]
-        translations = translator.translate(sources, first_line=start)
-        texts_in_small_batches += [translation.text for translation in translations]
-    share_equal = _percentage(map(str.__eq__, plain_texts, texts_in_small_batches))
+    texts = _translate_in_small_batches(translator, sources)
+    share_equal = _percentage(map(str.__eq__, plain_texts, texts))
     yield "batches", _rounded({"lines": len(pairs), "equal": share_equal})
+
+
+def _translate_in_small_batches(translator: Translator, sources: Sequence[str]) -> list[str]:
+    """Return the translations of the lines, `SMALL_BATCH` lines per call."""
+    texts: list[str] = []
+    for start in range(0, len(sources), SMALL_BATCH):
+        batch = sources[start : start + SMALL_BATCH]
+        translations = translator.translate(batch, first_line=start)
+        texts += [translation.text for translation in translations]
+    return texts
 
 
 def _distinct_pairs(test: EvalSet) -> list[tuple[str, str]]:
@@ -217,19 +240,22 @@ def _measure(pairs: Sequence[Pair], translations: Sequence[Translation], length_
     """
     texts = [translation.text for translation in translations]
     references = [ref for _, ref in pairs if ref is not None]
-    row: Row = {"lines": len(pairs), "chrf": _chrf(texts, references) if references else None}
+    chrf = _chrf(texts, references) if references else None
+    row: Row = {"lines": len(pairs), "chrf": chrf}
     for column, find_items in ITEMS.items():
         row[column] = _percentage_kept(find_items, pairs, texts)
 
+    has_loop = [Flag.REPETITION in translation.flags for translation in translations]
     is_too_long = [_is_too_long(text, pair, length_ratio) for text, pair in zip(texts, pairs, strict=True)]
-    link_weights: list[float] = []
+    is_weak: list[bool] = []
+    """For each output word, whether it pays little attention to every source word."""
     for translation in translations:
         if translation.attention is not None:
-            link_weights += [weight for _, _, weight in translation.attention.links]
+            is_weak += [weight < WEAK_LINK for _, _, weight in translation.attention.links]
 
-    row["loops"] = _percentage(Flag.REPETITION in translation.flags for translation in translations)
+    row["loops"] = _percentage(has_loop)
     row["long"] = _percentage(is_too_long)
-    row["unaligned"] = _percentage(weight < WEAK_LINK for weight in link_weights)
+    row["unaligned"] = _percentage(is_weak)
     return row
 
 
@@ -237,12 +263,15 @@ def _percentage_kept(
     find_items: Callable[[str], Sequence[Hashable]], pairs: Sequence[Pair], texts: Sequence[str]
 ) -> float | None:
     """Return which percentage of the items in both source and reference the translations have; None without items."""
+
+    def count_items(line: str) -> Counter[Hashable]:
+        return Counter(find_items(line.casefold()))
+
     num_wanted = 0
     num_kept = 0
     for (src, ref), text in zip(pairs, texts, strict=True):
-        in_reference = Counter(find_items((ref or "").casefold()))
-        wanted = Counter(find_items(src.casefold())) & in_reference
-        kept = wanted & Counter(find_items(text.casefold()))
+        wanted = count_items(src) & count_items(ref or "")
+        kept = wanted & count_items(text)
         num_wanted += wanted.total()
         num_kept += kept.total()
     return 100 * num_kept / num_wanted if num_wanted else None
@@ -251,10 +280,11 @@ def _percentage_kept(
 def _is_too_long(text: str, pair: Pair, length_ratio: float) -> bool:
     """Return True if a translation is much longer than its reference or, without one, than its source suggests."""
     src, ref = pair
-    expected = length_ratio * len(src) if ref is None else len(ref)
-    if not expected:
+    expected_length = length_ratio * len(src) if ref is None else len(ref)
+    if not expected_length:
         return text != ""
-    return len(text) > LONG_RATIO * expected + LONG_MARGIN
+    max_length = LONG_RATIO * expected_length + LONG_MARGIN
+    return len(text) > max_length
 
 
 def _chrf(texts: Sequence[str], references: Sequence[str]) -> float:
@@ -267,8 +297,8 @@ def _chrf(texts: Sequence[str], references: Sequence[str]) -> float:
 
 def _percentage(values: Iterable[bool]) -> float | None:
     """Return the percentage of true values; None without values."""
-    answers = list(values)
-    return 100 * sum(answers) / len(answers) if answers else None
+    all_values = list(values)
+    return 100 * sum(all_values) / len(all_values) if all_values else None
 
 
 def _rounded(row: Row) -> Row:
@@ -284,25 +314,26 @@ _LIMITS: Any = dict.fromkeys(ROWS, (create_model("Columns", __base__=Section, **
 LimitsFile = create_model("LimitsFile", __base__=Section, **_LIMITS)
 
 
-def read_limits(path: Path) -> list[tuple[str, str, float]]:
-    """Return the limits in a file as (row, column, value); raise ConfigError with a line for each error."""
+def read_limits(path: Path) -> list[Limit]:
+    """Return the limits in a file; raise ConfigError with a line for each error."""
     tree, origins = read_tree(str(path), "limits")
     if not isinstance(tree, dict) or not any(tree.values()):
         raise ConfigError(f"{path}: must map rows to limits, as in `caps: {{chrf_change: -10}}`, not {tree!r:.40}")
+    limits_by_row = validated(tree, origins, LimitsFile).model_dump(exclude_unset=True)
     limits = []
-    for row, columns in validated(tree, origins, LimitsFile).model_dump(exclude_unset=True).items():
-        limits += [(row, column, limit) for column, limit in columns.items()]
+    for row, limits_of_row in limits_by_row.items():
+        limits += [Limit(row, column, value) for column, value in limits_of_row.items()]
     return limits
 
 
-def broken_limits(limits: Iterable[tuple[str, str, float]], rows: Mapping[str, Row]) -> list[dict[str, Any]]:
+def broken_limits(limits: Iterable[Limit], rows: Mapping[str, Row]) -> list[dict[str, Any]]:
     """Return row, column, value and limit of the cells that break their limits; blank cells break none."""
     broken = []
-    for row, column, limit in limits:
-        value = rows[row][column]
+    for limit in limits:
+        value = rows[limit.row][limit.column]
         if value is None:
             continue
-        is_broken = value > limit if column in SHARES else value < limit
+        is_broken = value > limit.value if limit.column in SHARES else value < limit.value
         if is_broken:
-            broken.append({"row": row, "column": column, "value": value, "limit": limit})
+            broken.append({"row": limit.row, "column": limit.column, "value": value, "limit": limit.value})
     return broken

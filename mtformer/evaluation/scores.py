@@ -64,15 +64,19 @@ def score(
     for name in metrics:
         metric = make_metric(name, config)
         result = metric.corpus_score(list(hypotheses), streams)
-        scores.append(Score(name, result.name, result.score, metric.get_signature().format()))
+        signature = metric.get_signature().format()
+        scores.append(Score(name, result.name, result.score, signature))
     return scores
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> list[float]:
     """Return the chrF2++ score of each sentence."""
     metric = make_metric("chrf", EvaluationConfig(lowercase=lowercase))
-    rows = zip(hypotheses, references, strict=True)
-    return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in rows]
+    scores = []
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        result = metric.sentence_score(hypothesis, [reference])
+        scores.append(result.score)
+    return scores
 
 
 def looks_tokenized(references: Sequence[str]) -> bool:
@@ -85,19 +89,22 @@ def looks_tokenized(references: Sequence[str]) -> bool:
     def is_tokenized(line: str) -> bool:
         return line.endswith(" .") or any(sign in line for sign in signs)
 
-    return sum(map(is_tokenized, references)) > TOKENIZED_SHARE * len(references)
+    num_tokenized = sum(map(is_tokenized, references))
+    return num_tokenized > TOKENIZED_SHARE * len(references)
 
 
 def for_language(config: EvaluationConfig, tgt_lang: str | None) -> EvaluationConfig:
     """Return the settings for a target language: `auto` becomes its tokenizer, or `char` if that is unavailable."""
     if config.bleu_tokenizer != "auto":
         return config
-    tokenizer = BY_LANGUAGE.get(base_code(tgt_lang or ""), "13a")
+    language = base_code(tgt_lang or "")
+    tokenizer = BY_LANGUAGE.get(language, "13a")
     return config.model_copy(update={"bleu_tokenizer": _runnable(tokenizer)})
 
 
 @cache  # so that the warning appears once
 def _runnable(tokenizer: str) -> str:
+    """Return the name of a BLEU tokenizer, or `char` if its package is not installed."""
     if not tokenizer.endswith("-mecab"):
         return tokenizer
     try:

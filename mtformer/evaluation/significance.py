@@ -22,10 +22,13 @@ from mtformer.errors import ConfigError
 from mtformer.evaluation.scores import MetricName, make_metric
 
 Counts = NDArray[np.float64]
+"""Statistics of each sentence (N, C)."""
 NUM_RESAMPLES = 1000
 """Number of bootstrap samples, sacreBLEU's default."""
 NUM_TRIALS = 10_000
 """Number of trials of the randomization test, sacreBLEU's default."""
+EQUAL = 1 - 1e-9
+"""Differences count as equal from this share of the other one; they differ by rounding."""
 NUM_PARTS = 50
 """Number of parts into which the trials are divided, so that the counts of one part fit in memory."""
 SEED = "SACREBLEU_SEED"
@@ -46,10 +49,13 @@ class Measure:
         self.counts: dict[Path, Counts] = {}
         """Counts (N, C) of each output."""
         for path, lines in outputs.items():
-            self.counts[path] = np.array(self._metric._extract_corpus_statistics(lines, references), dtype=float)
+            statistics = self._metric._extract_corpus_statistics(lines, references)
+            self.counts[path] = np.array(statistics, dtype=float)
 
-        some_counts_NC = next(iter(self.counts.values()))
-        self.label = self._metric._compute_score_from_stats(some_counts_NC.sum(0)).name
+        # sacreBLEU names a metric, including its settings, only in a result, whatever the counts.
+        any_counts_NC = next(iter(self.counts.values()))
+        result = self._metric._compute_score_from_stats(any_counts_NC.sum(0))
+        self.label = result.name
         self.signature = self._metric.get_signature().format()
 
     def score(self, counts_NC: Counts) -> float:
@@ -86,9 +92,10 @@ def estimate(measure: Measure, counts_NC: Counts) -> Estimate:
     """Return the score of a system with its confidence interval; for several runs, pass the mean of their counts."""
     from sacrebleu.significance import estimate_ci
 
-    [resampled] = _bootstrap(measure, counts_NC)
-    mean, half_width = map(float, estimate_ci(resampled))
-    return Estimate(float(measure.score(counts_NC)), mean, mean - half_width, mean + half_width)
+    score = float(measure.score(counts_NC))
+    [resampled_scores] = _bootstrap(measure, counts_NC)
+    mean, half_width = map(float, estimate_ci(resampled_scores))
+    return Estimate(score, mean, low=mean - half_width, high=mean + half_width)
 
 
 def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> PairedTests:
@@ -105,10 +112,13 @@ def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> Pa
     resampled = np.abs(system_scores - baseline_scores)
     p_bootstrap = _p_value(resampled - resampled.mean(), observed)
 
-    is_swapped = _generator().integers(2, size=(NUM_TRIALS, len(system_NC)), dtype=bool)
-    swapped = _mixed_scores(measure, baseline_NC, system_NC, is_swapped)
-    kept = _mixed_scores(measure, baseline_NC, system_NC, ~is_swapped)
-    p_randomization = _p_value(np.abs(swapped - kept), observed * (1 - 1e-9))  # equal up to rounding
+    # In each trial, two systems are made: one has the swapped sentences of the baseline, the other one the rest.
+    num_sentences = len(system_NC)
+    is_swapped = _generator().integers(2, size=(NUM_TRIALS, num_sentences), dtype=bool)
+    swapped_scores = _mixed_scores(measure, baseline_NC, system_NC, is_swapped)
+    kept_scores = _mixed_scores(measure, baseline_NC, system_NC, ~is_swapped)
+    differences = np.abs(swapped_scores - kept_scores)
+    p_randomization = _p_value(differences, EQUAL * observed)
     return PairedTests(p_bootstrap, p_randomization)
 
 
@@ -130,13 +140,15 @@ def _bootstrap(measure: Measure, *systems: Counts) -> list[NDArray[np.float64]]:
     scores = []
     for counts_NC in systems:
         rounded_NC = counts_NC.astype(np.float32)  # as sacreBLEU does
-        scores.append(np.array([measure.score(rounded_NC[sample_N]) for sample_N in samples]))
+        scores_of_samples = [measure.score(rounded_NC[sample_N]) for sample_N in samples]
+        scores.append(np.array(scores_of_samples))
     return scores
 
 
 def _p_value(differences: NDArray[np.float64], observed: float) -> float:
     """Return the share of trials with a larger difference, counting the observed one as a trial."""
-    return (1 + int((differences > observed).sum())) / (1 + len(differences))
+    num_larger = int((differences > observed).sum())
+    return (1 + num_larger) / (1 + len(differences))
 
 
 def describe_tests() -> str:
@@ -145,6 +157,7 @@ def describe_tests() -> str:
 
 
 def _generator() -> np.random.Generator:
+    """Return a new generator for a test; both tests have the same seed, as in sacreBLEU."""
     seed = _checked_seed()
     return np.random.default_rng(None if seed == "none" else int(seed))
 
@@ -152,6 +165,8 @@ def _generator() -> np.random.Generator:
 def _checked_seed() -> str:
     """Return sacreBLEU's seed; raise ConfigError if it is 0 (sacreBLEU ignores it) or invalid (sacreBLEU crashes)."""
     seed = os.environ.get(SEED, "12345")
-    if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
+    is_random = seed.lower() == "none"
+    is_positive = seed.isdecimal() and int(seed) > 0
+    if not is_random and not is_positive:
         raise ConfigError(f"{SEED} is '{seed}'; set it to a positive number, or to none for a random seed")
     return seed.lower()

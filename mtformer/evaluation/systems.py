@@ -83,9 +83,9 @@ def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
     """
     groups: list[list[Run]] = []
     for run in runs:
-        matching = [group for group in groups if by_seed and _is_same_system(group[0], run)]
-        if matching:
-            matching[0].append(run)
+        matching_groups = [group for group in groups if by_seed and _is_same_system(group[0], run)]
+        if matching_groups:
+            matching_groups[0].append(run)
         else:
             groups.append([run])
 
@@ -93,7 +93,8 @@ def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
     for group in groups:
         seeds = {run.seed for run in group}
         if len(seeds) == len(group):
-            systems.append(System(_common_name(group), sorted(group, key=lambda run: run.seed or 0)))
+            sorted_runs = sorted(group, key=lambda run: run.seed or 0)
+            systems.append(System(_common_name(group), sorted_runs))
         else:
             systems += [System(run.name, [run]) for run in group]
     return _with_distinct_names(systems)
@@ -102,36 +103,40 @@ def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
 def _with_distinct_names(systems: Sequence[System]) -> list[System]:
     """Return the systems, of which those with the same name get the name of their first run."""
     names = [system.name for system in systems]
-    renamed = []
+    renamed_systems = []
     for system in systems:
         is_unique = names.count(system.name) == 1
-        renamed.append(system if is_unique else System(system.runs[0].name, system.runs))
-    return renamed
+        name = system.name if is_unique else system.runs[0].name
+        renamed_systems.append(System(name, system.runs))
+    return renamed_systems
 
 
 def common_sets(runs: Sequence[Run], chosen: Sequence[str] = ()) -> list[str]:
     """Return `chosen`, or the test sets on which all runs have scores; raise DataError if scores are missing."""
-    scored: dict[Path, list[str]] = {}
+    tests_of: dict[Path, list[str]] = {}
     """Names of the test sets on which each run has scores."""
     for run in runs:
         cards = RunDir(run.path).evaluations.glob(f"*/{SCORES}")
-        scored[run.path] = sorted(card.parent.name for card in cards)
+        tests_of[run.path] = sorted(card.parent.name for card in cards)
 
-    for path, names in scored.items():
+    for path, names in tests_of.items():
         if not names:
             raise DataError(f"{path}: no scores yet; `mtformer eval {path}` computes them")
         missing = [name for name in chosen if name not in names]
         if missing:
             raise DataError(f"{path}: no scores on '{missing[0]}', only on {', '.join(names)}; run `mtformer eval`")
 
-    common = set.intersection(*map(set, scored.values()))
+    common = set.intersection(*map(set, tests_of.values()))
     if not common:
-        sets_of_runs = "; ".join(f"{path} has {', '.join(names)}" for path, names in scored.items())
+        sets_of_runs = "; ".join(f"{path} has {', '.join(names)}" for path, names in tests_of.items())
         raise DataError(f"no test set on which all runs have scores: {sets_of_runs}; `mtformer eval` computes them")
-    left_out = sorted(set().union(*scored.values()) - common)
-    if left_out and not chosen:
-        log.info("ignored test sets on which some runs have no scores: %s", ", ".join(left_out))
-    return list(chosen) or sorted(common)
+    if chosen:
+        return list(chosen)
+
+    ignored = set().union(*tests_of.values()) - common
+    if ignored:
+        log.info("ignored test sets on which some runs have no scores: %s", ", ".join(sorted(ignored)))
+    return sorted(common)
 
 
 def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Material:
@@ -154,31 +159,33 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
         tests.append(test)
         outputs[run.path] = hypotheses
 
+    first_run = runs[0]
+    first_card = cards[0]
     ignored = []
     all_notes = []
     for run, card in zip(runs[1:], cards[1:], strict=True):
-        messages = score_differences(cards[0], card)
-        difference = f"{runs[0].path} and {run.path} on {name}: {'; '.join(messages)}"
-        if card.num_sentences != cards[0].num_sentences:
-            raise DataError(
-                f"{difference}; only translations of the same lines can be compared; run `mtformer eval` with the "
-                "same test set"
-            )
-        if messages and not force:
+        differences = score_differences(first_card, card)
+        message = f"{first_run.path} and {run.path} on {name}: {'; '.join(differences)}"
+        if card.num_sentences != first_card.num_sentences:
+            remedy = "run `mtformer eval` with the same test set"
+            raise DataError(f"{message}; only translations of the same lines can be compared; {remedy}")
+        if differences and not force:
             remedy = "--force compares them anyway, with the references and metrics of the first run"
-            raise DataError(f"{difference}; {remedy}")
-        if messages:
-            ignored.append(difference)
-        all_notes += [f"{runs[0].name} and {run.name}: {note}" for note in notes(cards[0], card)]
+            raise DataError(f"{message}; {remedy}")
+        if differences:
+            ignored.append(message)
+        all_notes += [f"{first_run.name} and {run.name}: {note}" for note in notes(first_card, card)]
 
     for run, card in zip(runs, cards, strict=True):
         if _has_other_weights(run, card):
             all_notes.append(f"{run.name}: scores of other weights than its current ones; run `mtformer eval`")
+
+    first_test = tests[0]
     return Material(
         name=name,
-        sources=tests[0].sources,
-        references=tests[0].references,
-        evaluation=cards[0].evaluation,
+        sources=first_test.sources,
+        references=first_test.references,
+        evaluation=first_card.evaluation,
         outputs=outputs,
         notes=all_notes,
         ignored=ignored,
@@ -206,7 +213,8 @@ def read_files(
     Raises:
         DataError: if a file is missing, or the files have different numbers of lines.
     """
-    runs = [Run(name, path) for name, path in zip(_distinct_names(hypotheses), hypotheses, strict=True)]
+    names = _distinct_names(hypotheses)
+    runs = [Run(name, path) for name, path in zip(names, hypotheses, strict=True)]
     paths = [*references, *hypotheses]
     if sources is not None:
         paths.insert(len(references), sources)
@@ -236,9 +244,9 @@ def read_files(
 
 def _distinct_names(paths: Sequence[Path]) -> list[str]:
     """Return the names of different files or folders; raise DataError if one is given twice."""
-    resolved = [Path(os.path.realpath(path)) for path in paths]
-    for path, real in zip(paths, resolved, strict=True):
-        if resolved.count(real) > 1:
+    real_paths = [os.path.realpath(path) for path in paths]
+    for path, real_path in zip(paths, real_paths, strict=True):
+        if real_paths.count(real_path) > 1:
             raise DataError(f"{path}: given twice; leave one out, as a run cannot be compared with itself")
     return run_names(paths)
 
@@ -253,9 +261,12 @@ def _common_name(group: Sequence[Run]) -> str:
     """Return the common part of the run names without the seed: `deep` for `deep,seed=1` and `deep,seed=2`."""
     names = [run.name for run in group]
     beginning = os.path.commonprefix(names)  # noqa: RUF071  # not paths
-    reversed_rests = [name[len(beginning) :][::-1] for name in names]
-    end = os.path.commonprefix(reversed_rests)[::-1].lstrip("0123456789")  # noqa: RUF071
-    beginning = re.sub(r"([-_.,]|\b)((seed|s)[-_.=]*\d*|[-_.=,]*)$", "", beginning)
+    rests = [name.removeprefix(beginning) for name in names]
+    reversed_rests = [rest[::-1] for rest in rests]
+    reversed_end = os.path.commonprefix(reversed_rests)  # noqa: RUF071
+    end = reversed_end[::-1].lstrip("0123456789")  # the last digits of the seeds may agree
+
+    beginning = re.sub(r"([-_.,]|\b)((seed|s)[-_.=]*\d*|[-_.=,]*)$", "", beginning)  # `,seed=` or a separator
     if len(group) == 1 or not (beginning or end):
         return names[0]
     return (beginning + end).strip("-_.,=")

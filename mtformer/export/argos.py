@@ -30,6 +30,9 @@ def write_argos(
     if any(map(BYTE_PIECE.fullmatch, tokenizers.tgt.vocabulary())):
         log.warning("tokenizer.byte_fallback: Argos Translate shows a character spelled in bytes as <0x..>")
 
+    (folder / "sentencepiece.model").write_bytes(tokenizers.src.model)
+    tokenizers.save_rules(folder)
+
     data = config.data
     metadata = {
         "package_version": "1.0",
@@ -39,12 +42,12 @@ def write_argos(
         "to_code": data.tgt_lang,
         "to_name": language_name(data.tgt_lang),
     }
-    (folder / "metadata.json").write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
-    (folder / "sentencepiece.model").write_bytes(tokenizers.src.model)
-    tokenizers.save_rules(folder)
+    text = json.dumps(metadata, indent=1)
+    (folder / "metadata.json").write_text(f"{text}\n", encoding="utf-8")
 
-    (folder / "model").mkdir()
-    write_model(folder / "model", weights, config.model, tokenizers, quantization)
+    model_folder = folder / "model"
+    model_folder.mkdir()
+    write_model(model_folder, weights, config.model, tokenizers, quantization)
 
 
 @contextmanager

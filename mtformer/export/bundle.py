@@ -33,6 +33,8 @@ from mtformer.weights import average_weights
 
 LIBRARIES = {"ctranslate2": CTRANSLATE2, "huggingface": HUGGINGFACE, "argos": ARGOS}
 """Library that loads each form of export except bundles, which support all settings."""
+ADVICE = "choose another name with --output"
+"""Remedy for a target that exists or cannot be written."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,16 @@ def export(
     if form not in ("bundle", *LIBRARIES):
         raise ConfigError(f"format '{form}': unknown format; use bundle, {', '.join(LIBRARIES)}")
     if target.exists():
-        raise CheckpointError(f"{target}: already exists; choose another name with --output")
+        raise CheckpointError(f"{target}: already exists; {ADVICE}")
     if form in ("ctranslate2", "argos"):
         _require_quantization(quantization)
+
     config = loading.load_config(run.config).config
     if form in LIBRARIES:
         require_export(config, LIBRARIES[form], "use another --format")
 
-    weights = find_weights(run, checkpoint, config.training.best_metric)
+    best_metric = config.training.best_metric
+    weights = find_weights(run, checkpoint, best_metric)
     tokenizers = with_tags(TokenizerPair.load(run.tokenizer), config.data)
     model = _Model(run, config, tokenizers, weights)
     vocab_sizes = sorted({tokenizer.vocab_size for tokenizer in tokenizers})
@@ -88,20 +92,22 @@ def export(
     card = model_card(run, config, weights, details)
 
     with (
-        explain_write_errors(f"{target}:", "choose another name with --output"),
+        explain_write_errors(f"{target}:", ADVICE),
         _open_target(target, form, config) as folder,
         verified_weights(run, weights),
     ):
         _write_export(folder, model, form, quantization, vocabulary_map=vocabulary_map)
         if form == "bundle":
-            write_checksums(folder, adapted=is_adapted(run, weights[0], config.training.best_metric))
+            write_checksums(folder, adapted=is_adapted(run, weights[0], best_metric))
         else:
             write_checksums(folder)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8")  # has no checksum, because its owner completes it
 
 
 def _require_quantization(quantization: str | None) -> None:
-    supported = import_ctranslate2().specs.model_spec.ACCEPTED_MODEL_TYPES
+    """Raise ConfigError if CTranslate2 is not installed, or does not support this type of weights."""
+    ctranslate2 = import_ctranslate2()
+    supported = ctranslate2.specs.model_spec.ACCEPTED_MODEL_TYPES
     if quantization not in (None, *supported):
         raise ConfigError(f"quantization '{quantization}': not supported by CTranslate2; use {', '.join(supported)}")
 
@@ -142,9 +148,10 @@ def _write_companions(model: _Model, target: RunDir) -> None:
 
     # The confidence is fitted to the scores of the default weights; a vocabulary map increases all probabilities.
     confidence = model.run.confidence
-    is_fitted = is_default(model.run, model.weights, model.config.training.best_metric)
+    has_default_weights = is_default(model.run, model.weights, model.config.training.best_metric)
     has_map = (target.path / CT2_VOCABULARY_MAP).exists()
-    if is_fitted and not has_map and load_calibration(confidence) is not None:  # a damaged one is not copied
+    is_fitted = has_default_weights and not has_map
+    if is_fitted and load_calibration(confidence) is not None:  # a damaged one is not copied
         shutil.copyfile(confidence, target.confidence)
 
     share = from_data_report(model.run, MULTI_SENTENCE_SHARE)
@@ -155,7 +162,8 @@ def _write_companions(model: _Model, target: RunDir) -> None:
 
 def _config_of_export(config: Config) -> Config:
     """Return the config without files, in which `data.language_pairs` lists the directions of the model."""
-    pairs = [f"{src} {tgt}" for src, tgt in config.data.directions[1:]]
+    more_directions = config.data.directions[1:]  # the first one is given by data.src_lang and data.tgt_lang
+    language_pairs = [f"{src} {tgt}" for src, tgt in more_directions]
     without_files = loading.without_files(config)
-    data = without_files.data.model_copy(update={"language_pairs": pairs, "both_directions": False})
+    data = without_files.data.model_copy(update={"language_pairs": language_pairs, "both_directions": False})
     return without_files.model_copy(update={"data": data})

@@ -57,14 +57,17 @@ def write_huggingface(folder: Path, config: Config, tokenizers: TokenizerPair, w
     """
     src_vocabulary = _vocabulary(tokenizers, "src")
     tgt_vocabulary = _vocabulary(tokenizers, "tgt")
+    src_vocab_size = len(src_vocabulary)
+    tgt_vocab_size = len(tgt_vocabulary)
     is_joint = src_vocabulary == tgt_vocabulary
 
-    model = Transformer(config.model, len(src_vocabulary), len(tgt_vocabulary))
+    model = Transformer(config.model, src_vocab_size, tgt_vocab_size)
     load_weights(model, *weights)
-    (folder / "model.safetensors").write_bytes(save(to_tensors(model), {"format": "pt"}))
+    contents = save(to_tensors(model), {"format": "pt"})
+    (folder / "model.safetensors").write_bytes(contents)
 
     files = {
-        "config": _model_config(config.model, len(src_vocabulary), len(tgt_vocabulary)),
+        "config": _model_config(config.model, src_vocab_size, tgt_vocab_size),
         "generation_config": _generation_config(config, tokenizers.tgt.tag_ids),
         "tokenizer_config": _tokenizer_config(config, list(src_vocabulary), is_joint),
         "vocab": src_vocabulary,
@@ -73,6 +76,7 @@ def write_huggingface(folder: Path, config: Config, tokenizers: TokenizerPair, w
         files["target_vocab"] = tgt_vocabulary
     for name, values in files.items():
         write_json(folder / f"{name}.json", values, indent=2)
+
     (folder / "source.spm").write_bytes(tokenizers.src.model)
     (folder / "target.spm").write_bytes(tokenizers.tgt.model)
     tokenizers.save_rules(folder)
@@ -87,8 +91,8 @@ def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
             their_layer = f"model.{side}.layers.{number}"
             for our_module, their_modules in _layer_modules(side):
                 for leaf in LEAVES:
-                    theirs = [f"{their_layer}.{module}.{leaf}" for module in their_modules]
-                    yield f"{our_layer}.{our_module}.{leaf}", theirs
+                    their_names = [f"{their_layer}.{module}.{leaf}" for module in their_modules]
+                    yield f"{our_layer}.{our_module}.{leaf}", their_names
         if config.norm_position == "pre":
             for leaf in LEAVES:
                 yield f"{side}_norm.{leaf}", [f"model.{side}.layer_norm.{leaf}"]
@@ -125,12 +129,15 @@ def to_tensors(model: Transformer) -> dict[str, Tensor]:
         tensors["model.decoder.embed_tokens.weight"] = model.tgt_embedding
     if config.tie_embeddings == "none":
         tensors["lm_head.weight"] = model.output
-    bias_V = model.output_bias if model.output_bias is not None else model.output.new_zeros(len(model.output))
+    no_bias_V = model.output.new_zeros(len(model.output))
+    bias_V = model.output_bias if model.output_bias is not None else no_bias_V
     tensors["final_logits_bias"] = bias_V.unsqueeze(0)
 
-    for name in parameters.keys() - OUTER_PARAMETERS:
-        what = f"Hugging Face's {CLASSES[config.norm_position][1]} has no such parameter"
-        raise ConfigError(f"parameter {name} of the model: {what}; use another --format")
+    unsupported = parameters.keys() - OUTER_PARAMETERS
+    for name in unsupported:
+        _, class_name = CLASSES[config.norm_position]
+        problem = f"Hugging Face's {class_name} has no such parameter"
+        raise ConfigError(f"parameter {name} of the model: {problem}; use another --format")
 
     if config.norm_position == "pre":  # computed by the Marian class, but loaded by the Pegasus class
         positions = sinusoid(config.max_positions, config.d_model)
@@ -152,12 +159,15 @@ def _vocabulary(tokenizers: TokenizerPair, side: Literal["src", "tgt"]) -> dict[
             reason = "MarianTokenizer treats it as a language code at the beginning of a line"
             problem = f"tokenizer.user_symbols '{piece}' cannot be exported to Hugging Face, because {reason}"
             raise ConfigError(f"{problem}; train with a symbol in another format")
-        is_code = piece.startswith(SPACE) and LANGUAGE_CODE.fullmatch(piece[1:])
-        vocabulary[piece[1:] if is_code else piece] = number
+        without_space = piece.removeprefix(SPACE)
+        is_code = LANGUAGE_CODE.fullmatch(without_space) is not None
+        name = without_space if is_code else piece
+        vocabulary[name] = number
     return vocabulary
 
 
 def _model_config(config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int) -> dict[str, Any]:
+    """Return the contents of config.json."""
     model_type, class_name = CLASSES[config.norm_position]
     values: dict[str, Any] = {
         "architectures": [class_name],
@@ -195,6 +205,7 @@ def _generation_config(config: Config, tag_ids: Sequence[int]) -> dict[str, Any]
     decoding = config.decoding
     model_limit = config.model.max_positions - 1
     max_length = min(decoding.max_length or model_limit, model_limit)
+    never_generated = (PAD, BOS, *tag_ids)
     return {
         "num_beams": decoding.beam_size,
         "length_penalty": decoding.length_penalty,
@@ -203,12 +214,13 @@ def _generation_config(config: Config, tag_ids: Sequence[int]) -> dict[str, Any]
         "min_length": decoding.min_length + 1,
         "no_repeat_ngram_size": decoding.no_repeat_ngram_size,
         "repetition_penalty": decoding.repetition_penalty,
-        "bad_words_ids": [[number] for number in (PAD, BOS, *tag_ids)],
+        "bad_words_ids": [[number] for number in never_generated],
         **IDS,
     }
 
 
 def _tokenizer_config(config: Config, pieces: list[str], is_joint: bool) -> dict[str, Any]:
+    """Return the contents of tokenizer_config.json."""
     return {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": config.data.src_lang,

@@ -75,11 +75,8 @@ def import_marian(source: Path, target: Path) -> None:
     """
     if target.exists():
         raise CheckpointError(f"{target}: already exists; choose another folder, or delete it")
-    if (source / CHECKSUMS).exists():  # the folder was written by `mtformer export`
-        try:
-            verify_all(source, CHECKSUMS)
-        except CheckpointError as error:
-            raise CheckpointError(f"{error}; if the change is intentional, delete {source / CHECKSUMS}") from error
+    _verify_export(source)
+
     settings = _read_settings(source / "config.json")
     vocabulary = _read_vocabulary(source / "vocab.json")
     special = _special_rows(source, settings, vocabulary)
@@ -104,6 +101,17 @@ def import_marian(source: Path, target: Path) -> None:
         write_checksums(folder)
         finetune = render("finetune.yaml", data=config.data, bundle=os.path.abspath(target))
         (folder / FINETUNE_CONFIG).write_text(finetune, encoding="utf-8")  # has no checksum, because users complete it
+
+
+def _verify_export(source: Path) -> None:
+    """Raise CheckpointError if the folder was written by `mtformer export` and has changed since then."""
+    checksums = source / CHECKSUMS
+    if not checksums.exists():
+        return
+    try:
+        verify_all(source, CHECKSUMS)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; if the change is intentional, delete {checksums}") from error
 
 
 def _exclude_tokens(output_bias_V: Tensor, special: SpecialRows, search: Mapping[str, Any]) -> None:
@@ -141,16 +149,19 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _read_settings(path: Path) -> dict[str, Any]:
     """Return the settings in config.json, with defaults; raise CheckpointError for the first unsupported one."""
     settings = {**DEFAULTS, **_read_json(path)}
-    for key, value in ONLY.items():
-        default = None if key == "model_type" else value
-        if settings.get(key, default) != value:
-            raise CheckpointError(f"{path}: {key} {settings.get(key)!r} cannot be imported; it must be {value!r}")
+    for key, supported in ONLY.items():
+        default = None if key == "model_type" else supported
+        value = settings.get(key, default)
+        if value != supported:
+            raise CheckpointError(f"{path}: {key} {value!r} cannot be imported; it must be {supported!r}")
+
     for size in ("attention_heads", "ffn_dim"):
         in_encoder = settings[f"encoder_{size}"]
         in_decoder = settings[f"decoder_{size}"]
         if in_encoder != in_decoder:
             problem = f"{size} is {in_encoder} in the encoder but {in_decoder} in the decoder"
             raise CheckpointError(f"{path}: {problem}; models with different sizes cannot be imported")
+
     activation = settings["activation_function"]
     if activation not in ACTIVATIONS:
         allowed = ", ".join(ACTIVATIONS)
@@ -161,6 +172,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
+    """Return the id of each piece in vocab.json; raise CheckpointError if the ids have gaps or repetitions."""
     vocabulary = _read_json(path)
     ids = sorted(map(str, vocabulary.values()))  # as text, because values of other types cannot be compared
     expected_ids = sorted(map(str, range(len(vocabulary))))
@@ -172,6 +184,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _special_rows(source: Path, settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> SpecialRows:
+    """Return the rows of special tokens; raise CheckpointError if config.json and vocab.json contradict each other."""
     for key, text in (("pad_token_id", "<pad>"), ("eos_token_id", "</s>")):
         row = vocabulary.get(text)
         if row is None or row != settings[key]:
@@ -189,7 +202,8 @@ def _special_rows(source: Path, settings: Mapping[str, Any], vocabulary: Mapping
 
 def _normalization(model: bytes) -> str:
     """Return the name of the normalization of a model; that of most Marian models if it has rules of its own."""
-    name = Normalizer.of_model(model).name
+    normalizer = Normalizer.of_model(model)
+    name = normalizer.name
     return name if name in NORMALIZATIONS else "nmt_nfkc"
 
 
@@ -206,8 +220,8 @@ def _config(
         tgt_side: converted tokenizer of the target.
     """
     src_lang, tgt_lang = _languages(source)
-    max_positions = settings["max_position_embeddings"]
-    data = {"src_lang": src_lang, "tgt_lang": tgt_lang, "filters": {"max_tokens": max_positions - 1}}
+    max_tokens = settings["max_position_embeddings"] - 1
+    data = {"src_lang": src_lang, "tgt_lang": tgt_lang, "filters": {"max_tokens": max_tokens}}
     tokenizer = {
         "joint": False,
         "vocab_size": len(tgt_side.rows),
@@ -225,19 +239,21 @@ def _config(
     except ValidationError as error:
         first_error = error.errors()[0]
         key = ".".join(map(str, first_error["loc"]))
-        reason = f"{key} {first_error['msg']}"
-        raise CheckpointError(f"{source}: config.json cannot be imported: {reason}") from error
+        message = first_error["msg"]
+        raise CheckpointError(f"{source}: config.json cannot be imported: {key} {message}") from error
 
 
 def _languages(source: Path) -> tuple[str, str]:
     """Return the language codes of source and target; `und` (undetermined) if unknown, or a group such as ROMANCE."""
     path = source / "tokenizer_config.json"
-    names = _read_json(path) if path.exists() else {}
-    return _language(names.get("source_lang")), _language(names.get("target_lang"))
+    tokenizer_config = _read_json(path) if path.exists() else {}
+    src_lang = _language_or_und(tokenizer_config.get("source_lang"))
+    tgt_lang = _language_or_und(tokenizer_config.get("target_lang"))
+    return src_lang, tgt_lang
 
 
-def _language(name: object) -> str:
-    code = str(name)
+def _language_or_und(value: object) -> str:
+    code = str(value)
     return code if is_language(code) else "und"
 
 
@@ -262,19 +278,21 @@ def _model_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _search_settings(search: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `decoding` section; lengths in Marian include the decoder's start token."""
+    min_length = search.get("min_length") or 0
     decoding: dict[str, Any] = {
         "beam_size": search.get("num_beams") or 1,
         "length_penalty": search.get("length_penalty", 1.0),
         "early_stopping": EARLY_STOPPING.get(search.get("early_stopping"), "estimate"),
-        "min_length": max(0, (search.get("min_length") or 0) - 1),
+        "min_length": max(0, min_length - 1),
         "no_repeat_ngram_size": search.get("no_repeat_ngram_size") or 0,
         "repetition_penalty": search.get("repetition_penalty") or 1.0,
     }
-    max_length = search.get("max_length")
-    if max_length:
-        # Marian has no limit in proportion to the source.
-        decoding["max_length"] = max(1, max_length - 2)  # without the start token and eos
-        decoding["max_length_ratio"] = float(decoding["max_length"])
+    marian_max_length = search.get("max_length")
+    if marian_max_length:
+        max_length = max(1, marian_max_length - 2)  # without the start token and eos
+        decoding["max_length"] = max_length
+        # Marian has no limit in proportion to the source, so this one never applies before `max_length`.
+        decoding["max_length_ratio"] = float(max_length)
     return decoding
 
 
@@ -293,7 +311,8 @@ def _weights(
     path, tensors = _read_tensors(source)
     shared_VD = _embeddings(path, tensors, vocab_size)
     _check_positions(path, tensors, config.model.max_positions, config.model.d_model)
-    bias_V = tensors.pop(BIAS, shared_VD.new_zeros(vocab_size)).flatten()
+    no_bias_V = shared_VD.new_zeros(vocab_size)
+    bias_V = tensors.pop(BIAS, no_bias_V).flatten()
     if len(bias_V) != vocab_size:
         problem = f"{BIAS} has {len(bias_V)} values, but vocab.json has {vocab_size} pieces"
         raise CheckpointError(f"{path}: {problem}; copy both files again")
@@ -305,7 +324,7 @@ def _weights(
     }
     for name, their_names in tensor_names(config.model):
         weights[name] = _join(path, tensors, their_names)
-    for name in tensors:
+    for name in tensors:  # those that are left
         raise CheckpointError(f"{path}: unexpected tensor {name}; models with it cannot be imported")
 
     _require_shapes(path, weights, config, len(src_rows), len(tgt_rows))
@@ -349,6 +368,7 @@ def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
 
 
 def _load_pickle(path: Path) -> Any:
+    """Return the contents of a file written by `torch.save`; raise CheckpointError if it could execute code."""
     if not path.exists():
         raise CheckpointError(f"{path.parent}: neither model.safetensors nor {path.name} exists; {REQUIRED_FILES}")
     try:
@@ -381,5 +401,6 @@ def _check_positions(path: Path, tensors: dict[str, Tensor], num_positions: int,
     expected = sinusoid(num_positions, D)
     for name in POSITIONS:
         table = tensors.pop(name, expected)
-        if table.shape != expected.shape or not torch.allclose(table, expected, rtol=0.0, atol=1e-3):
+        is_sinusoid = table.shape == expected.shape and torch.allclose(table, expected, rtol=0.0, atol=1e-3)
+        if not is_sinusoid:
             raise CheckpointError(f"{path}: {name} is not a table of sinusoids; other positions cannot be imported")

@@ -126,13 +126,17 @@ def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
 
     normal_scores = [entry.score for entry in entries if entry.kind == PieceKind.NORMAL]
     lowest_score = min(normal_scores, default=0.0)
-    entries += [Piece(text, lowest_score, PieceKind.NORMAL) for text in _foreign_pieces(ordinary, entries)]
-    codes = {SPACE + text: text for text in ordinary if LANGUAGE_CODE.fullmatch(text)}
-    entries += [Piece(text, 0.0, PieceKind.USER_DEFINED) for text in codes if text not in present]
+    foreign_texts = _foreign_pieces(ordinary, entries)
+    entries += [Piece(text, lowest_score, PieceKind.NORMAL) for text in foreign_texts]
+
+    language_codes = {SPACE + text: text for text in ordinary if LANGUAGE_CODE.fullmatch(text)}
+    """Spelling in vocab.json of each language code, by its text with the space that SentencePiece adds."""
+    missing_codes = [text for text in language_codes if text not in present]
+    entries += [Piece(text, 0.0, PieceKind.USER_DEFINED) for text in missing_codes]
 
     rows: list[int] = [*special]
     for entry in entries:
-        text = codes.get(entry.text, entry.text)
+        text = language_codes.get(entry.text, entry.text)
         rows.append(vocabulary.get(text, special.unk))
     model = _build_model(path, spm, entries, vocabulary, special)
     return Side(model, rows)
@@ -153,12 +157,14 @@ def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
     rows: list[int] = [*special]
     entries = []
     for text in sorted(vocabulary, key=vocabulary.__getitem__):
-        if vocabulary[text] in special:
+        row = vocabulary[text]
+        if row in special:
             continue
         is_control = processor.IsControl(processor.PieceToId(text))
-        missing = Piece(text, 0.0, PieceKind.CONTROL if is_control else PieceKind.UNUSED)
-        entries.append(pieces.get(text, missing))
-        rows.append(vocabulary[text])
+        kind = PieceKind.CONTROL if is_control else PieceKind.UNUSED
+        only_generated = Piece(text, 0.0, kind)  # the segmentation never returns a piece of this kind
+        entries.append(pieces.get(text, only_generated))
+        rows.append(row)
 
     model = _build_model(path, spm, entries, vocabulary, special, unk_surface="")
     return Side(model, rows)
@@ -175,14 +181,20 @@ def _read_pieces(path: Path, spm: bytes) -> list[Piece]:
             piece = _parse_piece(message)
             if piece.kind in (PieceKind.NORMAL, PieceKind.USER_DEFINED, PieceKind.BYTE):
                 pieces.append(piece)
-        elif number == ModelField.TRAINER:
-            model_type = dict(message_fields(message)).get(TrainerField.MODEL_TYPE, bytes([UNIGRAM]))
-            if model_type[0] != UNIGRAM:
-                raise CheckpointError(f"{path}: not a unigram model; other SentencePiece models cannot be imported")
+        elif number == ModelField.TRAINER and not _is_unigram(message):
+            raise CheckpointError(f"{path}: not a unigram model; other SentencePiece models cannot be imported")
     return pieces
 
 
+def _is_unigram(trainer_message: bytes) -> bool:
+    """Return True if the training settings of a model are those of a unigram model."""
+    settings = dict(message_fields(trainer_message))
+    model_type = settings.get(TrainerField.MODEL_TYPE)
+    return model_type is None or model_type[0] == UNIGRAM
+
+
 def _is_loadable(spm: bytes) -> bool:
+    """Return True if SentencePiece can load a serialized model."""
     if not spm:
         return False
     processor = sentencepiece.SentencePieceProcessor()
@@ -194,17 +206,20 @@ def _is_loadable(spm: bytes) -> bool:
 
 def _parse_piece(message: bytes) -> Piece:
     values = {**PIECE_DEFAULTS, **dict(message_fields(message))}
+    text = values[PieceField.TEXT].decode("utf-8")
     [score] = struct.unpack("<f", values[PieceField.SCORE])
-    return Piece(values[PieceField.TEXT].decode("utf-8"), score, values[PieceField.KIND][0])
+    kind = values[PieceField.KIND][0]
+    return Piece(text, score, kind)
 
 
 def _foreign_pieces(vocabulary: Mapping[str, int], pieces: Sequence[Piece]) -> list[str]:
     """Return the pieces that consist only of characters unknown to the SentencePiece model; none with byte fallback."""
-    if any(piece.kind == PieceKind.BYTE for piece in pieces):
+    has_byte_fallback = any(piece.kind == PieceKind.BYTE for piece in pieces)
+    if has_byte_fallback:
         return []
     alphabet = set(chain.from_iterable(piece.text for piece in pieces))
-    foreign = [text for text in vocabulary if text and alphabet.isdisjoint(text)]
-    return [text for text in foreign if not LANGUAGE_CODE.fullmatch(text)]
+    foreign_texts = [text for text in vocabulary if text and alphabet.isdisjoint(text)]
+    return [text for text in foreign_texts if not LANGUAGE_CODE.fullmatch(text)]
 
 
 def _build_model(
@@ -219,7 +234,8 @@ def _build_model(
     special_pieces = _special_pieces(entries, vocabulary, special)
     pad, unk, bos, eos = special_pieces
     all_pieces = [*special_pieces, *entries]
-    message = b"".join(field(ModelField.PIECES, _serialize_piece(piece)) for piece in all_pieces)
+    piece_messages = map(_serialize_piece, all_pieces)
+    model = b"".join(field(ModelField.PIECES, message) for message in piece_messages)
 
     settings: dict[int, int | str] = {
         TrainerField.VOCAB_SIZE: len(all_pieces),
@@ -238,12 +254,12 @@ def _build_model(
     for number, value in message_fields(spm):
         if number == ModelField.TRAINER:
             # If a field occurs more than once, the last value is used.
-            added = b"".join(field(key, setting) for key, setting in settings.items())
-            message += field(number, value + added)
+            new_settings = b"".join(field(key, setting) for key, setting in settings.items())
+            model += field(number, value + new_settings)
         elif number in COPIED:
-            message += field(number, value)
-    Tokenizer(message, f"conversion of {path}")  # raises an error for a wrong conversion
-    return message
+            model += field(number, value)
+    Tokenizer(model, f"conversion of {path}")  # raises an error for a wrong conversion
+    return model
 
 
 def _special_pieces(entries: Sequence[Piece], vocabulary: Mapping[str, int], special: SpecialRows) -> list[Piece]:
@@ -253,10 +269,14 @@ def _special_pieces(entries: Sequence[Piece], vocabulary: Mapping[str, int], spe
     """
     text_of = {row: text for text, row in vocabulary.items()}
     start = text_of[special.start]
-    bos = "<s>" if special.start in (special.pad, special.unk, special.eos) else start
-    taken = {entry.text for entry in entries}.union(vocabulary) - {start}
-    while bos in taken:
+    has_start_token = special.start not in (special.pad, special.unk, special.eos)
+    bos = start if has_start_token else "<s>"
+
+    texts = {entry.text for entry in entries}
+    taken_texts = texts.union(vocabulary) - {start}
+    while bos in taken_texts:
         bos = f"<{bos}>"
+
     return [
         Piece(text_of[special.pad], 0.0, PieceKind.CONTROL),
         Piece(text_of[special.unk], 0.0, PieceKind.UNKNOWN),

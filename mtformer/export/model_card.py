@@ -44,22 +44,27 @@ def model_card(run: RunDir, config: Config, weights: Sequence[Path], details: Ex
     """
     data = config.data
     weight_hashes = [file_sha256(path) for path in weights]
-    num_parameters = sum(weight.numel() for weight in read_weights(weights[0]).values())
-    own_config = loading.without_side_outputs(loading.without_files(config))
+    tensors = read_weights(weights[0])
+    num_parameters = sum(tensor.numel() for tensor in tensors.values())
+
+    languages = dict.fromkeys(chain.from_iterable(data.directions))
+    tag = language_tag(data.tgt_lang) if data.language_tags == "source" else None
+    shown_config = loading.without_side_outputs(loading.without_files(config))
+    settings = loading.config_diff(loading.load_defaults().config, shown_config)
 
     return render(
         "card.md",
         **asdict(details),
         config=config,
-        languages=list(dict.fromkeys(chain.from_iterable(data.directions))),
+        languages=list(languages),
         language_name=language_name,
-        tag=language_tag(data.tgt_lang) if data.language_tags == "source" else None,
+        tag=tag,
         corpora=_corpus_names(data),
         num_pairs=from_data_report(run, "kept"),
         num_parameters=num_parameters,
         cards=_score_cards(run, weight_hashes),
         exam=_exam_rows(run, weight_hashes),
-        settings=loading.config_diff(loading.load_defaults().config, own_config),
+        settings=settings,
     )
 
 
@@ -73,7 +78,8 @@ def _corpus_names(data: DataConfig) -> list[str]:
 
 def _score_cards(run: RunDir, weight_hashes: list[str]) -> list[ScoreCard]:
     """Return the score cards of exactly these weights."""
-    all_cards = [read_card(path.parent) for path in sorted(run.evaluations.glob(f"*/{SCORES}"))]
+    card_files = sorted(run.evaluations.glob(f"*/{SCORES}"))
+    all_cards = [read_card(path.parent) for path in card_files]  # also refuses damaged ones
     if len(weight_hashes) != 1:
         return []  # the mean of several checkpoints, and their ensemble, have the same files
 

@@ -55,20 +55,25 @@ def write_vocabulary_map(run: RunDir, data: DataConfig, tokenizers: TokenizerPai
     frequency_V, candidates = _candidates(training_pairs, len(tgt_pieces))
     most_frequent = np.argsort(-frequency_V, kind="stable")[:NUM_COMMON]
     common = {PAD, UNK, BOS, EOS, *most_frequent.tolist()}
+
+    # Names and numbers are copied: each piece is a candidate for itself.
     tgt_ids = {piece: number for number, piece in enumerate(tgt_pieces)}
-    for number, piece in enumerate(src_pieces):  # names and numbers are copied
+    for number, piece in enumerate(src_pieces):
         candidates[number].add(tgt_ids.get(piece, UNK))
 
     rows = {piece: candidates[number] - common for number, piece in enumerate(src_pieces)}
     rows[""] = common
     _write_rows(folder / CT2_VOCABULARY_MAP, rows, tgt_pieces)
 
-    is_known = _known_tokens(_read(data.dev_sources, data, tokenizers), candidates, common)
+    dev_pairs = _read(data.dev_sources, data, tokenizers)
+    is_known = _known_tokens(dev_pairs, candidates, common)
     if is_known:
-        log.info("the vocabulary map contains %.1f percent of the target tokens in dev", 100 * np.mean(is_known))
+        percentage = 100 * np.mean(is_known)
+        log.info("the vocabulary map contains %.1f percent of the target tokens in dev", percentage)
 
 
 def _pieces_in_map(tokenizer: Tokenizer) -> list[str]:
+    """Return the pieces of a tokenizer as they are written in vmap.txt."""
     return [piece.translate(WITHOUT_SEPARATORS) for piece in tokenizer.vocabulary()]
 
 
@@ -77,16 +82,18 @@ def _write_rows(path: Path, rows: dict[str, set[int]], tgt_pieces: Sequence[str]
     lines = []
     for src_piece, tgt_ids in rows.items():
         if tgt_ids:
-            listed = " ".join(tgt_pieces[number] for number in sorted(tgt_ids))
-            lines.append(f"{src_piece}\t{listed}\n")
-    path.write_bytes("".join(lines).encode())
+            candidates = " ".join(tgt_pieces[number] for number in sorted(tgt_ids))
+            lines.append(f"{src_piece}\t{candidates}\n")
+    text = "".join(lines)
+    path.write_bytes(text.encode())
 
 
 def _known_tokens(pairs: Iterable[Ids], candidates: dict[int, set[int]], common: set[int]) -> list[bool]:
     """Return for each target token of the pairs whether it is a candidate for the source."""
     is_known: list[bool] = []
     for src, tgt in pairs:
-        allowed = common.union(*(candidates[number] for number in src))
+        candidates_of_pieces = [candidates[number] for number in src]
+        allowed = common.union(*candidates_of_pieces)
         is_known += [token in allowed for token in tgt]
     return is_known
 
@@ -102,7 +109,8 @@ def _read(sources: Iterable[Source], data: DataConfig, tokenizers: TokenizerPair
         src_ids = tokenizers.src.encode(src_lines)
         tgt_ids = tokenizers.tgt.encode(tgt_lines)
         for src, tgt in zip(src_ids, tgt_ids, strict=True):
-            if 0 < len(src) * len(tgt) <= MAX_LINKS:
+            num_links = len(src) * len(tgt)
+            if 0 < num_links <= MAX_LINKS:
                 yield src, tgt
 
 
@@ -114,31 +122,43 @@ def _candidates(pairs: Iterator[Ids], V: int) -> tuple[NDArray[np.int64], dict[i
     while block := list(islice(pairs, BLOCK)):
         tgt_tokens = np.concatenate([tgt for _, tgt in block])
         frequency_V += np.bincount(tgt_tokens, minlength=V)
+
         # Add the counts of the block to those of equal keys.
         block_keys, block_counts = _expected_links(block, V)
-        keys, positions = np.unique(np.concatenate([keys, block_keys]), return_inverse=True)
-        counts = np.bincount(positions, np.concatenate([counts, block_counts]))
+        all_keys = np.concatenate([keys, block_keys])
+        all_counts = np.concatenate([counts, block_counts])
+        keys, positions = np.unique(all_keys, return_inverse=True)
+        counts = np.bincount(positions, all_counts)
 
     # Sort by source piece, and by descending count for each; the best are at most NUM_CANDIDATES after the first.
     order = np.lexsort((-counts, keys // V))
     src, tgt = np.divmod(keys[order], V)
-    rank = np.arange(len(src)) - np.searchsorted(src, src)
+    position_of_first = np.searchsorted(src, src)
+    rank = np.arange(len(src)) - position_of_first
     is_best = rank < NUM_CANDIDATES
 
     candidates: dict[int, set[int]] = defaultdict(set)
-    for src_id, tgt_id in zip(src[is_best].tolist(), tgt[is_best].tolist(), strict=True):
+    best_src = src[is_best].tolist()
+    best_tgt = tgt[is_best].tolist()
+    for src_id, tgt_id in zip(best_src, best_tgt, strict=True):
         candidates[src_id].add(tgt_id)
     return frequency_V, candidates
 
 
 def _expected_links(pairs: Sequence[Ids], V: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return keys (source id * V + target id) and their expected number of links after EM."""
-    keys_of_pairs = [np.add.outer(tgt, np.multiply(src, V)).ravel() for src, tgt in pairs]
-    keys, key_L = np.unique(np.concatenate(keys_of_pairs), return_inverse=True)
-    src_of_key = keys // V
     # Each target token has a link to each source token of its sentence.
-    num_links = np.concatenate([np.full(len(tgt), len(src)) for src, tgt in pairs])
-    token_L = np.repeat(np.arange(len(num_links)), num_links)
+    keys_of_pairs = []
+    num_links_of_pairs = []
+    for src, tgt in pairs:
+        keys_of_links = np.add.outer(tgt, np.multiply(src, V))
+        keys_of_pairs.append(keys_of_links.ravel())
+        num_links_of_pairs.append(np.full(len(tgt), len(src)))
+
+    keys, key_L = np.unique(np.concatenate(keys_of_pairs), return_inverse=True)  # key_L: position of its key in keys
+    src_of_key = keys // V
+    num_links = np.concatenate(num_links_of_pairs)  # of each target token
+    token_L = np.repeat(np.arange(len(num_links)), num_links)  # number of its target token
 
     expected: NDArray[Any] = np.ones(len(keys))
     for _ in range(NUM_ITERATIONS):

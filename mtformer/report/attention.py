@@ -5,7 +5,7 @@ L layers, H heads, S source tokens, T target tokens.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -31,65 +31,100 @@ MAX_WEIGHTS = 400_000
 """Maximum number of weights in all maps of a page, about a megabyte."""
 
 
+class ChosenSentence(NamedTuple):
+    """A sentence for which a report shows attention maps."""
+
+    label: str
+    source: str
+    tgt_lang: str | None
+    """Target language; None: that of the model."""
+
+
 def page_maps(run: RunContents, sentences: dict[str, list[Sentence]], max_weights: int) -> list[dict[str, Any]]:
     """Return attention maps of a run: those of one sentence, and of more sentences until `max_weights` is reached."""
-    chosen = choose(sentences, run)
-    if not chosen or run.config is None or not (run.run.steps() or run.run.is_bundle):
+    chosen_sentences = choose(sentences, run)
+    has_weights = bool(run.run.steps()) or run.run.is_bundle
+    if not chosen_sentences or run.config is None or not has_weights:
         return []
+
     translator = Translator.load(run.run.path, device="cpu")
     num_weights = 0
     sentence_maps: list[dict[str, Any]] = []
-    for label, source, language in chosen:
-        maps = attention_maps(translator.into(language), source)
-        num_weights += maps.encoder_LHSS.numel() + maps.decoder_LHTT.numel() + maps.cross_LHTS.numel()
+    for sentence in chosen_sentences:
+        maps = attention_maps(translator.into(sentence.tgt_lang), sentence.source)
+        num_weights += _num_weights(maps)
         if sentence_maps and num_weights > max_weights:
             break
-        sentence_maps.append(map_values(label, maps))
+        sentence_maps.append(map_values(sentence.label, maps))
     return sentence_maps
 
 
-def choose(sentences: dict[str, list[Sentence]], run: RunContents) -> list[tuple[str, str, str | None]]:
-    """Return (label, source, target language) of test sentences from best to worst, or of the dev samples."""
-    for name, worst_first in sentences.items():
-        short = [sentence for sentence in worst_first if _is_short(sentence.source)]
-        if short:
-            best_first = short[::-1]
-            return [
-                (f"{name}, chrF2++ {sentence.chrf:.1f}", sentence.source, sentence.tgt_lang)
-                for sentence in choose_evenly(best_first, MAX_SENTENCES)
-            ]
+def _num_weights(maps: AttentionMaps) -> int:
+    """Return the number of weights in all maps of a sentence."""
+    return maps.encoder_LHSS.numel() + maps.decoder_LHTT.numel() + maps.cross_LHTS.numel()
+
+
+def choose(sentences: dict[str, list[Sentence]], run: RunContents) -> list[ChosenSentence]:
+    """Return short sentences of the first test set that has any, from best to worst; otherwise, short dev samples.
+
+    Args:
+        sentences: the sentences of each test set, worst first.
+        run: their run; dev samples are chosen only if it has a single target language, as they do not record theirs.
+    """
+    for test_name, worst_first in sentences.items():
+        short_sentences = [sentence for sentence in worst_first if _is_short(sentence.source)]
+        if short_sentences:
+            best_first = short_sentences[::-1]
+            chosen = choose_evenly(best_first, MAX_SENTENCES)
+            return [_chosen_from(test_name, sentence) for sentence in chosen]
 
     has_several_targets = run.config is not None and len(run.config.data.target_languages) > 1
     if not run.samples or has_several_targets:
         return []
-    sources: list[str] = [source for source, _, _ in run.samples[-1]["samples"]]
-    short_sources = [source for source in sources if _is_short(source)]
-    return [("dev", source, None) for source in short_sources[:MAX_SENTENCES]]
+    last_samples = run.samples[-1]["samples"]
+    short_sources = [source for source, _, _ in last_samples if _is_short(source)]
+    return [ChosenSentence("dev", source, None) for source in short_sources[:MAX_SENTENCES]]
+
+
+def _chosen_from(test_name: str, sentence: Sentence) -> ChosenSentence:
+    """Return a sentence of a test set with its label."""
+    label = f"{test_name}, chrF2++ {sentence.chrf:.1f}"
+    return ChosenSentence(label, sentence.source, sentence.tgt_lang)
 
 
 def _is_short(source: str) -> bool:
-    """Return True for a sentence that is not blank, and for which maps are drawn."""
-    return 0 < len(source.split()) <= MAX_WORDS
+    """Return True for a sentence that is not blank, and short enough for maps."""
+    num_words = len(source.split())
+    return 0 < num_words <= MAX_WORDS
 
 
 def map_values(label: str, maps: AttentionMaps) -> dict[str, Any]:
     """Return the maps of a sentence for `attention.html`."""
+    maps_by_kind = {
+        "cross": _map_of_kind(maps.tgt_pieces, maps.src_pieces, maps.cross_LHTS),
+        "encoder": _map_of_kind(maps.src_pieces, maps.src_pieces, maps.encoder_LHSS),
+        "decoder": _map_of_kind(maps.tgt_pieces, maps.decoder_keys, maps.decoder_LHTT),
+    }
+    num_layers = len(maps.cross_LHTS)
     return {
         "label": label,
         "source": maps.source,
         "translation": maps.translation,
-        "maps": {
-            "cross": _one_map(maps.tgt_pieces, maps.src_pieces, maps.cross_LHTS),
-            "encoder": _one_map(maps.src_pieces, maps.src_pieces, maps.encoder_LHSS),
-            "decoder": _one_map(maps.tgt_pieces, maps.decoder_keys, maps.decoder_LHTT),
-        },
-        "layer": alignment_layer(len(maps.cross_LHTS)),
+        "maps": maps_by_kind,
+        "layer": alignment_layer(num_layers),
     }
 
 
-def _one_map(queries: Sequence[str], keys: Sequence[str], weights: Tensor) -> dict[str, Any]:
-    """Return the map of one kind of attention; weights are whole percentages by layer, head and cell."""
-    percentages = (100 * weights.flatten(2)).round().int()
+def _map_of_kind(queries: Sequence[str], keys: Sequence[str], weights: Tensor) -> dict[str, Any]:
+    """Return the map of one kind of attention.
+
+    Args:
+        queries: a piece for each row of the map.
+        keys: a piece for each column.
+        weights: (layers, heads, queries, keys). The template gets whole percentages by layer, head and cell.
+    """
+    cell_weights = weights.flatten(2)
+    percentages = (100 * cell_weights).round().int()
     return {"queries": queries, "keys": keys, "weights": percentages.tolist()}
 
 
@@ -110,8 +145,9 @@ class AttentionFile:
         """Compute the maps of a line, counted from 1, unless it is blank; raise ConfigError for too many lines."""
         if not source.strip():
             return
-        if len(self.maps) == MAX_LINES[self.path.suffix]:
-            problem = f"more than {len(self.maps):,} non-blank lines"
+        max_lines = MAX_LINES[self.path.suffix]
+        if len(self.maps) == max_lines:
+            problem = f"more than {max_lines:,} non-blank lines"
             raise ConfigError(f"--attention {self.path}: {problem}; translate fewer lines, or write .json")
         self.maps.append((number, attention_maps(translator, source, translation)))
 
@@ -122,14 +158,16 @@ class AttentionFile:
                 f"--attention {self.path}: every line is blank, so there is no attention; give lines with text"
             )
         if self.path.suffix == ".json":
-            write_json(self.path, [_numbers(line, maps) for line, maps in self.maps])
+            records = [_record(line, maps) for line, maps in self.maps]
+            write_json(self.path, records)
         else:
             sentences = [map_values(f"line {line}", maps) for line, maps in self.maps]
-            write_text(self.path, render("attention.html", title="Attention", sentences=sentences))
+            page = render("attention.html", title="Attention", sentences=sentences)
+            write_text(self.path, page)
         log.info("attention written to %s", self.path)
 
 
-def _numbers(line: int, maps: AttentionMaps) -> dict[str, Any]:
+def _record(line: int, maps: AttentionMaps) -> dict[str, Any]:
     """Return all values for a line; the weights are lists by layer, head, query and key."""
 
     def rounded(weights: Tensor) -> Any:

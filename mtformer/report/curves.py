@@ -1,14 +1,14 @@
 """Charts of metrics.jsonl for the run report: SVG coordinates, which the template draws in the colors of the page."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from mtformer.experiment.runs import RunContents
-from mtformer.report.tables import Systems, describe_changes, resumes
+from mtformer.report.tables import ReportedSystem, describe_changes, resumes
 from mtformer.training.figures import FIGURES, TrainingFigure
 
 LEFT = 44
@@ -36,6 +36,16 @@ UNITS = {"G": 1e9, "M": 1e6, "k": 1e3}
 MAX_NLL = 700
 """Loss above which the perplexity does not fit in a float."""
 Points = Sequence[tuple[int, float]]
+"""(step, value) of each point of a metric of a run."""
+
+
+class MeanPoint(NamedTuple):
+    """A point of the curve of a system: a step, and statistics of the values of its runs at this step."""
+
+    step: float
+    mean: float
+    lowest: float
+    highest: float
 
 
 @dataclass(frozen=True)
@@ -47,19 +57,36 @@ class Curve:
     number: int
     """Number of the system, which determines the style of the curve."""
     num_runs: int
-    points: list[tuple[float, ...]]
-    """(step, mean, lowest, highest value) over the runs of the system."""
+    points: list[MeanPoint]
+
+
+class Tick(NamedTuple):
+    """A tick of an axis."""
+
+    position: float
+    label: str
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of a chart: a function from values to positions, and the (position, label) of each tick."""
+    """An axis of a chart."""
 
     position: Callable[[float], float]
-    ticks: list[tuple[float, str]]
+    """Function from values to positions in the SVG."""
+    ticks: list[Tick]
 
 
-def charts(systems: Systems) -> dict[str, Any] | None:
+class ChangeMark(NamedTuple):
+    """A vertical line at a step at which settings of the training changed."""
+
+    position: float
+    style: str
+    place: str
+    """Run and step."""
+    description: str
+
+
+def charts(systems: Sequence[ReportedSystem]) -> dict[str, Any] | None:
     """Return the legend, and a chart for each metric for which any run has values; None if there is nothing to draw."""
     drawn_charts = []
     for figure in FIGURES:
@@ -69,12 +96,12 @@ def charts(systems: Systems) -> dict[str, Any] | None:
     if not drawn_charts:
         return None
 
-    runs = list(chain.from_iterable(runs for _, runs in systems))
-    longest = max(len(run.points("train", "loss")) for run in runs)
+    runs = list(chain.from_iterable(system.runs for system in systems))
+    longest_curve = max(len(run.points("train", "loss")) for run in runs)
     return {
-        "legend": [(label, style_of(number)) for number, (label, _) in enumerate(systems)],
+        "legend": [(system.label, style_of(number)) for number, system in enumerate(systems)],
         "charts": drawn_charts,
-        "are_averaged": longest > MAX_POINTS,
+        "are_averaged": longest_curve > MAX_POINTS,
         "has_bands": len(runs) > len(systems),
     }
 
@@ -82,40 +109,53 @@ def charts(systems: Systems) -> dict[str, Any] | None:
 def points_of(run: RunContents, kind: str, key: str) -> Points:
     """Return the (step, value) points of a metric; train perplexity is not logged but computed from `nll`."""
     if (kind, key) == ("train", "perplexity"):
-        return [(step, math.exp(nll)) for step, nll in run.points("train", "nll") if nll < MAX_NLL]
+        nll_points = run.points("train", "nll")
+        return [(step, math.exp(nll)) for step, nll in nll_points if nll < MAX_NLL]
     return run.points(kind, key)
 
 
-def mean_points(runs: Sequence[Points]) -> list[tuple[float, ...]]:
-    """Return (step, mean, lowest, highest value) at each step, if all runs that reached the step have a value."""
+def mean_points(runs: Sequence[Points]) -> list[MeanPoint]:
+    """Return the mean over runs at each step for which all runs that reached the step have a value.
+
+    A run that stopped early does not end the curve of its system.
+    """
     values_at: dict[int, list[float]] = {}
     for step, value in sorted(chain(*runs)):
         values_at.setdefault(step, []).append(value)
-    last_steps = [points[-1][0] for points in runs if points]
 
-    means: list[tuple[float, ...]] = []
+    last_steps = []
+    for points in runs:
+        if points:
+            last_step, _ = points[-1]
+            last_steps.append(last_step)
+
+    means: list[MeanPoint] = []
     for step, values in values_at.items():
-        num_runs = sum(last_step >= step for last_step in last_steps)
-        if len(values) >= num_runs:
-            means.append((step, fmean(values), min(values), max(values)))
+        num_running = sum(last_step >= step for last_step in last_steps)
+        if len(values) >= num_running:
+            means.append(MeanPoint(step, fmean(values), min(values), max(values)))
     return means
 
 
 def thin(points: Sequence[Sequence[float]], max_points: int = MAX_POINTS) -> list[tuple[float, ...]]:
     """Return the points, or means of neighbors if there are more than `max_points`."""
-    size = max(1, math.ceil(len(points) / max_points))
+    group_size = max(1, math.ceil(len(points) / max_points))
     means = []
-    for start in range(0, len(points), size):
-        neighbors = points[start : start + size]
+    for start in range(0, len(points), group_size):
+        neighbors = points[start : start + group_size]
         columns = zip(*neighbors, strict=True)
-        means.append(tuple(sum(column) / len(neighbors) for column in columns))
+        mean = tuple(sum(column) / len(neighbors) for column in columns)
+        means.append(mean)
     return means
 
 
 def style_of(number: int) -> str:
-    """Return the CSS for the curves of a run, given its number from 0."""
-    dash = DASHES[(number + number // NUM_COLORS) % len(DASHES)]
-    return f"--color: var(--series-{1 + number % NUM_COLORS}); stroke-dasharray: {dash}"
+    """Return the CSS for the curves of a system, given its number from 0."""
+    color = 1 + number % NUM_COLORS
+    # Each color has another dash pattern when it is used again.
+    num_reuses = number // NUM_COLORS
+    dash = DASHES[(number + num_reuses) % len(DASHES)]
+    return f"--color: var(--series-{color}); stroke-dasharray: {dash}"
 
 
 def axis(values: Sequence[float], start: float, end: float, is_log: bool = False) -> Axis:
@@ -131,36 +171,48 @@ def axis(values: Sequence[float], start: float, end: float, is_log: bool = False
     scale = math.log10 if is_log else float
     lowest = scale(min(values))
     highest = scale(max(values))
-    margin = MARGIN * (highest - lowest) or abs(highest) or 1.0
+    margin = MARGIN * (highest - lowest)
+    if not margin:  # all values are equal, but the axis needs a range
+        margin = abs(highest) or 1.0
     low = lowest - margin
     high = highest + margin
 
     def position(value: float) -> float:
         share = (scale(value) - low) / (high - low)
-        return round(start + share * (end - start), 1)
+        coordinate = start + share * (end - start)
+        return round(coordinate, 1)
 
     ticks = _log_ticks(low, high) if is_log else _linear_ticks(low, high)
-    return Axis(position, [(position(tick), _label(tick)) for tick in ticks])
+    return Axis(position, [Tick(position(value), _label(value)) for value in ticks])
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
     """Return powers of ten, and with a short axis 2 and 5 times these; the bounds are logarithms."""
-    factors = (1, 2, 5) if high - low < 2 else (1,)
-    distance = math.ceil((high - low) / MAX_TICKS)
+    num_powers = high - low
+    factors = (1, 2, 5) if num_powers < 2 else (1,)
+    distance = math.ceil(num_powers / MAX_TICKS)
+    first = math.floor(low)
+    end = math.ceil(high)
     ticks: list[float] = []
-    for power in range(math.floor(low), math.ceil(high), distance):
-        ticks += [factor * 10.0**power for factor in factors]
+    for exponent in range(first, end, distance):
+        power = 10.0**exponent
+        ticks += [factor * power for factor in factors]
+
     positive_ticks = [tick for tick in ticks if tick > 0]  # a very small power of ten is rounded to 0
     return [tick for tick in positive_ticks if low <= math.log10(tick) <= high]
 
 
 def _linear_ticks(low: float, high: float) -> list[float]:
-    """Return multiples of 1, 2, 5 or 10 times a power of ten, at most `MAX_TICKS` apart."""
-    power = 10.0 ** math.floor(math.log10((high - low) / MAX_TICKS))
+    """Return multiples of 1, 2, 5 or 10 times a power of ten: the smallest distance with at most `MAX_TICKS`."""
+    span = high - low
+    exponent = math.floor(math.log10(span / MAX_TICKS))
+    power = 10.0**exponent
     distances = [power * factor for factor in (1, 2, 5, 10)]
-    distance = next(distance for distance in distances if (high - low) / distance <= MAX_TICKS)
-    numbers = range(math.ceil(low / distance), math.floor(high / distance) + 1)
-    return [number * distance for number in numbers]
+    distance = next(distance for distance in distances if span / distance <= MAX_TICKS)
+
+    first = math.ceil(low / distance)
+    last = math.floor(high / distance)
+    return [number * distance for number in range(first, last + 1)]
 
 
 def _label(value: float) -> str:
@@ -171,25 +223,28 @@ def _label(value: float) -> str:
     return f"{value:g}"
 
 
-def _curves(figure: TrainingFigure, systems: Systems) -> list[Curve]:
+def _curves(figure: TrainingFigure, systems: Sequence[ReportedSystem]) -> list[Curve]:
     """Return the train curves of all systems, then their dev curves, without empty ones."""
     curves = []
     for kind in ("train", "dev"):
-        for number, (_, runs) in enumerate(systems):
-            points = mean_points([points_of(run, kind, figure.key) for run in runs])
-            if points:
-                curves.append(Curve(kind == "train", number, len(runs), thin(points)))
+        is_train = kind == "train"
+        for number, system in enumerate(systems):
+            points_of_runs = [points_of(run, kind, figure.key) for run in system.runs]
+            means = mean_points(points_of_runs)
+            if means:
+                points = [MeanPoint(*point) for point in thin(means)]
+                num_runs = len(system.runs)
+                curves.append(Curve(is_train, number, num_runs, points))
     return curves
 
 
-def _chart(figure: TrainingFigure, curves: Sequence[Curve], systems: Systems) -> dict[str, Any]:
+def _chart(figure: TrainingFigure, curves: Sequence[Curve], systems: Sequence[ReportedSystem]) -> dict[str, Any]:
     """Return the template values of a chart."""
     steps: list[float] = []
     values: list[float] = []
-    for curve in curves:
-        for step, *means_and_bounds in curve.points:
-            steps.append(step)
-            values += means_and_bounds
+    for point in chain.from_iterable(curve.points for curve in curves):
+        steps.append(point.step)
+        values += (point.mean, point.lowest, point.highest)
     x_axis = axis(steps, LEFT, RIGHT)
     y_axis = axis(values, BOTTOM, TOP, figure.is_log)
 
@@ -206,31 +261,35 @@ def _chart(figure: TrainingFigure, curves: Sequence[Curve], systems: Systems) ->
 
 def _drawn(curve: Curve, figure: TrainingFigure, x_axis: Axis, y_axis: Axis) -> dict[str, Any]:
     """Return the template values of a curve: its points, the band between lowest and highest values, and markers."""
-    x = [x_axis.position(point[0]) for point in curve.points]
+    x_positions = [x_axis.position(point.step) for point in curve.points]
 
-    def points_at(column: int) -> list[tuple[float, float]]:
-        return [(left, y_axis.position(point[column])) for left, point in zip(x, curve.points, strict=True)]
+    def positions_of(values: Iterable[float]) -> list[tuple[float, float]]:
+        return list(zip(x_positions, map(y_axis.position, values), strict=True))
 
-    means = points_at(1)
-    lowest = points_at(2)
-    highest = points_at(3)
+    means = positions_of(point.mean for point in curve.points)
+    lowest = positions_of(point.lowest for point in curve.points)
+    highest = positions_of(point.highest for point in curve.points)
+
     is_faint = curve.is_train and figure.on_dev
     has_band = curve.num_runs > 1 and not is_faint
     has_markers = not curve.is_train or len(means) == 1
+    marker_distance = max(1, len(means) // MAX_MARKERS)
     return {
         "style": style_of(curve.number),
         "is_faint": is_faint,
         "points": means,
         "band": [*lowest, *highest[::-1]] if has_band else [],
-        "markers": means[:: max(1, len(means) // MAX_MARKERS)] if has_markers else [],
+        "markers": means[::marker_distance] if has_markers else [],
     }
 
 
-def _change_marks(systems: Systems, x_axis: Axis) -> Iterator[tuple[float, str, str, str]]:
-    """Yield position, style, place and description of each resume or new plan that changed settings of training."""
-    for number, (_, runs) in enumerate(systems):
-        for run in runs:
-            for step, _, changes in (*resumes(run), *resumes(run, "plan")):
-                description = describe_changes(changes, "training.")
+def _change_marks(systems: Sequence[ReportedSystem], x_axis: Axis) -> Iterator[ChangeMark]:
+    """Yield a mark for each resume or new plan that changed settings of the training."""
+    for number, system in enumerate(systems):
+        style = style_of(number)
+        for run in system.runs:
+            for resume in (*resumes(run), *resumes(run, "plan")):
+                description = describe_changes(resume.changes, "training.")
                 if description:
-                    yield x_axis.position(step), style_of(number), f"{run.name}, step {step:,}", description
+                    place = f"{run.name}, step {resume.step:,}"
+                    yield ChangeMark(x_axis.position(resume.step), style, place, description)

@@ -1,10 +1,10 @@
 """Report on one or more runs: a single HTML file that can be opened from disk."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mtformer.decoding.weights import default_weights
 from mtformer.errors import ConfigError, MtformerError
@@ -26,11 +26,19 @@ STATES = {
 }
 """Descriptions of some states of a run."""
 BUNDLE = "bundle: weights without a training history"
+"""Description of the state of a bundle."""
 MAX_TESTS = 3
 """Maximum number of test sets in the overview."""
 T = TypeVar("T")
-Section = tuple[str, str, Any]
-"""ID, title, and content of a section: template values, or a run's sections if there are several runs."""
+
+
+class Section(NamedTuple):
+    """A section of the page."""
+
+    id: str
+    title: str
+    content: Any
+    """Values for the template, or all sections of a run if the page is about several runs."""
 
 
 def write_report(paths: Sequence[Path], out: Path) -> None:
@@ -38,74 +46,105 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
     if out.is_dir():
         raise ConfigError(f"{out}: is a folder; give the name of an HTML file")
     folders = [RunDir.open(path, verified=False).path for path in paths]
-    runs = [RunContents(path, name) for path, name in zip(folders, run_names(folders), strict=True)]
+    names = run_names(folders)
+    runs = [RunContents(folder, name) for folder, name in zip(folders, names, strict=True)]
     is_single = len(runs) == 1
+
     sections = _common_sections(runs)
+    max_weights = attention.MAX_WEIGHTS // len(runs)
     for number, run in enumerate(runs, start=1):
-        run_sections = _sections(run, number, attention.MAX_WEIGHTS // len(runs))
+        run_sections = _sections(run, number, max_weights)
         if is_single:
             sections += run_sections
         else:
-            sections.append((f"run-{number}", f"Run {run.name}", run_sections))
+            sections.append(Section(f"run-{number}", f"Run {run.name}", run_sections))
 
-    tests = list(dict.fromkeys(chain.from_iterable(run.scores for run in runs)))[:MAX_TESTS]
-    overviews = [_overview(run, tests) for run in runs]
+    all_tests = dict.fromkeys(chain.from_iterable(run.scores for run in runs))
+    shown_tests = list(all_tests)[:MAX_TESTS]
+    overviews = [_overview(run, shown_tests) for run in runs]
+
+    # This comes last, because the functions above add messages to `run.unread`.
     unread_parts = []
     for run in runs:
         run_label = "" if is_single else f" of {run.name}"
         unread_parts += [f"{run_label}: {message}" for message in run.unread]
 
+    title = f"Run {runs[0].name}" if is_single else f"{len(runs)} runs"
+    time = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M UTC}"
     html = render(
         "report.html",
-        title=f"Run {runs[0].name}" if is_single else f"{len(runs)} runs",
-        tests=tests,
+        title=title,
+        tests=shown_tests,
         overviews=overviews,
         unread=unread_parts,
-        sections=[section for section in sections if section[2]],
-        written=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M UTC} by mtformer {__version__}",
+        sections=_non_empty(sections),
+        written=f"{time} by mtformer {__version__}",
     )
     write_text(out, html)
+
+
+def _non_empty(sections: Iterable[Section]) -> list[Section]:
+    """Return the sections that have content."""
+    return [section for section in sections if section.content]
 
 
 def _common_sections(runs: Sequence[RunContents]) -> list[Section]:
     """Return the sections about all runs together."""
     systems = _systems(runs)
     return [
-        ("curves", "Curves", charts(systems)),
-        ("differences", "Settings that differ", tables.config_differences(runs)),
-        ("scores", "Test scores", tables.scores(systems)),
+        Section("curves", "Curves", charts(systems)),
+        Section("differences", "Settings that differ", tables.config_differences(runs)),
+        Section("scores", "Test scores", tables.scores(systems)),
     ]
 
 
-def _systems(runs: Sequence[RunContents]) -> tables.Systems:
+def _systems(runs: Sequence[RunContents]) -> list[tables.ReportedSystem]:
     """Group the runs as `compare` does: runs that differ only in their seeds are one system."""
-    contents_of = {run.name: run for run in runs}
+    contents_of = {contents.name: contents for contents in runs}
+    compared_runs = [Run(contents.name, contents.run.path, contents.config) for contents in runs]
+
     systems = []
-    for system in group_runs([Run(run.name, run.run.path, run.config) for run in runs]):
-        num_seeds = len(system.runs)
-        label = f"{system.name} (mean of {num_seeds} seeds)" if num_seeds > 1 else system.name
-        systems.append((label, [contents_of[run.name] for run in system.runs]))
+    for group in group_runs(compared_runs):
+        label = group.name
+        num_seeds = len(group.runs)
+        if num_seeds > 1:
+            label += f" (mean of {num_seeds} seeds)"
+        contents_of_group = [contents_of[run.name] for run in group.runs]
+        systems.append(tables.ReportedSystem(label, contents_of_group))
     return systems
 
 
 def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
     """Return the card of a run at the top of the page."""
-    state = run.state.state
-    is_bundle = run.run.is_bundle
-    has_started = run.step > 0 or state != "new"
-    max_steps = f" of {run.max_steps:,}" if run.max_steps is not None else ""
+    has_losses = bool(run.points("train", "loss"))
     seconds = run.training_seconds
     return {
         "name": run.name,
         "state": run.state,
-        "summary": BUNDLE if state == "new" and is_bundle else STATES.get(state, state),
-        "reached": f": step {run.step:,}{max_steps}" if has_started else "",
-        "is_empty": not run.points("train", "loss") and not is_bundle,
+        "summary": _describe_state(run),
+        "reached": _describe_progress(run),
+        "is_empty": not has_losses and not run.run.is_bundle,
         "best": run.best("bleu"),
         "bleu": [_bleu(run, test) for test in tests],
         "time": format_duration(seconds) if seconds else None,
         "weights": _weights_text(run),
     }
+
+
+def _describe_state(run: RunContents) -> str:
+    """Return the state of a run in words."""
+    state = run.state.state
+    if state == "new" and run.run.is_bundle:
+        return BUNDLE
+    return STATES.get(state, state)
+
+
+def _describe_progress(run: RunContents) -> str:
+    """Return the step of a run, to be appended to its state; empty for a run that has not started."""
+    if run.step == 0 and run.state.state == "new":
+        return ""
+    max_steps = f" of {run.max_steps:,}" if run.max_steps is not None else ""
+    return f": step {run.step:,}{max_steps}"
 
 
 def _bleu(run: RunContents, test: str) -> str:
@@ -128,19 +167,23 @@ def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
     unspaced = compares_characters(run)
     sentences = judge(run)
     maps = _try(run, "attention", lambda: attention.page_maps(run, sentences, max_weights))
-    sections: list[Section] = [
-        ("samples", "Dev translations over time", over_time(run.samples, unspaced)),
-        ("sentences", "Best and worst test sentences", best_and_worst(sentences, unspaced)),
-        ("attention", "Attention", {"id": f"weights-{number}", "sentences": maps} if maps else None),
-        ("starts", "Starts and resumes", tables.starts(run)),
-        ("speed", "Speed and time", tables.speed(run)),
-        ("data", "Data", tables.data(run)),
-        ("parameters", "Parameters", _try(run, "parameters", lambda: tables.parameters(run))),
-        ("config", "Config", tables.config(run)),
+    heat_maps = {"id": f"weights-{number}", "sentences": maps} if maps else None
+    dev_translations = over_time(run.samples, unspaced)
+    sections = [
+        Section("samples", "Dev translations over time", dev_translations),
+        Section("sentences", "Best and worst test sentences", best_and_worst(sentences, unspaced)),
+        Section("attention", "Attention", heat_maps),
+        Section("starts", "Starts and resumes", tables.starts(run)),
+        Section("speed", "Speed and time", tables.speed(run)),
+        Section("data", "Data", tables.data(run)),
+        Section("parameters", "Parameters", _try(run, "parameters", lambda: tables.parameters(run))),
+        Section("config", "Config", tables.config(run)),
     ]
-    if run.points("train", "loss") and not run.samples:
+
+    has_losses = bool(run.points("train", "loss"))
+    if has_losses and not run.samples:
         run.unread.append(f"translations of dev: there is no {run.run.samples.name}, so the run may have no dev data")
-    return [section for section in sections if section[2]]
+    return _non_empty(sections)
 
 
 def _try(run: RunContents, name: str, make: Callable[[], T]) -> T | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,8 +23,22 @@ NOTHING = "–"
 """Text of a cell without a value."""
 MAX_CHANGE = 60
 """Changes with more characters, such as those of data checksums, are shown as "changed"."""
-Systems = Sequence[tuple[str, Sequence[RunContents]]]
-"""Label and runs of each system; the runs differ only in their seeds."""
+
+
+class ReportedSystem(NamedTuple):
+    """A system of a report: runs that differ only in their seeds."""
+
+    label: str
+    runs: Sequence[RunContents]
+
+
+class Resume(NamedTuple):
+    """A resume of a run, or a new plan."""
+
+    step: int
+    time: str
+    changes: dict[str, list[Any]]
+    """Old and new value of each key that changed; empty for records of earlier versions, which have only the step."""
 
 
 def format_plain(value: Any) -> str:
@@ -36,33 +50,34 @@ def format_plain(value: Any) -> str:
     if isinstance(value, dict):
         value = [f"{key}: {format_plain(item)}" for key, item in value.items()]
     if isinstance(value, list | tuple):
-        return ", ".join(map(format_plain, value)) or NOTHING
+        items = map(format_plain, value)
+        return ", ".join(items) or NOTHING
     return str(value)
 
 
-def format_time(text: Any) -> str:
+def format_time(value: Any) -> str:
     """Return an ISO 8601 timestamp as date, time and time zone."""
-    return format_plain(text).replace("T", " ").replace("+00:00", " UTC")
+    timestamp = format_plain(value)
+    return timestamp.replace("T", " ").replace("+00:00", " UTC")
 
 
-def resumes(run: RunContents, kind: str = "resume") -> list[tuple[int, str, dict[str, list[Any]]]]:
-    """Return step, time, and changes (old and new value) of each resume; earlier versions recorded only the step.
-
-    With the kind `plan`, return the same of each change of the number of steps by `max_minutes`.
-    """
-    resumes_found = []
+def resumes(run: RunContents, kind: str = "resume") -> list[Resume]:
+    """Return the resumes of a run; with the kind `plan`, the changes of the number of steps by `max_minutes`."""
+    resumes_of_kind = []
     for record in run.records:
         if record["kind"] == kind and is_number(record["step"]):
             time = format_time(record.get("time"))
-            resumes_found.append((record["step"], time, _valid_changes(record.get("changes"))))
-    return resumes_found
+            changes = _valid_changes(record.get("changes"))
+            resumes_of_kind.append(Resume(record["step"], time, changes))
+    return resumes_of_kind
 
 
 def _valid_changes(changes: Any) -> dict[str, list[Any]]:
     """Return the old and new values by key; anything else, which an edited file may contain, is left out."""
     if not isinstance(changes, dict):
         return {}
-    return {key: pair for key, pair in changes.items() if isinstance(pair, list) and len(pair) == 2}
+    lists = {key: values for key, values in changes.items() if isinstance(values, list)}
+    return {key: values for key, values in lists.items() if len(values) == 2}
 
 
 def describe_changes(changes: Mapping[str, Sequence[Any]], prefix: str = "") -> str:
@@ -70,7 +85,8 @@ def describe_changes(changes: Mapping[str, Sequence[Any]], prefix: str = "") -> 
     descriptions = []
     for key, old_and_new in changes.items():
         if key.startswith(prefix):
-            change = " → ".join(map(format_plain, old_and_new))
+            values = map(format_plain, old_and_new)
+            change = " → ".join(values)
             if len(change) > MAX_CHANGE:
                 change = "changed"
             descriptions.append(f"{key} {change}")
@@ -82,32 +98,29 @@ def starts(run: RunContents) -> Table | None:
     if run.state.started is None:
         return None
     device = _first_device(run)
-    rows = [("started", format_time(run.state.started), "0", format_plain(device), "")]
-    for step, time, changes in resumes(run):
-        if "device" in changes:
+    start_time = format_time(run.state.started)
+    rows = [("started", start_time, "0", format_plain(device), "")]
+    for resume in resumes(run):
+        changes = dict(resume.changes)
+        if "device" in changes:  # it has a column of its own
             _, device = changes.pop("device")
-        rows.append(("resumed", time, f"{step:,}", format_plain(device), describe_changes(changes)))
+        step = f"{resume.step:,}"
+        rows.append(("resumed", resume.time, step, format_plain(device), describe_changes(changes)))
     return Table(("", "time", "step", "device", "changes"), rows, (2,))
 
 
 def _first_device(run: RunContents) -> Any:
     """Return the device of the first start: the old one of the first change, or that of the latest checkpoint."""
-    for _, _, changes in resumes(run):
-        if "device" in changes:
-            return changes["device"][0]
+    for resume in resumes(run):
+        if "device" in resume.changes:
+            first_device, _ = resume.changes["device"]
+            return first_device
     return run.made_with.get("device")
 
 
 def speed(run: RunContents) -> Table | None:
     """Return tokens per second, how training time was spent, the time left, and the package versions."""
-    rows: list[tuple[str, str]] = []
-    for figure in FIGURES:
-        values = [value for _, value in run.points("train", figure.key)]
-        is_shown = bool(values) and (any(values) or not figure.is_exceptional)
-        if figure.summary and is_shown:
-            label, summarize, shown = figure.summary
-            rows.append((label, shown.format(summarize(values))))
-
+    rows = _figure_rows(run)
     estimates = run.points("train", "seconds_left")
     if estimates:
         rows.append(("training time without validations", format_duration(run.training_seconds)))
@@ -117,44 +130,66 @@ def speed(run: RunContents) -> Table | None:
     if run.state.ended is not None:
         rows.append(("ended", format_time(run.state.ended)))
 
-    keys = ("precision", "processes", "mtformer", "python", "torch", "sentencepiece")
-    rows += [(key, str(run.made_with[key])) for key in keys if key in run.made_with]
+    for key in ("precision", "processes", "mtformer", "python", "torch", "sentencepiece"):
+        if key in run.made_with:
+            rows.append((key, str(run.made_with[key])))
     return Table((), rows) if rows else None
 
 
-def scores(systems: Systems) -> list[dict[str, Any]]:
+def _figure_rows(run: RunContents) -> list[tuple[str, str]]:
+    """Return the label and value of each training figure with a summary; exceptional ones only if they occurred."""
+    rows = []
+    for figure in FIGURES:
+        if figure.summary is None:
+            continue
+        values = [value for _, value in run.points("train", figure.key)]
+        is_shown = any(values) if figure.is_exceptional else bool(values)
+        if is_shown:
+            label, summarize, value_format = figure.summary
+            rows.append((label, value_format.format(summarize(values))))
+    return rows
+
+
+def scores(systems: Sequence[ReportedSystem]) -> list[dict[str, Any]]:
     """Return the scores of each test set, with signatures and settings: a row for each run, and means over seeds."""
-    runs = list(chain.from_iterable(runs for _, runs in systems))
+    runs = chain.from_iterable(system.runs for system in systems)
     tests = dict.fromkeys(chain.from_iterable(run.scores for run in runs))
     return [_scores_on(test, systems) for test in tests]
 
 
-def _scores_on(test: str, systems: Systems) -> dict[str, Any]:
+def _scores_on(test: str, systems: Sequence[ReportedSystem]) -> dict[str, Any]:
     """Return the scores of all systems on a test set, for the template."""
-    runs = chain.from_iterable(runs for _, runs in systems)
+    runs = chain.from_iterable(system.runs for system in systems)
     card_of = {run.name: run.scores[test] for run in runs if test in run.scores}
     labels = _labels(card_of.values())
+    number_columns = range(1, 1 + len(labels))
 
     rows = []
-    for name, group in _groups(systems):
-        if all(test in run.scores for run in group):
-            cards = [run.scores[test] for run in group]
-            rows.append((name, *(format_scores(cards, label) for label in labels)))
+    for row_name, runs_of_row in _score_rows(systems):
+        if all(test in run.scores for run in runs_of_row):
+            cards = [run.scores[test] for run in runs_of_row]
+            cells = [format_scores(cards, label) for label in labels]
+            rows.append((row_name, *cells))
 
-    first_name, first_card = next(iter(card_of.items()))
-    warnings = []
-    for name, card in card_of.items():
-        messages = score_differences(first_card, card)
-        if messages:
-            warnings.append(f"{name} cannot be compared with {first_name}: {'; '.join(messages)}")
-
+    _, first_card = next(iter(card_of.items()))
     return {
         "name": test,
         "num_sentences": first_card.num_sentences,
-        "table": Table(("run", *labels), rows, range(1, 1 + len(labels))),
-        "differences": warnings,
+        "table": Table(("run", *labels), rows, number_columns),
+        "differences": _warnings(card_of),
         "cards": [(f"Score card of {name}", _card(card)) for name, card in card_of.items()],
     }
+
+
+def _warnings(card_of: Mapping[str, ScoreCard]) -> list[str]:
+    """Return a warning for each run whose scores cannot be compared with those of the first run."""
+    first_name, first_card = next(iter(card_of.items()))
+    warnings = []
+    for name, card in card_of.items():
+        differences = score_differences(first_card, card)
+        if differences:
+            warnings.append(f"{name} cannot be compared with {first_name}: {'; '.join(differences)}")
+    return warnings
 
 
 def _labels(cards: Iterable[ScoreCard]) -> list[str]:
@@ -163,29 +198,34 @@ def _labels(cards: Iterable[ScoreCard]) -> list[str]:
     return list(dict.fromkeys(score.label for score in scores))
 
 
-def _groups(systems: Systems) -> Iterator[tuple[str, Sequence[RunContents]]]:
-    """Yield the rows of a table of scores: each system with several runs, and after it each of its runs."""
-    for label, runs in systems:
-        if len(runs) > 1:
-            yield label, runs
-        for run in runs:
+def _score_rows(systems: Sequence[ReportedSystem]) -> Iterator[tuple[str, Sequence[RunContents]]]:
+    """Yield name and runs of each row of a table of scores: a system with several runs, and after it each run."""
+    for system in systems:
+        if len(system.runs) > 1:
+            yield system.label, system.runs
+        for run in system.runs:
             yield run.name, [run]
 
 
 def format_scores(cards: Sequence[ScoreCard], label: str) -> str:
-    """Return the score of a card, or mean and standard deviation of several."""
+    """Return the score with this label of a card, or mean and standard deviation of several."""
     scores = chain.from_iterable(card.scores for card in cards)
     values = [score.value for score in scores if score.label == label]
     if not values:
         return NOTHING
-    mean = f"{fmean(values):.2f}"
-    return f"{mean} ± {stdev(values):.2f}" if len(values) > 1 else mean
+    text = f"{fmean(values):.2f}"
+    if len(values) > 1:
+        text += f" ± {stdev(values):.2f}"
+    return text
 
 
 def _card(card: ScoreCard) -> Table:
     """Return all values of a score card, with dotted names."""
-    rows = [(f"signature of {score.label}", format_plain(score.signature)) for score in card.scores]
-    for key, value in card.model_dump(exclude={"scores", "name", "num_sentences"}).items():
+    rows = []
+    for score in card.scores:
+        rows.append((f"signature of {score.label}", format_plain(score.signature)))
+    settings = card.model_dump(exclude={"scores", "name", "num_sentences"})
+    for key, value in settings.items():
         if isinstance(value, dict):
             rows += [(f"{key}.{name}", format_plain(item)) for name, item in value.items()]
         else:
@@ -195,7 +235,10 @@ def _card(card: ScoreCard) -> Table:
 
 def data(run: RunContents) -> Table | None:
     """Return the number of pairs read, kept and left out, and of tokens per side, in total and for each corpus."""
-    if run.data_report is None or "read" not in run.data_report:  # the report of a bundle has no counts
+    if run.data_report is None:
+        return None
+    has_counts = "read" in run.data_report  # not in the report of a bundle
+    if not has_counts:
         return None
     try:
         corpora = run.data_report.get("corpora", {})
@@ -207,16 +250,19 @@ def data(run: RunContents) -> Table | None:
     except (AttributeError, TypeError, KeyError) as error:
         run.unread.append(f"{run.run.data_report}: damaged ({error!r})")
         return None
-    return Table(("", *reports) if corpora else (), rows, range(1, 1 + len(reports)))
+    head = ("", *reports) if corpora else ()
+    number_columns = range(1, 1 + len(reports))
+    return Table(head, rows, number_columns)
 
 
 def _data_rows(reports: Sequence[DataReport]) -> list[tuple[str, ...]]:
     """Return the rows of the data table, with one column for each report; rows without any value are left out."""
     rows: list[tuple[str, ...]] = []
 
-    def add(name: str, values: Sequence[float | None], form: str = ",") -> None:
-        if any(value is not None for value in values):
-            cells = [format(value, form) if is_number(value) else NOTHING for value in values]
+    def add(name: str, values: Sequence[float | None], number_format: str = ",") -> None:
+        has_values = any(value is not None for value in values)
+        if has_values:
+            cells = [format(value, number_format) if is_number(value) else NOTHING for value in values]
             rows.append((name, *cells))
 
     add("pairs read", [report.read for report in reports])
@@ -225,10 +271,13 @@ def _data_rows(reports: Sequence[DataReport]) -> list[tuple[str, ...]]:
         add(f"left out: {reason}", [report.left_out.get(reason) for report in reports])
 
     for side, title in (("src", "source"), ("tgt", "target")):
+        tokens_per_line = [_tokens_per_line(report, side) for report in reports]
+        unknown_rates = [report.unknown_rate(side) for report in reports]
+        blank_lines = [report.blank[side] or None for report in reports]  # the row is left out if all are 0
         add(f"{title} tokens", [report.tokens[side] for report in reports])
-        add(f"{title} tokens per line", [_tokens_per_line(report, side) for report in reports], ".1f")
-        add(f"unknown {title} tokens", [report.unknown_rate(side) for report in reports], ".3%")
-        add(f"{title} lines without tokens", [report.blank[side] or None for report in reports])
+        add(f"{title} tokens per line", tokens_per_line, ".1f")
+        add(f"unknown {title} tokens", unknown_rates, ".3%")
+        add(f"{title} lines without tokens", blank_lines)
         for name in _names(report.unusual[side] for report in reports):
             add(f"{title} lines with {name}", [report.unusual[side].get(name) for report in reports])
     return rows
@@ -248,25 +297,33 @@ def parameters(run: RunContents) -> Table | None:
     if run.config is None or not run.run.tokenizer.is_dir():
         return None
     tokenizers = TokenizerPair.load(run.run.tokenizer)
+    src_vocab_size = tokenizers.src.vocab_size
+    tgt_vocab_size = tokenizers.tgt.vocab_size
     with torch.device("meta"):
-        model = Transformer(run.config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
+        model = Transformer(run.config.model, src_vocab_size, tgt_vocab_size)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     megabytes = 4 * num_parameters / 1e6
-    return Table((), [("parameters", f"{num_parameters:,}"), ("MB in fp32", f"{megabytes:.2f}")])
+    rows = [("parameters", f"{num_parameters:,}"), ("MB in fp32", f"{megabytes:.2f}")]
+    return Table((), rows)
 
 
 def config(run: RunContents) -> dict[str, Any]:
     """Return the values that differ from the defaults, and all values; for an invalid config, return its text."""
     if run.loaded is None:
-        return {"text": run.run.config.read_text(encoding="utf-8", errors="replace")}
+        text = run.run.config.read_text(encoding="utf-8", errors="replace")
+        return {"text": text}
+
     defaults = leaves(load_defaults().config)
     rows = []
     changed_rows = []
     for path, value in leaves(run.loaded.config).items():
-        row = (dotted(path), format_plain(value), format_plain(defaults.get(path)))
+        value_text = format_plain(value)
+        default_text = format_plain(defaults.get(path))
+        row = (dotted(path), value_text, default_text)
         rows.append(row)
-        if row[1] != row[2]:
+        if value_text != default_text:
             changed_rows.append(row)
+
     head = ("key", "value", "default")
     return {"changed": Table(head, changed_rows), "all": Table(head, rows)}
 
@@ -277,13 +334,15 @@ def config_differences(runs: Sequence[RunContents]) -> Table | None:
     """Config values by dotted key, for each run."""
     for run in runs:
         if run.config is not None:
-            values_of[run.name] = {dotted(path): value for path, value in leaves(run.config).items()}
+            values = leaves(run.config)
+            values_of[run.name] = {dotted(path): value for path, value in values.items()}
 
     keys = differing_keys(values_of.values())
     if not keys:
         return None
     rows = []
-    for name, values in values_of.items():
-        cells = [format_plain(without_folder(key, values.get(key))) for key in keys]
-        rows.append((name, *cells))
-    return Table(("run", *short_keys(keys).values()), rows)
+    for name, values_of_run in values_of.items():
+        shown_values = [without_folder(key, values_of_run.get(key)) for key in keys]
+        rows.append((name, *map(format_plain, shown_values)))
+    column_titles = short_keys(keys).values()
+    return Table(("run", *column_titles), rows)

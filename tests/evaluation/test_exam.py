@@ -18,6 +18,7 @@ from mtformer.evaluation.exam import (
     PERTURBATIONS,
     ROWS,
     SHARES,
+    Limit,
     Row,
     broken_limits,
     perturb,
@@ -33,9 +34,9 @@ PAIRS = [
     for color in COLORS for animal in ANIMALS for place in ("Berlin", "Paris")
 ]  # fmt: skip
 LIMITS = [
-    *((row, column, 99.0) for row in ROWS for column in (*ITEMS, "equal")),
-    *((row, column, 0.0) for row in ROWS for column in SHARES),
-    *((row, "chrf_change", -3.0 if row == "emoji" else -5.0) for row in ROWS),
+    *(Limit(row, column, 99.0) for row in ROWS for column in (*ITEMS, "equal")),
+    *(Limit(row, column, 0.0) for row in ROWS for column in SHARES),
+    *(Limit(row, "chrf_change", -3.0 if row == "emoji" else -5.0) for row in ROWS),
 ]
 Fault = Callable[[str, str, int], str]
 

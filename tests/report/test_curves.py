@@ -21,6 +21,7 @@ from mtformer.report.curves import (
     style_of,
     thin,
 )
+from mtformer.report.tables import ReportedSystem
 from mtformer.templating import TEMPLATES
 from mtformer.training.history import append_record
 
@@ -82,18 +83,18 @@ def test_ticks_are_round_numbers(values: list[float], is_log: bool, labels: list
 
 def test_charts_without_points_are_omitted_and_long_curves_are_averaged(tmp_path: Path) -> None:
     run = begin_run(tmp_path / "run")
-    assert charts([("run", [RunContents(run.path)])]) is None
+    assert charts([ReportedSystem("run", [RunContents(run.path)])]) is None
     append_record(run.metrics, "train", 4, loss=3.0, nll=1e9, learning_rate=1e-3)
     read = RunContents(run.path)
     assert points_of(read, "train", "perplexity") == []  # the values exceed the range of a float
-    short = charts([("run", [read])])
+    short = charts([ReportedSystem("run", [read])])
     assert short is not None
     assert [chart["id"] for chart in short["charts"]] == ["loss", "learning_rate"]
     assert [len(chart["curves"][0]["markers"]) for chart in short["charts"]] == [1, 1]
     lines = [f'{{"kind": "train", "step": {n}, "loss": {math.sin(n)}, "grad_norm": {n % 7}}}' for n in range(100, 9000)]
     lines += [f'{{"kind": "dev", "step": {n}, "loss": 1}}' for n in (100, 4500, 8900)]
     run.metrics.write_text("\n".join(lines) + "\n")
-    long = charts([("run", [RunContents(run.path)])])
+    long = charts([ReportedSystem("run", [RunContents(run.path)])])
     assert long is not None
     assert (short["are_averaged"], long["are_averaged"]) == (False, True)
     train, dev = long["charts"][0]["curves"]
