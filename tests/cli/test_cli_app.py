@@ -191,7 +191,7 @@ def test_an_internal_error_is_reported_as_a_bug(
 def test_debug_option_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(program.DEBUG, "0")
     quiet = invoke("config", "show", "nothing.yaml")
-    assert (quiet.exit_code, quiet.stderr) == (2, "error: nothing.yaml: no such config file\n")
+    assert (quiet.exit_code, quiet.stderr) == (2, "error: nothing.yaml: no such config file; check the path\n")
     loud = invoke("--debug", "config", "show", "nothing.yaml")
     assert loud.exit_code == 2
     assert loud.stderr.startswith("Traceback")
@@ -288,7 +288,10 @@ SHOWN = r"\u001b[31mred\u0007\u009b2J\u000d"
 
 
 def test_control_characters_in_names_and_configs_are_escaped(tmp_path: Path) -> None:
-    assert invoke("train", f"/no/{ESCAPES}.yaml").stderr == f"error: /no/{SHOWN}.yaml: no such config file\n"
+    assert (
+        invoke("train", f"/no/{ESCAPES}.yaml").stderr
+        == f"error: /no/{SHOWN}.yaml: no such config file; check the path\n"
+    )
     config = tmp_path / "bad.yaml"
     config.write_text('data: {"a\\e\\x07": 1}', encoding="utf-8")
     assert r"data.a\u001b\u0007: unknown key" in invoke("train", config).stderr

@@ -24,7 +24,7 @@ REPORT = [
     "removed 1 identical",
     "removed 1 different numbers",
     "removed 1 duplicate",
-    "warning: the filters removed more than data.filters.max_filtered_share (0.5); see removed.tsv",
+    "warning: the filters removed more than data.filters.max_filtered_share (0.5); see the reasons in removed.tsv",
 ]
 
 

@@ -386,7 +386,7 @@ def test_what_cannot_be_distilled_is_refused_before_translating(
     (tmp_path / "latin.en").write_bytes(b"caf\xe9\n")
     refuse({}, "not UTF-8", "--mono", tmp_path / "latin.en")
     refuse({"corpora": {"distilled": {"sources": [{"tsv": "a.tsv"}]}}}, "choose another")
-    refuse({"language_pairs": ["en fr"], "language_tags": "source"}, "one direction")
+    refuse({"language_pairs": ["en fr"], "language_tags": "source"}, "the student has several directions")
     refuse({}, "x.model: the tokenizer cannot be read", src_model="x.model")
 
 
