@@ -430,7 +430,7 @@ def best_text(source: str, n_best: Translation, reference: str | None) -> str | 
 
     Args:
         source: the line.
-        n_best: its best translation, with the others in `alternatives`.
+        n_best: the first of its n best translations, with the others in `alternatives`.
         reference: translation of the line in the training data; None for monolingual text.
     """
     texts: list[str] = []

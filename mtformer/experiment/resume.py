@@ -98,7 +98,7 @@ def describe_environment(
     The keys are the names used in messages. Checkpoints contain the returned dict.
 
     Args:
-        config: config of the run, with the settings for scoring dev.
+        config: config of the run, with the settings for decoding and scoring dev.
         prepared: its data and tokenizers.
         device: device of this process.
         precision: precision of the activations.

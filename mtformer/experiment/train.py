@@ -265,7 +265,7 @@ def make_trainer(
         step: The model and its optimizer.
         prepared: The data and the tokenizers.
         progress: Display of the progress.
-        made_with: Result of `describe_environment`, for the checkpoints.
+        made_with: Environment of the training, which checkpoints record.
     """
     is_on_cuda = step.device.type == "cuda"
     batches_from = partial(
