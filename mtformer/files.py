@@ -143,7 +143,13 @@ def verify(folder: Path, *names: str, listing: str = META) -> dict[str, Any]:
 
 
 def verify_all(folder: Path, listing: str, *, without: Iterable[str] = ()) -> dict[str, Any]:
-    """Like `verify`, for all files that `listing` names, except some."""
+    """Like `verify`, for all files that a listing names.
+
+    Args:
+        folder: folder of the files and of the listing.
+        listing: name of the listing, see `read_meta`.
+        without: names of files that are not verified.
+    """
     excluded = set(without)
     names = [name for name in read_meta(folder, listing)["sha256"] if name not in excluded]
     return verify(folder, *names, listing=listing)
@@ -180,7 +186,13 @@ def _state_or_none(path: Path) -> FileState | None:
 
 
 def require_format(path: object, value: object, error: type[MtformerError] = CheckpointError) -> None:
-    """Raise `error` if the format of a file differs from the format of this version."""
+    """Raise an error if the format of a file differs from the format of this version.
+
+    Args:
+        path: the file, or a place in it, for the message.
+        value: format of the file.
+        error: class of the error.
+    """
     if value != FORMAT:
         known = f"this version of mtformer reads format {FORMAT} only; install a newer version"
         raise error(f"{path}: has format {value!r:.20}; {known}")
@@ -252,7 +264,13 @@ def cache_folder(chosen: str | None = None) -> Path:
 
 @contextmanager
 def locked(path: Path, refusal: MtformerError, timeout: float = 0.0) -> Iterator[None]:
-    """Hold a lock file, which the system releases when a process dies; raise `refusal` if another process holds it."""
+    """Hold a lock file, which the system releases when a process dies.
+
+    Args:
+        path: the lock file, whose folder is created.
+        refusal: error that is raised if another process holds the lock.
+        timeout: seconds to wait for the lock.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         lock = FileLock(path).acquire(timeout=timeout)
@@ -390,7 +408,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any, indent: int | None = None) -> None:
-    """Write a small JSON file atomically."""
+    """Write a small JSON file atomically.
+
+    Args:
+        path: the file.
+        value: its contents.
+        indent: number of spaces per level; None: write a single line.
+    """
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 

@@ -59,7 +59,13 @@ class NewText:
 
     @classmethod
     def open(cls, train: Sequence[str], dev: str | None, data: DataConfig) -> "NewText":
-        """Compute the checksums of the files, see `write_new_text`; raise DataError if one cannot be read."""
+        """Compute the checksums of the files; raise DataError if one cannot be read.
+
+        Args:
+            train: names of files, see `file_source`.
+            dev: name of a file; None: there is no dev file.
+            data: languages of the text.
+        """
         names = [*train, dev] if dev is not None else train
         sources = [file_source(name) for name in names]
         states = file_states(sources)

@@ -19,6 +19,12 @@ def calibrate_run(
 ) -> None:
     """Fit the confidence of the translations of a run to dev sets, and save it in the run.
 
+    Args:
+        run: run directory.
+        translator: model of the run.
+        dev_sets: the dev sets.
+        progress: shows the progress of the translation.
+
     Raise DataError if the sets have too few sentences.
     """
     num_pairs = sum(len(dev.sources) for dev in dev_sets)
@@ -44,7 +50,10 @@ def calibrate_run(
 
 
 def calibrate_on_dev(run: RunDir, translator: Translator, progress: OpenProgress = no_progress) -> None:
-    """Fit the confidence of a run to its own dev data, unless it has one; if that is not possible, log why."""
+    """Fit the confidence of a run to its own dev data, unless it has one; if that is not possible, log why.
+
+    For the arguments see `calibrate_run`.
+    """
     if run.confidence.exists():  # it may be that of `eval --calibrate`
         return
     data = load_config(run.config).config.data

@@ -426,7 +426,13 @@ class _TranslateShard:
 
 
 def best_text(source: str, n_best: Translation, reference: str | None) -> str | None:
-    """Return the best translation of a line (see `distilled_config`), or None if no translation is good."""
+    """Return the best translation of a line (see `distilled_config`), or None if no translation is good.
+
+    Args:
+        source: the line.
+        n_best: the first of its n best translations, with the others in `alternatives`.
+        reference: translation of the line in the training data; None for monolingual text.
+    """
     texts: list[str] = []
     for hypothesis in (n_best, *n_best.alternatives):
         is_copy = hypothesis.text.casefold() == source.casefold()

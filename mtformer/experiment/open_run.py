@@ -32,8 +32,15 @@ def open_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -> It
 
     Call it while holding `lock_run`, so that no other process overwrites the run at the same time.
 
-    Yield True if an existing run is resumed. Raise CheckpointError if the run exists and neither flag is given, it
-    cannot be resumed with this config, or the directory contains something other than a run, which is never modified.
+    Args:
+        run: run directory.
+        config: config of the run, which is written to it.
+        resume: resume the run; `auto`: only if it exists.
+        overwrite: replace an existing run, unless it is resumed.
+
+    Yield True if an existing run is resumed. Raise CheckpointError if the run exists and neither flag is given, it does
+    not exist and `resume` is True, it cannot be resumed with this config, or the directory contains something other
+    than a run, which is never modified.
     """
     path = Path(os.path.realpath(run.path))  # renaming a folder must not replace a symbolic link
     _restore_replaced(path)

@@ -86,7 +86,15 @@ def make_step(
 ) -> TrainingStep:
     """Return a new model with its optimizer: the same weights on every process, but different dropout masks.
 
-    Raise DeviceError if the model is to be compiled for a CPU.
+    Args:
+        config: the config of the run.
+        prepared: its data and tokenizers, which determine the vocabulary sizes.
+        device: device of the model.
+        precision: precision of the activations, a key of `DTYPES`.
+        ranks: the processes of the run.
+
+    Raises:
+        DeviceError: if the model is to be compiled for a CPU.
     """
     if config.training.compile == "always" and device.type == "cpu":
         raise DeviceError(

@@ -442,8 +442,14 @@ def _must_be_equal(key: str, base: Config, config: Config) -> bool:
 def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingStep) -> None:
     """Load the weights of the run given by `training.init_from` into a new model.
 
-    Raise ConfigError if the run does not exist or its tokenizer differs from the current one, CheckpointError if its
-    weights are missing, damaged, or have different shapes.
+    Args:
+        config: The experiment.
+        tokenizers: Its tokenizers.
+        step: The new model.
+
+    Raises:
+        ConfigError: If the run does not exist, or its tokenizer differs from the current one.
+        CheckpointError: If its weights are missing, damaged, or have different shapes.
     """
     base = _open_pretrained(config)
     base_config = load_config(base.config).config

@@ -61,7 +61,13 @@ def with_saved_defaults(loaded: LoadedConfig, run: RunDir) -> Config:
 
 
 def compare_configs(run: RunDir, old: Config, new: Config) -> None:
-    """Log every difference as old -> new; raise CheckpointError for a difference that prevents resuming."""
+    """Log every difference as old -> new; raise CheckpointError for a difference that prevents resuming.
+
+    Args:
+        run: run directory.
+        old: saved config of the run.
+        new: config with which the run is resumed.
+    """
     for key, before, after in config_diff(old, new):
         on_resume = key_metadata(key).on_resume
         if on_resume == "refuse":
@@ -90,6 +96,13 @@ def describe_environment(
     """Return what affects the results of a run besides its config, such as data, tokenizer, device and versions.
 
     The keys are the names used in messages. Checkpoints contain the returned dict.
+
+    Args:
+        config: config of the run, with the settings for decoding and scoring dev.
+        prepared: its data and tokenizers.
+        device: device of this process.
+        precision: precision of the activations.
+        num_processes: number of processes of the run.
     """
     fingerprints = [corpus.store.fingerprint for corpus in prepared.corpora]
     tokenizers = prepared.tokenizers
@@ -146,7 +159,13 @@ def environment_changes(old: Environment, new: Environment) -> dict[str, list[An
 
 
 def compare_environments(run: RunDir, old: Environment, new: Environment) -> None:
-    """Log differences from the environment that the checkpoint records; raise CheckpointError for other tokenizers."""
+    """Log every difference as old -> new; raise CheckpointError for other tokenizers.
+
+    Args:
+        run: run directory.
+        old: environment that the checkpoint records.
+        new: current environment.
+    """
     for name, (before, after) in environment_changes(old, new).items():
         if name == "tokenizer":
             raise CheckpointError(
@@ -160,6 +179,11 @@ def settings_for_training(changed_keys: Iterable[str], old: Environment, new: En
     """Return the changed config keys that only affect further training, and would not affect a finished run.
 
     Sources and filters affect it only if the prepared data, described by the environments, have changed.
+
+    Args:
+        changed_keys: dotted keys whose values have changed.
+        old: environment that the checkpoint records; empty without checkpoint.
+        new: current environment.
     """
     keys_of_new_data: list[str] = []
     for name, keys in KEYS_OF_DATA.items():

@@ -412,7 +412,12 @@ def differing_keys(configs: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def sort_runs(rows: Sequence[RunRow], by: str, keys: Sequence[str]) -> list[RunRow]:
-    """Return the rows sorted by a column or by a config key (dotted or short), best, furthest or fastest first.
+    """Return the rows sorted by a column or by a config key, best, furthest or fastest first.
+
+    Args:
+        rows: the rows.
+        by: header or field of a column (see `COLUMNS`), or a config key, dotted or short.
+        keys: dotted config keys by which the rows can be sorted.
 
     Raise ConfigError if there is no such column or key.
     """

@@ -257,7 +257,16 @@ def _check_memory(trainer: Trainer, prepared: Prepared, start: _Start) -> Memory
 def make_trainer(
     config: Config, run: RunDir, step: TrainingStep, prepared: Prepared, progress: Progress, made_with: Environment
 ) -> Trainer:
-    """Return the training loop, with the training data, the dev data and a function that decodes the dev data."""
+    """Return the training loop, with the training data, the dev data and a function that decodes the dev data.
+
+    Args:
+        config: The experiment.
+        run: Run directory.
+        step: The model and its optimizer.
+        prepared: The data and the tokenizers.
+        progress: Display of the progress.
+        made_with: Environment of the training, which checkpoints record.
+    """
     is_on_cuda = step.device.type == "cuda"
     batches_from = partial(
         prepared.batches.start,
@@ -281,7 +290,12 @@ def decode_dev(config: Config, step: TrainingStep, prepared: Prepared, progress:
     """Translate the dev data with the current model and compute BLEU and chrF.
 
     The processes divide the sentences; all of them get the scores of each dev set and direction, and their mean.
-    `progress` is called after each batch with the number of finished sentences.
+
+    Args:
+        config: The experiment.
+        step: The current model.
+        prepared: The dev data and the tokenizers.
+        progress: Function that is called after each batch with the number of finished sentences.
     """
     translator = prepared.translator(config, step.full_model())
     values_by_name: dict[str, list[float]] = {}

@@ -49,6 +49,11 @@ def is_fused_faster(q_BHTK: Tensor, k_BHSK: Tensor, dropout_p: float) -> bool:
     """Return True if `F.scaled_dot_product_attention` is faster than the products and the softmax of its formula.
 
     On a CPU, it does not support dropout in its fused form; for the sizes see `CPU_FUSED_FROM`.
+
+    Args:
+        q_BHTK: queries.
+        k_BHSK: keys, in the dtype of the queries.
+        dropout_p: probability of dropping an attention weight.
     """
     if q_BHTK.device.type != "cpu":
         return True
@@ -82,7 +87,14 @@ def _transposed_softmax(scores_BHTS: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor, is_training: bool) -> Tensor:
-    """Return x W^T + b (..., O) in the dtype of x; in training in bf16 on a CPU, with padded rows."""
+    """Return x W^T + b (..., O) in the dtype of x.
+
+    Args:
+        x: input (..., I).
+        weight_OI: matrix W, which is cast to the dtype of x.
+        bias_O: bias b, which is cast to the dtype of x.
+        is_training: in bf16 on a CPU, pad the rows.
+    """
     weight_OI = weight_OI.to(x.dtype)
     bias_O = bias_O.to(x.dtype)
     if is_training and x.dtype == torch.bfloat16 and x.device.type == "cpu":

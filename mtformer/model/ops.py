@@ -43,7 +43,13 @@ class Linear(nn.Module):
         self._copies = weight, bias
 
     def forward(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
-        """Return the projections (..., stop - start) of rows start:stop of the matrix; all rows by default."""
+        """Return the projections (..., stop - start) by some rows of the matrix.
+
+        Args:
+            x: inputs (..., in_width).
+            start: first row.
+            stop: row after the last one; None: use all rows from `start`.
+        """
         weight = _rows(self.weight, start, stop)
         bias = _rows(self.bias, start, stop)
         if self._copies is None or not self.training:

@@ -97,7 +97,13 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = Residual(config)
 
     def forward(self, x_BSD: Tensor, mask_B11S: Tensor, rotation: Rotation | None = None) -> Tensor:
-        """Return the hidden states (B, S, D)."""
+        """Return the hidden states (B, S, D).
+
+        Args:
+            x_BSD: hidden states of the source positions.
+            mask_B11S: padding mask of the source, converted by `kernel_mask`.
+            rotation: rotary embeddings for the source positions.
+        """
         attend = partial(self.self_attention, mask=mask_B11S, rotation=rotation)
         x_BSD = self.self_attention_residual(x_BSD, attend)
         return self.feed_forward_residual(x_BSD, self.feed_forward)
@@ -229,7 +235,7 @@ class Transformer(nn.Module):
         return self.decode(tgt_in_BT, encoder_output, mask_BT=tgt_mask_BT)
 
     def encode(self, src_BS: Tensor, src_lengths_B: Tensor, mask_BS: Tensor | None = None) -> EncoderOutput:
-        """Encode source ids. See `forward` for the arguments."""
+        """Encode source ids. See `forward` for the arguments; `mask_BS` is its `src_mask_BS`."""
         S = src_BS.size(1)
         positions = slice(S)
         x_BSD = self._embed(src_BS, self.src_embedding, self.src_positions, positions, mask_BS)
@@ -250,10 +256,14 @@ class Transformer(nn.Module):
         cache: DecoderCache | None = None,
         mask_BT: Tensor | None = None,
     ) -> Tensor:
-        """Return hidden states (B, T, D) for full targets, which start with bos and are padded on the right.
+        """Return hidden states (B, T, D) for full targets or, with a cache, for the last token of each beam.
 
-        With a cache (see `new_cache`), one position is appended: the targets are the last token of each beam (B, R),
-        and the encoder output is that of the cache, without finished sentences. For the mask see `forward`.
+        Args:
+            tgt_in_BT: target ids, which start with bos and are padded on the right; with a cache, the last token of
+                each beam (B, R).
+            encoder_output: result of `encode`; with a cache, that of the cache, without finished sentences.
+            cache: earlier positions (see `new_cache`), to which one is appended; None: decode full targets.
+            mask_BT: `tgt_mask_BT` of `forward`.
         """
         if cache is None:
             T = tgt_in_BT.size(1)
@@ -283,7 +293,13 @@ class Transformer(nn.Module):
         return F.linear(hidden, weight_VD, bias_V)
 
     def new_cache(self, encoder_output: EncoderOutput, num_beams: int, max_length: int) -> DecoderCache:
-        """Return an empty cache for `max_length` steps with `num_beams` beams per sentence."""
+        """Return an empty cache for `decode`.
+
+        Args:
+            encoder_output: result of `encode` for B sentences.
+            num_beams: number of beams per sentence, R.
+            max_length: maximum number of steps, T.
+        """
         capacity = max_length * num_beams
         layer_caches = []
         for layer in self.decoder:

@@ -29,7 +29,13 @@ Plans = Mapping[int, int]
 
 
 def relative_cost(config: TrainingConfig, first: int, last: int) -> float:
-    """Return the time of steps `first` + 1 to `last`, relative to a step with consistency regularization, if used."""
+    """Return the time of some steps, relative to a step with consistency regularization, if used.
+
+    Args:
+        config: Settings of the training.
+        first: Step before the first of these steps.
+        last: Last of these steps.
+    """
     num_plain_steps = max(0, min(last, config.consistency_start) - first)
     return last - first - (1 - PLAIN_COST) * num_plain_steps
 

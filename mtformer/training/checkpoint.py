@@ -84,9 +84,14 @@ def save_checkpoint(run: RunDir, checkpoint: Checkpoint) -> Path:
 def save_averaged(
     run: RunDir, steps: list[int], weights: dict[str, Tensor], metrics: dict[str, float], is_chosen: bool = False
 ) -> None:
-    """Save averaged weights next to the checkpoints, with their dev metrics (empty if not validated).
+    """Save averaged weights next to the checkpoints.
 
-    If `is_chosen`, they are the default weights of the run even if a checkpoint has a better dev score.
+    Args:
+        run: run directory.
+        steps: steps of the averaged checkpoints, ascending.
+        weights: averaged weights by name.
+        metrics: dev metrics of the averaged weights; empty if they were not validated.
+        is_chosen: use them as the default weights of the run, even if a checkpoint has a better dev score.
     """
     remedy = "free some space, or fix the cause, and resume the run to average again"
     with _explain_errors(f"{run.averaged}: could not be saved", remedy), atomic_folder(run.averaged) as folder:

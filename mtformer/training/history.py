@@ -41,7 +41,14 @@ def _read(path: Path) -> bytes:
 
 
 def append_record(path: Path, kind: str, step: int, **values: Any) -> None:
-    """Append a record; raise CheckpointError if it cannot be written."""
+    """Append a record; raise CheckpointError if it cannot be written.
+
+    Args:
+        path: file with one JSON object per line.
+        kind: kind of the record: train, dev, plan or resume.
+        step: step of the record.
+        **values: other values by name; NaN and infinity become null.
+    """
     record: dict[str, Any] = {"kind": kind, "step": step}
     for name, value in values.items():
         record[name] = value if _is_in_json(value) else None
@@ -78,10 +85,16 @@ def has_changed(path: Path, saved: dict[str, Any] | None) -> bool:
 
 
 def cut_after(path: Path, step: int, with_dev: bool, saved: dict[str, Any] | None = None) -> None:
-    """Remove the lines after a step from a file, if it exists; unless `with_dev`, also the dev line of that step.
+    """Remove the lines after a step from a file, if it exists.
 
-    Unreadable lines are removed with a warning; an incomplete last line is removed without one. If the part of the file
-    that `saved`, the result of `log_checksum` at that step, describes has changed, a warning is logged.
+    Unreadable lines are removed with a warning; an incomplete last line is removed without one.
+
+    Args:
+        path: file with one JSON object per line.
+        step: last step whose lines are kept.
+        with_dev: keep the dev line of this step, too.
+        saved: result of `log_checksum` at this step; if the part of the file that it describes has changed, a warning
+            is logged. None: do not check.
     """
     if has_changed(path, saved):
         log.warning(

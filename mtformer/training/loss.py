@@ -416,13 +416,27 @@ class _Gradients:
 
     @classmethod
     def zeros(cls, hidden_ND: Tensor, weight: Tensor, bias: Tensor | None) -> "_Gradients":
-        """Return gradients before the first chunk; that of the states is not initialized."""
+        """Return gradients before the first chunk; that of the states is not initialized.
+
+        Args:
+            hidden_ND: states.
+            weight: output projection (V, D).
+            bias: output bias (V,), if any.
+        """
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         bias_V = None if bias is None else torch.zeros_like(bias, dtype=wide)
         return cls(torch.empty_like(hidden_ND), torch.zeros_like(weight, dtype=wide), bias_V)
 
     def add(self, rows: slice, grad_CV: Tensor, h_CD: Tensor, weight_VD: Tensor, has_grad_C1: Tensor) -> None:
-        """Add the gradients of a chunk, whose logits have the gradient `grad_CV`."""
+        """Write the gradient of the states of a chunk, and add its gradients of weight and bias.
+
+        Args:
+            rows: rows of the chunk.
+            grad_CV: gradient of its logits.
+            h_CD: its states.
+            weight_VD: output projection in the dtype of the states.
+            has_grad_C1: False for padding.
+        """
         torch.mm(grad_CV, weight_VD, out=self.hidden_ND[rows])
         grad_VC = grad_CV.t()
         # Padding is masked in h (C x D), because it is smaller than the gradient of the logits (C x V).
@@ -434,7 +448,14 @@ class _Gradients:
     def subtract_smoothing(
         self, hidden_ND: Tensor, terms: _RowTerms, classes: _SmoothedClasses, options: _Options
     ) -> None:
-        """Subtract the uniform part of label smoothing, and set the gradients of padding to 0."""
+        """Subtract the uniform part of label smoothing, and set the gradients of padding to 0.
+
+        Args:
+            hidden_ND: states of all rows.
+            terms: values of all rows.
+            classes: classes that receive the uniform part.
+            options: options of the loss.
+        """
         uniform = options.label_smoothing / classes.num_classes
         smoothing = (uniform * classes.sum_of_rows_D).to(hidden_ND.dtype)  # (D,), or (N, D) with pairs
         if options.kl_weights is not None:

@@ -39,12 +39,17 @@ def make_optimizer(model: Transformer, config: TrainingConfig) -> torch.optim.Op
 
 
 def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:
-    """Return the learning rate of optimizer step `step` (the first is 1).
+    """Return the learning rate of an optimizer step.
 
     noam is equation 3 of "Attention Is All You Need", multiplied by `learning_rate`. The other schedules increase
     linearly to `learning_rate` over `warmup_steps`; then they are constant, decay to 0 at `max_steps` (cosine,
     linear), are constant and decay linearly in the last part (warmup_stable_decay; Hu et al. 2024, arXiv 2404.06395),
     or decay with the square root of the step (inverse_sqrt).
+
+    Args:
+        step: the step, from 1.
+        config: the `training` section.
+        d_model: width of the model, which only noam depends on.
     """
     peak = config.learning_rate
     warmup = config.warmup_steps

@@ -44,9 +44,12 @@ def collect_state(parts: Iterable[Stateful]) -> dict[str, Any]:
 
 
 def restore_state(parts: Iterable[Stateful], state: Mapping[str, Any], folder: Path) -> None:
-    """Restore all parts from the result of `collect_state`, loaded from a checkpoint.
+    """Restore all parts; raise CheckpointError if the state is invalid.
 
-    Raise CheckpointError, which names the folder of the checkpoint, if the state is invalid.
+    Args:
+        parts: the parts.
+        state: result of `collect_state`, loaded from a checkpoint.
+        folder: folder of the checkpoint, which the error names.
     """
     try:
         for part in parts:

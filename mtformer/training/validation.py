@@ -88,7 +88,13 @@ class Validator:
             return self.evaluate(step, at_step).metrics
 
     def log_results(self, decoded: Decoded, at_step: int, is_main: bool) -> None:
-        """Log sample translations and dev metrics; in the main process, also write the samples to samples.jsonl."""
+        """Log sample translations and dev metrics.
+
+        Args:
+            decoded: The metrics and the samples.
+            at_step: Number of steps of the run so far.
+            is_main: Also write the samples to samples.jsonl; True only in the main process.
+        """
         for src, reference, hypothesis in decoded.samples:
             log.info("  source     %s\n  reference  %s\n  hypothesis %s", src, reference, hypothesis)
         if decoded.samples and is_main:
@@ -97,7 +103,14 @@ class Validator:
             log.info("step %d: dev %s", at_step, line)
 
     def finite_loss(self, data: str, batches: Iterable[Batch], step: TrainingStep, at_step: int) -> dict[str, float]:
-        """Return `dev_loss` of some data; raise MtformerError if it is not finite."""
+        """Return `dev_loss` of some data; raise MtformerError if it is not finite.
+
+        Args:
+            data: Name of the data in the message: dev or training.
+            batches: Batches of the data.
+            step: The model, with the weights to evaluate.
+            at_step: Number of steps of the run so far.
+        """
         metrics = dev_loss(step, batches)
         if not math.isfinite(metrics["loss"]):
             raise divergence(self.run, at_step, f"the {data} loss is not finite")
