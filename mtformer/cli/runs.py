@@ -67,7 +67,13 @@ def _print_table(rows: Sequence[RunRow], keys: Sequence[str], show_all: bool) ->
 
 
 def table(rows: Sequence[RunRow], keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
-    """Return the lines of a table of at most `width` characters (None: all columns), and the omitted columns."""
+    """Return the lines of a table of runs, and the omitted columns.
+
+    Args:
+        rows: the runs.
+        keys: keys of the settings to show, as far as there is space.
+        width: maximum width in characters; None: all columns are shown.
+    """
     columns: list[list[str]] = []
     omitted: list[str] = []
     all_cells = [row.cells() for row in rows]

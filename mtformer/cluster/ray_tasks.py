@@ -160,7 +160,14 @@ def _make_task() -> Callable[[bytes, bytes, str, str], tuple[str, Any]]:
 
 
 def compute(function: bytes, item: bytes, folder: str, node: str) -> tuple[str, Any]:
-    """Run a task on a node; see `_make_task`. `folder` is the working directory of the driver."""
+    """Run a task on a node, and return the same as the function of `_make_task`.
+
+    Args:
+        function: the pickled function, which is called with the item and the number of threads.
+        item: the pickled item.
+        folder: working directory of the driver.
+        node: name of the node, for messages.
+    """
     with suppress(OSError):  # without this folder, relative paths are missing
         os.chdir(folder)
     try:

@@ -91,7 +91,13 @@ def child(annotation: Any, key: str | int) -> Any:
 
 
 def keys_below(section: type[Section], prefix: KeyPath = (), leaves_only: bool = False) -> Iterator[KeyPath]:
-    """Yield the paths of all keys below a section, except in sources; `leaves_only` omits the sections themselves."""
+    """Yield the paths of all keys below a section, except in sources.
+
+    Args:
+        section: type of the section.
+        prefix: path of the section, with which the paths begin.
+        leaves_only: omit the sections themselves.
+    """
     for key, annotation in fields(section).items():
         value_type = plain(annotation)
         path = (*prefix, key)

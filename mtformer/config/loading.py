@@ -153,7 +153,13 @@ def _base_file(extends: Any, origin: Origin, chain: tuple[str, ...]) -> str:
 
 
 def without_removed_keys(value: Any, annotation: Any, path: str) -> Any:
-    """Return the values of a saved config without keys of earlier versions; log a warning for those that were on."""
+    """Return the values of a saved config without keys of earlier versions; log a warning for those that were on.
+
+    Args:
+        value: a value of the config, such as a mapping with the values of a section.
+        annotation: annotation of the value.
+        path: the file, for the warnings.
+    """
     if not isinstance(value, dict):
         return value
 

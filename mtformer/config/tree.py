@@ -87,7 +87,13 @@ class Tree:
         self._set(place, value, origins)
 
     def replace(self, name: str, value: Any, origin: Origin) -> None:
-        """Replace the value of a dotted key, without merging mappings."""
+        """Replace a value, without merging mappings.
+
+        Args:
+            name: dotted key; an index names a list item.
+            value: new value.
+            origin: origin of the new value, and of sections that it needs.
+        """
         place = self._find(name.split("."), origin)
         if place.exists:
             place.set(None)

@@ -75,7 +75,13 @@ def _texts(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
 
 
 def describe_errors(error: ValidationError, origins: Origins, root: type[Section]) -> str:
-    """Describe validation errors of the section `root`, one per line."""
+    """Describe validation errors, one per line.
+
+    Args:
+        error: the errors.
+        origins: origins of the values.
+        root: type of the section that was validated.
+    """
     lines: dict[KeyPath, str] = {}
     for details in error.errors(include_url=False):
         described = _Error(details, root)

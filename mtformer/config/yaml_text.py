@@ -122,8 +122,12 @@ def write_yaml(value: Any) -> str:
 def read_yaml(text: str, origin: Callable[[int | None], Origin], top: KeyPath = ()) -> tuple[Any, Origins]:
     """Parse a YAML document; return its value and the origins of its keys and list items.
 
-    `origin` is a function from a line number (starting at 1) to the origin of a value on that line; `top` is the path
-    of the top-level value. Raise ConfigError if the text is not valid YAML, or a key occurs twice in a mapping.
+    Args:
+        text: the document.
+        origin: function from a line number (starting at 1; None: unknown) to the origin of a value on that line.
+        top: path of the top-level value.
+
+    Raise ConfigError if the text is not valid YAML, or a key occurs twice in a mapping.
     """
     reader = _Reader(origin)
     try:

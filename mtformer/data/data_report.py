@@ -122,7 +122,13 @@ class DataReport:
                     counts[name] = num_lines + counts.get(name, 0)
 
     def count_normalized(self, side: str, lines: Sequence[str], normalizer: Normalizer) -> None:
-        """Count the lines that normalization changes; of many lines, an evenly spaced sample is examined."""
+        """Count the lines that normalization changes; of many lines, an evenly spaced sample is examined.
+
+        Args:
+            side: src or tgt.
+            lines: lines of this side.
+            normalizer: normalization of the tokenizer of this side.
+        """
         step = max(1, len(lines) // MAX_NORMALIZED)
         examined = lines[::step]
         changes = normalizer.changes(examined)

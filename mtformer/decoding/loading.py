@@ -102,7 +102,13 @@ def load_ctranslate2(
 ) -> LoadedEngine:
     """Load an export for CTranslate2, or a run or bundle, which is converted on first use.
 
-    For arguments see `load_transformers`. Raise ConfigError for what CTranslate2 does not support.
+    Args:
+        members: what to load, which must be a single member.
+        tokenizers: tokenizers of the member.
+        device: see `Translator.load`.
+        precision: see `Translator.load`.
+
+    Raise ConfigError for what CTranslate2 does not support.
     """
     if len(members) > 1:
         raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")

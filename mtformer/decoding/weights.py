@@ -129,7 +129,13 @@ def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
 
 
 def are_others(run: RunDir, hashes: Sequence[str], best_metric: str) -> bool:
-    """Return True if these SHA-256 are not those of the default weights, as after further training."""
+    """Return True if weights are not the default weights of a run, as after further training.
+
+    Args:
+        run: run directory. If it has no weights, the result is False.
+        hashes: SHA-256 of the weight files.
+        best_metric: see `find_weights`.
+    """
     with contextlib.suppress(CheckpointError):  # without weights, scores can still be compared
         default = default_weights(run, best_metric)
         if default is not None:
@@ -139,7 +145,13 @@ def are_others(run: RunDir, hashes: Sequence[str], best_metric: str) -> bool:
 
 
 def is_default(run: RunDir, weights: Sequence[Path], best_metric: str) -> bool:
-    """Return True if these are the weights for which the confidence of a run, bundle or export is fitted."""
+    """Return True if these are the weights for which the confidence is fitted.
+
+    Args:
+        run: run directory, bundle or export.
+        weights: weight files of the run.
+        best_metric: see `find_weights`.
+    """
     if run.is_bundle or (run.path / CT2_WEIGHTS).is_file():
         return True  # it has one set of weights
 
@@ -150,10 +162,15 @@ def is_default(run: RunDir, weights: Sequence[Path], best_metric: str) -> bool:
 
 
 def is_adapted(run: RunDir, weights: Path, best_metric: str) -> bool:
-    """Return True if `mtformer adapt` made these weights of a run or bundle.
+    """Return True if `mtformer adapt` made these weights.
 
     `adapted` in meta.json, or in checksums.json of a bundle, records it. Version 0.3 did not write it; the best metric
     of its adapted runs and bundles is `ADAPTED_METRIC`.
+
+    Args:
+        run: run directory or bundle.
+        weights: weight file of the run or bundle.
+        best_metric: `training.best_metric` of the run or bundle.
     """
     if run.is_bundle:
         recorded = read_meta(run.path, CHECKSUMS).get("adapted")

@@ -15,7 +15,13 @@ from mtformer.evaluation.scores import for_language, looks_tokenized, score
 
 
 def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
-    """Return a test set from the config, or from two files; raise DataError if it cannot be read or is empty."""
+    """Return a test set from the config, or from two files; raise DataError if it cannot be read or is empty.
+
+    Args:
+        name: name of the set.
+        source: source of the sentences and their references.
+        data: the `data` section, which has the language codes.
+    """
     # Text in JSON files and data sets may contain line breaks; the saved texts have one line per sentence.
     sources = []
     references = []

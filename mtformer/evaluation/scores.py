@@ -70,7 +70,13 @@ def score(
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> list[float]:
-    """Return the chrF2++ score of each sentence."""
+    """Return the chrF2++ score of each sentence.
+
+    Args:
+        hypotheses: the translations.
+        references: one reference for each translation.
+        lowercase: ignore case.
+    """
     metric = make_metric("chrf", EvaluationConfig(lowercase=lowercase))
     scores = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):

@@ -103,6 +103,11 @@ def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> Pa
 
     Randomization also counts trials whose difference equals the observed one, which are many for TER and small sets;
     sacreBLEU counts only larger ones. Systems with equal scores get p = 1.
+
+    Args:
+        measure: metric that is tested.
+        baseline_NC: statistics of the baseline; for several runs, the mean of their statistics.
+        system_NC: statistics of the system on the same sentences, as above.
     """
     observed = abs(measure.score(baseline_NC) - measure.score(system_NC))
     if observed == 0:

@@ -143,9 +143,18 @@ def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
 
 
 def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
-    """Return the tokenizer of the target; for arguments and errors see `source_side`.
+    """Return the tokenizer of the target.
 
     Unknown pieces are decoded to empty text, as by `MarianTokenizer` if it skips special tokens.
+
+    Args:
+        path: target.spm, for errors.
+        spm: its contents.
+        vocabulary: see `source_side`.
+        special: see `source_side`.
+
+    Raise CheckpointError if target.spm is not a SentencePiece model of type unigram, or vocab.json lacks some of
+    its byte pieces.
     """
     pieces = {piece.text: piece for piece in _read_pieces(path, spm)}
     byte_pieces = {text for text, piece in pieces.items() if piece.kind == PieceKind.BYTE}

@@ -38,7 +38,13 @@ class ExportDetails:
 
 
 def model_card(run: RunDir, config: Config, weights: Sequence[Path], details: ExportDetails) -> str:
-    """Return the model card of an export of these weights, with only their own scores.
+    """Return the model card of an export, with only the scores of the exported weights.
+
+    Args:
+        run: run directory or bundle that is exported.
+        config: its config.
+        weights: exported weight files.
+        details: properties of the export.
 
     Raise DataError if a score card, or the table in exam.json, is damaged.
     """

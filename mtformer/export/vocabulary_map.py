@@ -41,6 +41,12 @@ Ids = tuple[list[int], list[int]]
 def write_vocabulary_map(run: RunDir, data: DataConfig, tokenizers: TokenizerPair, folder: Path) -> None:
     """Write vmap.txt, and log the share of the target tokens in dev that it contains.
 
+    Args:
+        run: exported run, whose data report has the number of training pairs.
+        data: its `data` section, with the training and dev data.
+        tokenizers: its tokenizers.
+        folder: folder of the export, which exists.
+
     Raise ConfigError if the config lists no training data, DataError if it cannot be read.
     """
     if not data.sources:

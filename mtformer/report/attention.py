@@ -41,7 +41,13 @@ class ChosenSentence(NamedTuple):
 
 
 def page_maps(run: RunContents, sentences: dict[str, list[Sentence]], max_weights: int) -> list[dict[str, Any]]:
-    """Return attention maps of a run: those of one sentence, and of more sentences until `max_weights` is reached."""
+    """Return attention maps of a run: those of one sentence, and of more sentences up to a number of weights.
+
+    Args:
+        run: the run.
+        sentences: the sentences of each test set, worst first; see `choose`.
+        max_weights: maximum number of weights in all maps, except those of the first sentence.
+    """
     chosen_sentences = choose(sentences, run)
     has_weights = bool(run.run.steps()) or run.run.is_bundle
     if not chosen_sentences or run.config is None or not has_weights:
@@ -142,7 +148,14 @@ class AttentionFile:
         """(line number, maps) of each line that was added."""
 
     def add(self, translator: Translator, number: int, source: str, translation: str | Translation) -> None:
-        """Compute the maps of a line, counted from 1, unless it is blank; raise ConfigError for too many lines."""
+        """Compute the maps of a line, unless it is blank; raise ConfigError for too many lines.
+
+        Args:
+            translator: see `attention_maps`.
+            number: line number, starting at 1.
+            source: the line.
+            translation: its translation, see `attention_maps`.
+        """
         if not source.strip():
             return
         max_lines = MAX_LINES[self.path.suffix]

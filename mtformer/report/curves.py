@@ -107,7 +107,13 @@ def charts(systems: Sequence[ReportedSystem]) -> dict[str, Any] | None:
 
 
 def points_of(run: RunContents, kind: str, key: str) -> Points:
-    """Return the (step, value) points of a metric; train perplexity is not logged but computed from `nll`."""
+    """Return the (step, value) points of a metric; train perplexity is not logged but computed from `nll`.
+
+    Args:
+        run: the run.
+        kind: kind of the log records, `train` or `dev`.
+        key: key of the metric in these records.
+    """
     if (kind, key) == ("train", "perplexity"):
         nll_points = run.points("train", "nll")
         return [(step, math.exp(nll)) for step, nll in nll_points if nll < MAX_NLL]

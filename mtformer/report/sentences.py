@@ -139,7 +139,16 @@ def choose_evenly(items: Sequence[T], number: int) -> list[T]:
 
 
 def mark(hypothesis: str, reference: str, unspaced: bool = False) -> tuple[Spans, Spans]:
-    """Mark the words, or the characters if `unspaced`, that only one of the two texts has at that position."""
+    """Mark the words or characters that only one of two texts has at that position.
+
+    Args:
+        hypothesis: text whose own words are marked as `extra`.
+        reference: text whose own words are marked as `missing`.
+        unspaced: compare characters instead of words.
+
+    Returns:
+        The spans of the hypothesis and of the reference.
+    """
     split = list if unspaced else str.split
     hyp_units: list[str] = split(hypothesis)
     ref_units: list[str] = split(reference)

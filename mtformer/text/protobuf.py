@@ -37,7 +37,13 @@ def message_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def without_subfield(message: bytes, number: int, subfield: int) -> bytes:
-    """Return a message without a subfield of field `number`, which is itself a message."""
+    """Return a message without a subfield.
+
+    Args:
+        message: the message.
+        number: number of a field of the message, which is itself a message.
+        subfield: number of the subfield to remove from it.
+    """
     parts = []
     for part in _fields(message):
         if part.number == number:
@@ -50,7 +56,14 @@ def without_subfield(message: bytes, number: int, subfield: int) -> bytes:
 
 
 def set_subfield(message: bytes, number: int, subfield: int, value: int | float | str | bytes) -> bytes:
-    """Return a message with this value in a subfield of field `number`, which is itself a message."""
+    """Return a message with a new value of a subfield; a message without the field stays the same.
+
+    Args:
+        message: the message.
+        number: see `without_subfield`.
+        subfield: number of the subfield to add or replace.
+        value: new value of the subfield.
+    """
     parts = []
     for part in _fields(without_subfield(message, number, subfield)):
         if part.number == number:

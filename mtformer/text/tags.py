@@ -60,7 +60,13 @@ class Target:
 
 
 def target(data: DataConfig, tokenizers: TokenizerPair, language: str | None = None) -> Target:
-    """Return the ids that select a target language; raise ConfigError if the model was not trained on it."""
+    """Return the ids that select a target language; raise ConfigError if the model was not trained on it.
+
+    Args:
+        data: the `data` section of the model.
+        tokenizers: tokenizers of the model, with its tags (see `with_tags`).
+        language: code of the target language; None: `data.tgt_lang`.
+    """
     known_languages = data.target_languages
     language = language or data.tgt_lang
     if language not in known_languages:

@@ -87,7 +87,14 @@ def _replace(is_unusable: NDArray[np.bool_], noisy: Column, stored: Column) -> C
 
 
 def add_noise(src: str, tgt: str, config: NoiseConfig, random: np.random.Generator) -> tuple[str, str]:
-    """Add noise to a pair (Karpukhin et al. 2019; Niu et al. 2020)."""
+    """Add noise to a pair (Karpukhin et al. 2019; Niu et al. 2020).
+
+    Args:
+        src: source of the pair.
+        tgt: target of the pair.
+        config: kinds of noise and their shares.
+        random: random number generator.
+    """
     if config.word_dropout:
         words = src.split()
         is_kept = random.random(len(words)) >= config.word_dropout
@@ -125,7 +132,13 @@ def _add_copied_text(src: str, tgt: str, random: np.random.Generator) -> tuple[s
 
 
 def change_case(src: str, tgt: str, change: Callable[[str], str]) -> tuple[str, str]:
-    """Change the case of both sides, unless the source stays the same or most of its letters have no case."""
+    """Change the case of both sides, unless the source stays the same or most of its letters have no case.
+
+    Args:
+        src: source of the pair.
+        tgt: target of the pair.
+        change: function that returns a text in the other case.
+    """
     changed_src = change(src)
     if changed_src == src:
         return src, tgt
@@ -191,7 +204,13 @@ def texts_to_copy(random: np.random.Generator) -> dict[str, str]:
 
 
 def add_typos(line: str, share: float, random: np.random.Generator) -> str:
-    """Insert a typo in this share of the words."""
+    """Insert typos in random words.
+
+    Args:
+        line: a line, whose words are separated by spaces.
+        share: probability of a typo in a word.
+        random: random number generator.
+    """
     words = [f"{word} " for word in line.split(" ")]
     has_typo = (random.random(len(words)) < share).tolist()
     for index in compress(range(len(words)), has_typo):

@@ -160,7 +160,14 @@ class _Chunk:
         return texts, faults
 
     def example(self, row: int, side: str = "pair", note: str = "", rank: float = 0.0) -> Example:
-        """Return a pair of the chunk as an example of a finding."""
+        """Return a pair of the chunk as an example of a finding.
+
+        Args:
+            row: index of the pair in the chunk.
+            side: src, tgt or pair, see `Finding`.
+            note: description of the problem in this pair.
+            rank: severity, see `Example`.
+        """
         (src_lines, tgt_lines), _ = self.parsed
         file = self.tgt_file if side == "tgt" else self.src_file
         src = src_lines[row][:TEXT_LENGTH]
@@ -223,17 +230,37 @@ class _ChunkCheck:
         self.counts = SetCheck("", src, tgt, chunk.records.size)
 
     def find(self, kind: str, side: str, notes: Mapping[int, str]) -> None:
-        """Add rows, given with their notes, to a finding, with the first rows as examples."""
+        """Add rows to a finding, with the first rows as examples.
+
+        Args:
+            kind: kind of the finding, see `Finding`.
+            side: src, tgt or pair, see `Finding`.
+            notes: note of each row, by its index in the chunk.
+        """
         first_notes = islice(notes.items(), NUM_EXAMPLES)
         examples = [self.chunk.example(row, side, note) for row, note in first_notes]
         self.counts.find(kind, side, len(notes), examples)
 
     def find_rows(self, kind: str, side: str, rows: Iterable[int]) -> None:
-        """Add rows to a finding, with the first rows as examples."""
+        """Add rows to a finding, with the first rows as examples, which have no notes.
+
+        Args:
+            kind: see `find`.
+            side: see `find`.
+            rows: indices of the rows in the chunk.
+        """
         self.find(kind, side, dict.fromkeys(rows, ""))
 
     def rank(self, kind: str, side: str, rows: Ints, ranks: NDArray[Any], note: str = "") -> None:
-        """Add the number of rows to a finding, with the highest-ranked rows as examples; `note` describes the rank."""
+        """Add the number of rows to a finding, with the highest-ranked rows as examples.
+
+        Args:
+            kind: see `find`.
+            side: see `find`.
+            rows: indices of the rows in the chunk.
+            ranks: rank of each row of the chunk; higher is worse.
+            note: note of the examples, with a placeholder for the rank.
+        """
         order = np.argsort(-ranks[rows], kind="stable")
         worst = rows[order[:NUM_EXAMPLES]].tolist()
         examples: list[Example] = []
@@ -271,7 +298,13 @@ class _ChunkCheck:
         self.counts.side(side).faulty_lines += len(faulty_rows)
 
     def check_normalization(self, side: str, lines: list[str], normalizer: Normalizer) -> None:
-        """Find target lines that the model cannot write, because the normalization of the tokenizer changes them."""
+        """Find target lines that the model cannot write, because the normalization of the tokenizer changes them.
+
+        Args:
+            side: side that is a target, src or tgt.
+            lines: all lines of this side.
+            normalizer: normalization of the tokenizer of this side.
+        """
         notes: dict[int, str] = {}
         for row, changed_line in normalizer.changes(lines).items():
             changed_part = excerpt(changed_line, lines[row])
@@ -293,7 +326,13 @@ class _ChunkCheck:
         self.find_rows(FindingKind.DECOMPOSED, side, decomposed)
 
     def check_scripts(self, side: str, lines: list[str], language: str) -> None:
-        """Find letters in scripts that the language does not use; a few Latin letters are always accepted."""
+        """Find letters in scripts that the language does not use; a few Latin letters are always accepted.
+
+        Args:
+            side: src or tgt.
+            lines: all lines of this side.
+            language: language code of this side.
+        """
         counts = Alphabet(language).count(lines)
         foreign_rows = np.flatnonzero(counts.foreign)
         self.rank(FindingKind.FOREIGN, side, foreign_rows, counts.foreign, "{:.0f} letters of another script")
@@ -303,7 +342,10 @@ class _ChunkCheck:
         self.rank(FindingKind.OTHER_SCRIPT, side, mostly_foreign_rows, counts.weight - counts.own)
 
     def check_length(self, side: str, lines: list[str], language: str) -> None:
-        """Count characters and words; `SetCheck.finish` selects outliers among the longest lines."""
+        """Count characters and words; `SetCheck.finish` selects outliers among the longest lines.
+
+        For arguments see `check_scripts`.
+        """
         lengths = np.array(list(map(len, lines)))
         self._count("characters", side, lengths.tolist())
         all_rows = np.arange(len(lines))
@@ -330,7 +372,13 @@ class _ChunkCheck:
         self.rank(FindingKind.LOW_RATIO, "pair", rows, 1 / ratios, "{:.3g} source characters per target character")
 
     def check_tokens(self, side: str, num_tokens: TokenCounts, num_unknown: TokenCounts) -> None:
-        """Count tokens and find lines with unknown ones."""
+        """Count tokens and find lines with unknown ones.
+
+        Args:
+            side: src or tgt.
+            num_tokens: number of tokens of each line, excluding eos.
+            num_unknown: number of unknown tokens of each line.
+        """
         self._count("tokens", side, num_tokens.tolist())
         unknown = num_unknown.astype(np.int64)  # signed, because `rank` negates them
         rows = np.flatnonzero(unknown)
@@ -388,7 +436,13 @@ class _RepeatedTexts:
     """Examples by the hash of the text."""
 
     def add(self, chunk: _Chunk, rows: Ints, keys: Keys) -> None:
-        """Add the rows of a chunk that occurred before; `keys` are the hashes of all rows."""
+        """Add texts of a chunk that occurred before.
+
+        Args:
+            chunk: the chunk.
+            rows: indices of these texts in the chunk.
+            keys: hashes of all texts of the chunk.
+        """
         row_keys = keys[rows].tolist()
         for row, key in zip(rows.tolist(), row_keys, strict=True):
             example = self.examples.get(key)

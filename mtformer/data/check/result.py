@@ -248,7 +248,14 @@ class SetCheck:
         return self.src if name == "src" else self.tgt
 
     def find(self, kind: str, side: str, count: int, examples: Iterable[Example] = ()) -> None:
-        """Add lines or pairs to a finding."""
+        """Add lines or pairs to a finding.
+
+        Args:
+            kind: kind of the finding, see `Finding`.
+            side: src, tgt or pair, see `Finding`.
+            count: number of lines or pairs; 0: nothing is added.
+            examples: examples of these lines or pairs.
+        """
         if count:
             new_finding = Finding(kind, side)
             finding = self.findings.setdefault((kind, side), new_finding)

@@ -306,14 +306,29 @@ class FileReader:
 
 
 def parse_text(source: TextFiles, first: int, src: Block, tgt: Block, faults: Faults) -> Columns:
-    """Parse lines of two parallel files."""
+    """Parse lines of two parallel files.
+
+    Args:
+        source: the two files.
+        first: index of the first line in the files, starting at 0.
+        src: lines of the source file.
+        tgt: lines of the target file.
+        faults: object in which faulty lines are recorded.
+    """
     src_lines = decode(source.src, first, src, "src", faults)
     tgt_lines = decode(source.tgt, first, tgt, "tgt", faults)
     return src_lines, tgt_lines
 
 
 def parse_tsv(source: TsvFile, first: int, lines: Block, faults: Faults) -> Columns:
-    """Parse two columns of tab-separated lines."""
+    """Parse two columns of tab-separated lines.
+
+    Args:
+        source: the file and its columns.
+        first: index of the first line in the file, starting at 0.
+        lines: the lines.
+        faults: object in which faulty lines are recorded.
+    """
     num_columns = max(source.src_column, source.tgt_column)
     decoded = decode(source.tsv, first, lines, "pair", faults)
     rows = [line.split("\t") for line in decoded]
@@ -339,7 +354,15 @@ def _missing_column(source: TsvFile, place: str, num_columns: int) -> str:
 
 
 def parse_jsonl(source: JsonlFile, languages: tuple[str, str], first: int, lines: Block, faults: Faults) -> Columns:
-    """Parse two fields of lines with JSON objects."""
+    """Parse two fields of lines with JSON objects.
+
+    Args:
+        source: the file and the names of its fields.
+        languages: see `parse_rows`.
+        first: index of the first line in the file, starting at 0.
+        lines: the lines.
+        faults: object in which faulty lines are recorded.
+    """
     rows = decode(source.jsonl, first, lines, "pair", faults)
     return parse_rows(source, languages, rows, f"{source.jsonl}:", first, faults)
 
@@ -403,7 +426,13 @@ def tsv_cell(text: str) -> str:
 
 
 def decode_valid(path: str, first: int, lines: list[bytes]) -> list[str]:
-    """Decode lines like `decode`; raise DataError if one is not UTF-8."""
+    """Decode lines like `decode`; raise DataError if one is not UTF-8.
+
+    Args:
+        path: name of the file, for messages.
+        first: index of the first line in the file, starting at 0.
+        lines: the lines, with their line endings.
+    """
     faults = Faults()
     decoded = decode(path, first, b"".join(lines), "", faults)
     faults.require_none()
@@ -464,7 +493,13 @@ def parse_rows(
 
 
 def field_of(row: dict[str, Any], field: str | None, language: str) -> Sequence[str]:
-    """Return the keys of the field with the text of a language: those in `field`, `translation.LANG` or `LANG`."""
+    """Return the keys of the field with the text of a language.
+
+    Args:
+        row: the row.
+        field: dotted name of the field; None: `translation.LANG` if the row has translations, or else `LANG`.
+        language: the language code LANG.
+    """
     if field:
         return field.split(".")
     if isinstance(row.get("translation"), dict):

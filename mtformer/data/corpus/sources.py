@@ -49,7 +49,13 @@ def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
 
 
 def read_raw_records(source: Source, data: DataConfig, size: int) -> Iterator[readers.RawRecords]:
-    """Yield up to `size` records at a time; raise DataError like `read_pairs`, but not for faults inside lines."""
+    """Yield the records of a source in order; raise DataError like `read_pairs`, but not for faults inside lines.
+
+    Args:
+        source: the source.
+        data: the `data` section, whose language codes determine the default fields.
+        size: maximum number of records at a time.
+    """
     with open_reader(source, data) as reader:
         records = reader.take(size)
         while records.size:
@@ -210,12 +216,18 @@ def require_unchanged(sources: Iterable[Source], states: dict[str, FileState]) -
 
 
 def require_same_version(source: Source, data: DataConfig, fingerprint: str) -> None:
-    """Raise DataError if a Hugging Face dataset has changed since its fingerprint was computed."""
+    """Raise DataError if a Hugging Face dataset has changed; for arguments see `require_same_contents`."""
     if isinstance(source, HubDataset):
         require_same_contents(source, data, fingerprint)
 
 
 def require_same_contents(source: Source, data: DataConfig, fingerprint: str) -> None:
-    """Raise DataError if the contents of a source have changed since its fingerprint was computed."""
+    """Raise DataError if the contents of a source have changed.
+
+    Args:
+        source: the source.
+        data: the `data` section, which has the language codes.
+        fingerprint: earlier result of `source_fingerprint`.
+    """
     if source_fingerprint(source, data) != fingerprint:
         raise DataError(CHANGED.format(describe(source)))

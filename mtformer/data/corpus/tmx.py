@@ -18,7 +18,12 @@ NATIVE_CODES = ("bpt", "ept", "it", "ph", "ut")
 def read_tmx(path: str, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
     """Yield the pairs of the units that have both languages, each with the first text of its language.
 
-    Regions, as in en-US, are ignored, except that texts with the same code as the model come first.
+    Regions, as in en-US, are ignored, except that texts with the same codes as the arguments come first.
+
+    Args:
+        path: the file.
+        src_lang: language code of the source.
+        tgt_lang: language code of the target.
 
     Raises DataError if the file cannot be read, is not well-formed XML, declares entities (which can exhaust the
     memory), or has no pair of these languages; ConfigError if the package `defusedxml` is missing.

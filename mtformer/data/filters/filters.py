@@ -233,7 +233,13 @@ class _Pairs:
         self.codes[fails & is_kept] = reason.code
 
     def test(self, reason: Reason, may_fail: Mask | bool, fails: Callable[[str, str], bool]) -> None:
-        """Remove the pairs for whose text `fails` returns True; only pairs in `may_fail` (True: all) are tested."""
+        """Remove the pairs that fail a test.
+
+        Args:
+            reason: reason for removal.
+            may_fail: mask of the pairs to test; True: all.
+            fails: function (source, target) that returns True for a pair to remove.
+        """
         src, tgt = self.texts
         failing_rows: list[int] = []
         for row in self.kept(may_fail):

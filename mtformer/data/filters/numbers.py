@@ -178,7 +178,13 @@ class _Numbers:
 
     @classmethod
     def of(cls, line: str, numbers: list[int], is_strict: bool) -> "_Numbers":
-        """Return the forms of the numbers of a line."""
+        """Return the forms of the numbers of a line.
+
+        Args:
+            line: the line.
+            numbers: its numbers, from `_nonzero_numbers`.
+            is_strict: see `numbers_differ`.
+        """
         divisor = 1000 if is_strict else 10
         cores = {_core(number, divisor) for number in numbers}
         return cls(line, numbers, is_strict, divisor, cores)

@@ -91,7 +91,13 @@ class Filtered(NamedTuple):
 
 
 def encode(tokenizer: Tokenizer, lines: Sequence[str], num_threads: int = 1) -> Column:
-    """Return the ids of each line."""
+    """Return the ids of each line, without bos or eos.
+
+    Args:
+        tokenizer: tokenizer of the side.
+        lines: the lines; blank ones give empty lists.
+        num_threads: number of threads of the tokenizer.
+    """
     return id_column(tokenizer.encode(lines, num_threads), tokenizer.vocab_size)
 
 

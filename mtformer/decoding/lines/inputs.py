@@ -281,6 +281,12 @@ def _segments_of_line(
 
 
 def check_length(description: str, num_tokens: int, limit: int) -> None:
-    """Raise DataError if a text has too many tokens; `description` is the beginning of the message."""
+    """Raise DataError if a text has too many tokens.
+
+    Args:
+        description: beginning of the message, such as "the source has".
+        num_tokens: number of tokens of the text.
+        limit: maximum number of tokens.
+    """
     if num_tokens > limit:
         raise DataError(f"{description} {num_tokens} tokens; the model supports at most {limit}; shorten it")

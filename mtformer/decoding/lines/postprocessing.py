@@ -192,7 +192,13 @@ class Postprocessor:
 
 
 def search_flags(src_tokens: Sequence[int], hypothesis: Hypothesis, min_length: int) -> Iterator[Flag]:
-    """Yield the flags that depend on the tokens of a hypothesis; source ids and minimum length do not include eos."""
+    """Yield the flags that depend on the tokens of a hypothesis.
+
+    Args:
+        src_tokens: source ids, without eos.
+        hypothesis: translation of the source.
+        min_length: minimum number of tokens of a translation, excluding eos.
+    """
     tokens = hypothesis.tokens
     has_new_loop = is_looping(tokens) and not is_looping(src_tokens)
     if has_new_loop or is_padded(tokens, min_length):
@@ -204,7 +210,10 @@ def search_flags(src_tokens: Sequence[int], hypothesis: Hypothesis, min_length: 
 def text_flags(source: str, text: str, in_digits: bool) -> Iterator[Flag]:
     """Yield the flags that depend on text: a copied source, or missing sentences, numbers or addresses.
 
-    For `in_digits` see `numbers_differ`.
+    Args:
+        source: source text.
+        text: its translation.
+        in_digits: see `numbers_differ`.
     """
     if LOOP.search(text) and not LOOP.search(source):
         yield Flag.REPETITION

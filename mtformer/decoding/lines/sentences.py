@@ -92,7 +92,13 @@ def _cut(text: str, border: re.Pattern[str]) -> list[str]:
 
 
 def split_sentences(line: str, num_tokens: CountTokens | None = None, limit: int = 0) -> list[str]:
-    """Split a line into sentences; with `num_tokens`, split at uncertain ends only if needed to stay within `limit`."""
+    """Split a line into sentences.
+
+    Args:
+        line: a line of text.
+        num_tokens: function that returns the number of tokens of each text; None: never split at uncertain ends.
+        limit: number of tokens above which a sentence is split at uncertain ends; not used without `num_tokens`.
+    """
     pieces = _cut(line, SENTENCE_END)
     lengths = num_tokens(pieces) if num_tokens else [0] * len(pieces)
     is_continued = partial(_is_continued, has_capitals=not line.islower())

@@ -187,7 +187,13 @@ def _known(values: Sequence[float | None]) -> list[float]:
 
 
 def flag_phrases(translation: Translation, prefix: str, required: Sequence[str]) -> Translation:
-    """Return the translation with a flag for each required phrase, or required beginning, that it lacks."""
+    """Return the translation with a flag for each required phrase, or required beginning, that it lacks.
+
+    Args:
+        translation: translation of a line.
+        prefix: required beginning; empty if there is none.
+        required: required phrases.
+    """
     missing = [phrase for phrase in required if not has_phrase(translation.text, phrase)]
     if not translation.text.startswith(prefix):
         missing.insert(0, prefix)

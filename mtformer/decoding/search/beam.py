@@ -110,7 +110,13 @@ class _Beams:
         self.finished_raw_URT = torch.zeros(U, R, T, device=device)
 
     def finish(self, candidates: Candidates, raw_UK: Tensor, position: int) -> None:
-        """Add those of the first R candidates that end to the finished hypotheses, and keep the best R of these."""
+        """Add those of the first R candidates that end to the finished hypotheses, and keep the best R of these.
+
+        Args:
+            candidates: the candidates (U, K), best first.
+            raw_UK: their unmodified log-probabilities.
+            position: number of tokens before the candidates.
+        """
         R = self.R
         score_UR, beam_UR, token_UR = candidates.first(R)
         done_U1 = self.done_U.unsqueeze(1)

@@ -59,7 +59,13 @@ class Candidates(NamedTuple):
 
 
 def best_candidates(step: Step, score_UR: Tensor, K: int) -> Candidates:
-    """Return the K continuations with the highest scores, best first."""
+    """Return the continuations with the highest scores, best first.
+
+    Args:
+        step: the step, with the log-probabilities of the next tokens.
+        score_UR: scores of the beams so far.
+        K: number of candidates per sentence.
+    """
     return top_candidates(step.log_prob_URV, score_UR, K, step.correct)
 
 

@@ -50,7 +50,10 @@ class RequiredPhrases:
         """Indices of sentences with a finished hypothesis that contains all phrases."""
 
     def choose(self, step: Step, score_UR: Tensor, K: int) -> Candidates:
-        """Return the best candidates; for sentences with required phrases, they are selected from the banks."""
+        """Return the best candidates; for sentences with required phrases, they are selected from the banks.
+
+        For arguments see `best_candidates`.
+        """
         candidates = best_candidates(step, score_UR, K)
         for row, sentence in enumerate(step.sentence_U.tolist()):
             if not self.phrases[sentence]:

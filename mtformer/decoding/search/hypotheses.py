@@ -30,7 +30,13 @@ class Hypothesis:
 
 
 def to_hypothesis(tokens: list[int], log_probs: list[float], length_penalty: float) -> Hypothesis:
-    """Return the hypothesis with these tokens (without eos) and their log-probabilities (including that of eos)."""
+    """Return the hypothesis with these tokens.
+
+    Args:
+        tokens: ids, without eos.
+        log_probs: log-probability of each token and of eos.
+        length_penalty: exponent of the length in the score, see `Hypothesis.score`.
+    """
     log_probability = sum(log_probs)
     length = len(log_probs)
     # A search whose scores are NaN finds no eos, so its hypotheses have length 0.
@@ -39,7 +45,13 @@ def to_hypothesis(tokens: list[int], log_probs: list[float], length_penalty: flo
 
 
 def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, length_penalty: float) -> list[Hypothesis]:
-    """Return the hypothesis of each row of tokens, which end with eos and are padded on the right."""
+    """Return the hypothesis of each row.
+
+    Args:
+        tokens_NT: ids, which end with eos and are padded on the right.
+        log_prob_NT: log-probability of each token and of eos.
+        length_penalty: see `to_hypothesis`.
+    """
     is_token_NT = tokens_NT != PAD
     length_N = is_token_NT.sum(dim=1)
     rows = zip(tokens_NT.tolist(), log_prob_NT.tolist(), length_N.tolist(), strict=True)

@@ -81,9 +81,12 @@ class InferenceModel:
 
     @classmethod
     def prepare(cls, transformer: Transformer, device: torch.device, precision: str) -> "InferenceModel":
-        """Convert a float32 model on the CPU in place to a device and precision: `fp32`, `bf16`, or `fp16` (CUDA only).
+        """Convert a model in place; on a CPU, it can then no longer be trained.
 
-        On a CPU, it can then no longer be trained.
+        Args:
+            transformer: float32 model on the CPU.
+            device: device of the search.
+            precision: `fp32`, `bf16`, or `fp16` (CUDA only).
         """
         transformer.eval()
         set_up_kernels(device)
@@ -147,7 +150,13 @@ def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device, value: int = PAD) -> tuple[Tensor, Tensor]:
-    """Return rows of ids padded on the right, (B, longest), and their lengths (B,), both int64."""
+    """Return rows of ids padded on the right, (B, longest), and their lengths (B,), both int64.
+
+    Args:
+        rows: the ids of each row; at least one row.
+        device: device of the result.
+        value: id with which the rows are padded.
+    """
     lengths = [len(row) for row in rows]
     longest = max(lengths)
     padded = []
