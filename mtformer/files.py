@@ -66,12 +66,12 @@ REMEDIES = {
     CHECKSUMS: "restore it from a copy, export again, or train again with --overwrite",
     "config.yaml": "restore it from a copy or export again; pass other settings on the command line",
 }
-"""What to do about a damaged file of a run or export."""
+"""Remedy for a damaged file of a run or export."""
 REMEDIES_OF_LISTINGS = {
     TEACHER: "restore it from a copy, or delete distilled.tsv and repeat `mtformer distill` to translate again",
     MADE_FROM: "restore it from a copy, or repeat `mtformer adapt` with another --run-dir",
 }
-"""What to do about a damaged file whose checksum is in the named file."""
+"""Remedy for a damaged file whose checksum is in the named file."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 """A SHA-256 as hexadecimal digits."""
 _STRICT = ConfigDict(strict=True, extra="allow")

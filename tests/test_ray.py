@@ -201,7 +201,9 @@ def test_data_commands_write_the_same_bytes(
 
 def test_a_folder_that_is_not_shared_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     job = prepare._Job(None, tmp_path / "absent.building", True)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=rf"^{HERE}{tmp_path}: .* set data.cache_dir to a folder that all machines share"):
+    with pytest.raises(
+        DataError, match=rf"^{HERE}{tmp_path}: .* set data.cache_dir to a folder that all machines share"
+    ):
         on_ray(job.make_shard)
 
 

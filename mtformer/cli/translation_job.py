@@ -48,7 +48,7 @@ class Block(NamedTuple):
 
 
 class TranslatorDescription(NamedTuple):
-    """What the command needs to know about a translator that may run on another machine."""
+    """Settings and properties of a translator that may run on another machine, for the command."""
 
     decoding: "DecodingConfig"
     is_calibrated: bool

@@ -34,7 +34,7 @@ FOREIGN_WORD = -1e9
 """Score of a target word that an element cannot contain, because it belongs to another one."""
 
 Content = list["str | Mark"]
-"""What an element contains: text and marks, in order."""
+"""Content of an element: text and marks, in order."""
 
 
 class Span(NamedTuple):

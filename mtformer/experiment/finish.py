@@ -1,4 +1,4 @@
-"""What follows training: the confidence, the scores on test sets, and the comparison of a student with its teacher."""
+"""The last stages after training: confidence, scores on test sets, and comparison of a student with its teacher."""
 
 import tempfile
 from collections.abc import Sequence

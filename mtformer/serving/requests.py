@@ -172,7 +172,7 @@ def _require_at_most(limit: int, number: int, unit: str) -> None:
 
 
 def _number_in_form(value: object) -> object:
-    """Return the number that a string of digits, from a form, stands for; other values unchanged."""
+    """Return a string of digits, which a form contains, as a number; return other values unchanged."""
     if isinstance(value, str) and value.isdecimal():
         return int(value[:MAX_NUMBER_DIGITS])
     return value

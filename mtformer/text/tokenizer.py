@@ -26,7 +26,7 @@ EOS = 3
 SPECIAL_IDS = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS}
 """Special ids by their names in SentencePiece."""
 CONTROL_IDS = frozenset((PAD, BOS, EOS))
-"""Special ids that stand for no text."""
+"""Special ids, which have no text."""
 JOINT = "joint.model"
 """Name of the file of a joint vocabulary."""
 SRC = "src.model"
@@ -34,7 +34,7 @@ SRC = "src.model"
 TGT = "tgt.model"
 """Name of the file of a target vocabulary."""
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
-"""Piece that stands for a byte, with `tokenizer.byte_fallback`."""
+"""Piece for a single byte, with `tokenizer.byte_fallback`."""
 SPACE = "▁"
 """SentencePiece's symbol for a space."""
 

@@ -1,4 +1,4 @@
-"""What follows training, called from Python."""
+"""The last stages after training, called from Python."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -225,7 +225,9 @@ def test_a_run_without_a_step_is_an_error(folder: Path, tmp_path: Path) -> None:
     sources = [{"src": str(folder / "train.en"), "tgt": str(folder / "train.de")}]
     corpora = {"few": {"sources": sources, "weight": 0.005}}
     given = make_config(folder, data={"train": [], "corpora": corpora}, training={"max_epochs": 1})
-    with pytest.raises(MtformerError, match=r"ended before its first step, because the corpus is too small; raise training\.max_epochs"):
+    with pytest.raises(
+        MtformerError, match=r"ended before its first step, because the corpus is too small; raise training\.max_epochs"
+    ):
         train(given, RunDir(tmp_path / "run"))
 
 

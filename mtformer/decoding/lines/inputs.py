@@ -57,7 +57,7 @@ class TargetText:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What translations must contain."""
+    """Text that translations must contain."""
 
     prefixes: Sequence[str] | None = None
     """Beginning of each translation."""

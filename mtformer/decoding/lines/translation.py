@@ -217,7 +217,7 @@ def in_case(translation: Translation, change: Callable[[str], str]) -> Translati
 
 
 def _pieces_in_case(pieces: Sequence[str], change: Callable[[str], str]) -> list[str]:
-    """Return the pieces after a change of their whole text; pieces that stand for bytes stay the same."""
+    """Return the pieces after a change of their whole text; pieces for single bytes stay the same."""
     text = "\0".join(pieces).replace(SPACE, " ")  # text has no NUL
     changed_text = change(text)
     changed_pieces = changed_text.replace(" ", SPACE).split("\0")
