@@ -175,7 +175,7 @@ def _describe_usage(error: Exception) -> str | None:
     """Return the message of an error in the arguments, which Click raises, or None for other errors."""
     if not hasattr(error, "format_message"):  # Typer may include its own copy of Click, so there is no class to test
         return None
-    message = str(error.format_message())
+    message = str(error.format_message()).replace("Value error, ", "")  # Pydantic's name of the error, in some versions
     if not message or message.startswith("Usage: "):  # the help screen of a group without a command
         return None
     context = getattr(error, "ctx", None)

@@ -18,8 +18,8 @@ from mtformer.errors import ConfigError
 if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator
 
-ALIASES = {"sampling": ["--sample"]}
-"""Additional names of options."""
+ALIASES = {"sampling": ["--sample"], "beam_tokens": ["--batch-tokens"]}
+"""Additional names of options; --batch-tokens is the name in earlier versions."""
 KEYS = [key for key in DecodingConfig.model_fields if key_of(DecodingConfig, key).is_option]
 """Decoding keys that have an option."""
 

@@ -126,7 +126,7 @@ def _read_file(path: str, extended_by: tuple[str, ...] = ()) -> Tree:
     values = dict[str, Any](content or {})
     if "format" in values:
         require_format(origins.pop(("format",)), values.pop("format"), ConfigError)
-        values = without_removed_keys(values, Config, path)
+        values = with_present_keys(values, Config, path)
 
     tree = Tree(Config)
     if "extends" in values:
@@ -152,8 +152,10 @@ def _base_file(extends: Any, origin: Origin, chain: tuple[str, ...]) -> str:
     return base
 
 
-def without_removed_keys(value: Any, annotation: Any, path: str) -> Any:
-    """Return the values of a saved config without keys of earlier versions; log a warning for those that were on.
+def with_present_keys(value: Any, annotation: Any, path: str) -> Any:
+    """Return the values of a config that an earlier version saved, without the keys that exist no more.
+
+    Renamed keys get their present names. A warning is logged for each missing key that was not off.
 
     Args:
         value: a value of the config, such as a mapping with the values of a section.
@@ -169,10 +171,12 @@ def without_removed_keys(value: Any, annotation: Any, path: str) -> Any:
         if value[key] != removed[key]:
             _warn_once("%s: %s is not supported anymore and is ignored", path, key)
 
+    renamed = section.renamed if is_section(section) else {}
     kept: dict[Any, Any] = {}
     for key, item in value.items():
         if key not in removed:
-            kept[key] = without_removed_keys(item, child(annotation, key), path)
+            name = renamed.get(key, key)
+            kept[name] = with_present_keys(item, child(annotation, name), path)
     return kept
 
 

@@ -349,6 +349,7 @@ class DecodingConfig(Section):
         "coverage_penalty": 0.0, "beam_groups": 1, "diversity_penalty": 0.0, "mbr_metric": "chrf",
         "replace_unknowns": False,
     }  # fmt: skip
+    renamed = {"batch_tokens": "beam_tokens"}
 
     beam_size: Annotated[
         NumHypotheses, Key(panel="Search", metavar="N", backends=(CTRANSLATE2,), exports=IN_EXPORTS)
@@ -515,7 +516,7 @@ class DecodingConfig(Section):
         ),
     ] = None
     """numbers: return the first hypothesis that keeps the numbers, URLs and e-mail addresses of the source."""
-    batch_tokens: Annotated[
+    beam_tokens: Annotated[
         Positive | None,
         Key(panel="Device and weights", metavar="N", has_effect=False, backends=(CTRANSLATE2,), exports=NOT_IN_EXPORTS),
     ] = None

@@ -146,7 +146,9 @@ class Section(BaseModel):
     on_resume: ClassVar[OnResume | None] = None
     """Default `on_resume` of the keys in this section; None: inherited from the key of the section itself."""
     removed: ClassVar[dict[str, Any]] = {}
-    """Keys of earlier versions, with the value that turned them off; see `loading.without_removed_keys`."""
+    """Keys of earlier versions, with the value that turned them off; see `loading.with_present_keys`."""
+    renamed: ClassVar[dict[str, str]] = {}
+    """Keys of earlier versions, with their present names; see `loading.with_present_keys`."""
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     @model_validator(mode="after")

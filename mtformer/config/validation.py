@@ -134,8 +134,11 @@ class _Error:
         name = self.path[-1]
         section_path = self.details["loc"][:-1]
         _, section = _parse_location(section_path, self.root)
-        allowed = list(fields(unwrapped(section)))
+        section_type = unwrapped(section)
+        if name in section_type.renamed:
+            return f"unknown key; it is called {section_type.renamed[name]} now"
 
+        allowed = list(fields(section_type))
         suggestion = nearest(str(name), allowed) or ";"
         is_in_source = len(self.path) >= 4
         if not is_in_source:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ValidationError
 
+from mtformer.config.loading import with_present_keys
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
 from mtformer.config.section import key_of
 from mtformer.decoding.translator import Translator
@@ -294,9 +295,11 @@ def _without_version(signature: str) -> str:
 def _different_settings(a: ScoreCard, b: ScoreCard) -> dict[str, str]:
     """Return descriptions of the decoding settings that differ, by key."""
     descriptions = {}
+    settings_a = with_present_keys(a.decoding, DecodingConfig, SCORES)
+    settings_b = with_present_keys(b.decoding, DecodingConfig, SCORES)
     for key, field in DecodingConfig.model_fields.items():
-        value_a = a.decoding.get(key, field.default)  # old cards lack newer keys
-        value_b = b.decoding.get(key, field.default)
+        value_a = settings_a.get(key, field.default)  # old cards lack newer keys
+        value_b = settings_b.get(key, field.default)
         if value_a != value_b:
             descriptions[key] = f"decoding.{key} {value_a} and {value_b}"
     return descriptions

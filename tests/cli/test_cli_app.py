@@ -128,6 +128,12 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert re.fullmatch(r"error: (No such|Missing) .*; see `mtformer( train| config)? --help`\n", result.stderr)
 
 
+def test_unknown_export_format_names_the_formats() -> None:
+    result = invoke("export", "run", "--format", "tflite")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: Invalid value for '--format': 'tflite' is not one of 'bundle', ")
+
+
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [

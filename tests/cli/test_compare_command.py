@@ -32,7 +32,7 @@ def runs(trained: tuple[Path, Result], tmp_path: Path) -> list[Path]:
         shutil.copytree(trained[0], path, ignore=shutil.ignore_patterns("checkpoints"))
     shutil.copytree(trained[0] / "checkpoints", tmp_path / "other" / "checkpoints")
     edit(paths[2], "learning_rate: 0.003", "learning_rate: 0.002")
-    result = invoke("eval", paths[2], "--checkpoint", 4, "--batch-tokens", 512)
+    result = invoke("eval", paths[2], "--checkpoint", 4, "--beam-tokens", 512)
     assert result.exit_code == 0, result.stderr
     return paths
 
@@ -57,7 +57,7 @@ def test_runs_as_json(runs: list[Path]) -> None:
     assert found["config_differences"] == [{"key": "training.learning_rate", "values": [0.003, 0.003, 0.002]}]
     (small,) = found["sets"]
     assert (small["name"], small["num_sentences"]) == ("small", 20)
-    assert "base and other: decoding.batch_tokens None and 512" in small["notes"]
+    assert "base and other: decoding.beam_tokens None and 512" in small["notes"]
     old = [note for note in small["notes"] if "other weights" in note]  # `runs` scored another checkpoint
     assert old == ["other: scores of other weights than its current ones; run `mtformer eval`"]
     assert [summarize(path).note for path in runs] == [None, None, "test scores of other weights"]
@@ -87,7 +87,7 @@ def test_runs_as_text(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None
     assert re.search(r"copy +\d+\.\d\d +\d+\.\d\d to \d+\.\d\d +\+0\.00 +1\.0000 +1\.0000\n", result.stdout)
     assert "bs:100|ar:200|seed:12345" in result.stdout
     assert sum(line.startswith("line ") for line in lines) == 2
-    assert "differences on small: base and other: decoding.batch_tokens None and 512" in result.stderr
+    assert "differences on small: base and other: decoding.beam_tokens None and 512" in result.stderr
 
 
 def test_a_table_of_many_systems_fits_a_narrow_terminal(

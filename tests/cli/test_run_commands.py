@@ -47,7 +47,7 @@ def test_files_pipes_bundle_and_batch_size_give_equal_translations(
 ) -> None:
     source = corpus / "test.en"
     piped = invoke("translate", trained[0], stdin=source.read_bytes()).stdout
-    for run, options in ((trained[0], ["--batch-tokens", 30]), (bundle, [])):
+    for run, options in ((trained[0], ["--beam-tokens", 30]), (bundle, [])):
         target = tmp_path / "out.de"
         result = invoke("translate", run, "--input", source, "--output", target, *options)
         assert result.exit_code == 0, result.stderr

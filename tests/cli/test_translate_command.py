@@ -303,7 +303,7 @@ def test_an_interrupted_translation_shows_how_to_resume(
     assert f"finished lines are in {tmp_path}/out.partial; repeat the command with --continue" in result.stderr
     assert not target.exists()
     stop_after = 100
-    result = invoke("translate", run, "--input", source, "--output", target, "--continue", "--batch-tokens", 100)
+    result = invoke("translate", run, "--input", source, "--output", target, "--continue", "--beam-tokens", 100)
     assert "continuing after line 10" in result.stderr
     assert target.read_text() == translate(run, stdin=text_of(lines)).stdout
     result = invoke("translate", run, "--input", source, "--output", target, "--continue")
@@ -325,7 +325,7 @@ def lines_done(target: Path) -> int:
 def test_a_killed_translation_resumes_to_the_same_bytes(run: Path, lines: list[str], tmp_path: Path) -> None:
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_text(text_of([f"{line} {number}" for number, line in enumerate(lines * 20)]), encoding="utf-8")
-    options = ["translate", str(run), "--input", str(source), "--sampling", "--json", "--batch-tokens", "400"]
+    options = ["translate", str(run), "--input", str(source), "--sampling", "--json", "--beam-tokens", "400"]
     whole = subprocess.run(
         [sys.executable, "-c", PROGRAM, *options, "--output", str(tmp_path / "whole")],
         capture_output=True, timeout=900, check=True,

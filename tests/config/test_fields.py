@@ -28,7 +28,7 @@ from mtformer.config.section import Key
         ("data.corpora.bt.weight", Key("warn")),
         ("data.filters.max_tokens", Key("same")),
         ("data.noise.typos", Key("warn")),
-        ("decoding.batch_tokens", Key("same", panel="Device and weights", metavar="N", has_effect=False)),
+        ("decoding.beam_tokens", Key("same", panel="Device and weights", metavar="N", has_effect=False)),
         ("decoding.n_best", Key("same", panel="Search", metavar="N", in_validation=False)),
         ("evaluation.lowercase", Key("same")),
         ("data.unknown", Key("warn")),

@@ -273,6 +273,19 @@ def test_keys_of_earlier_versions_are_ignored_only_in_saved_configs(
     assert [record.message for record in caplog.records] == [warning] * is_on
 
 
+def test_earlier_names_are_read_only_from_saved_configs(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    text = "data: {src_lang: en, tgt_lang: de}\ndecoding: {batch_tokens: 77}\n"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load_config(path)
+    assert str(error.value) == f"{path}:2: decoding.batch_tokens: unknown key; it is called beam_tokens now"
+
+    path.write_text(f"format: 1\n{text}")
+    assert load_config(path).config.decoding.beam_tokens == 77
+    assert load_config(path, ["decoding.beam_tokens=78"]).config.decoding.beam_tokens == 78
+
+
 def test_values_are_replaced_without_merging_mappings(write: Write) -> None:
     config = load_config(write("a.yaml", BASE)).config
     assert config.with_values({}) == config

@@ -23,7 +23,7 @@ CONFIG = {
         "num_decoder_layers": 2,
         "max_positions": 64,
     },
-    "decoding": {"beam_size": 3, "batch_tokens": 512},
+    "decoding": {"beam_size": 3, "beam_tokens": 512},
 }
 
 

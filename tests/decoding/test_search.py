@@ -150,4 +150,4 @@ def test_the_default_batch_size_depends_on_the_device(device: str, default: int)
     engine = TransformerEngine([InferenceModel(Transformer(ModelConfig(d_model=8, num_heads=2, d_ff=8), 9, 9))])
     engine.device = device
     assert engine.beam_tokens(DecodingConfig()) == default
-    assert engine.beam_tokens(DecodingConfig(batch_tokens=100)) == 100
+    assert engine.beam_tokens(DecodingConfig(beam_tokens=100)) == 100

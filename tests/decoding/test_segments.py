@@ -125,7 +125,7 @@ def test_document_of_ten_thousand_words(translator: Translator) -> None:
         rng.choice(WORDS) + rng.choice(["", "", "", ","]) + rng.choice([""] * 40 + [". "]) for _ in range(10_000)
     )
     counts: list[int] = []
-    settings = {"beam_size": 1, "max_length_ratio": 0.1, "batch_tokens": 30_000}
+    settings = {"beam_size": 1, "max_length_ratio": 0.1, "beam_tokens": 30_000}
     whole, short = translator.translate([document, "der hund"], attention=True, progress=counts.append, **settings)
     assert sum(counts) == 2
     assert len(whole.tokens) > 2_000

@@ -46,7 +46,7 @@ def scores_without_cache(translator: Translator, lines: list[str], translations:
 def test_scores_equal_those_of_the_model_without_a_cache(run: RunDir, translator: Translator, beam_size: int) -> None:
     """In bf16 they are equal up to rounding."""
     lines = random_lines(40, seed=1)
-    translations = translator.translate(lines, beam_size=beam_size, batch_tokens=100_000)
+    translations = translator.translate(lines, beam_size=beam_size, beam_tokens=100_000)
     assert len({len(t.tokens) for t in translations}) > 5, "sentences should end at different steps"
     expected = scores_without_cache(translator, lines, translations)
     assert [t.score for t in translations] == pytest.approx(expected, rel=1e-4)
@@ -124,7 +124,7 @@ def test_training_mode_is_restored(translator: Translator) -> None:
 
 def test_progress_counts_every_line(translator: Translator) -> None:
     counts: list[int] = []
-    translator.translate(["", *random_lines(30, seed=4)], batch_tokens=60, progress=counts.append)
+    translator.translate(["", *random_lines(30, seed=4)], beam_tokens=60, progress=counts.append)
     assert sum(counts) == 31
     assert len(counts) > 5
 
@@ -142,7 +142,7 @@ def test_the_batch_is_halved_if_memory_runs_out(
 
     monkeypatch.setattr(module, "beam_search", short_of_memory)
     with caplog.at_level(logging.WARNING, "mtformer"):
-        assert texts(translator, lines, batch_tokens=100_000) == expected
+        assert texts(translator, lines, beam_tokens=100_000) == expected
     assert "out of memory with 20 sentences; continuing with 10" in caplog.text
     capacity = 0
     with pytest.raises(DeviceError, match="out of memory on a single sentence"):

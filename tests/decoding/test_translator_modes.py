@@ -79,7 +79,7 @@ def test_translations_do_not_depend_on_batch_size_and_order(
     ]
     assert len({one.text for one in alone}) > 8
     assert len({len(one.pieces) for one in alone}) > 4, "sentences should end at different steps"
-    assert_same(translator.translate(lines, prefixes=prefixes, batch_tokens=100_000, **MODES[mode]), alone)
+    assert_same(translator.translate(lines, prefixes=prefixes, beam_tokens=100_000, **MODES[mode]), alone)
     if mode in ("sampling", "mbr"):  # samples depend on the line number
         first = translator.translate(lines[:5], prefixes=prefixes[:5], **MODES[mode])
         assert_same(
@@ -89,7 +89,7 @@ def test_translations_do_not_depend_on_batch_size_and_order(
     order = list(range(12))
     random.Random(1).shuffle(order)
     shuffled = translator.translate(
-        [lines[i] for i in order], prefixes=[prefixes[i] for i in order], batch_tokens=150, **MODES[mode]
+        [lines[i] for i in order], prefixes=[prefixes[i] for i in order], beam_tokens=150, **MODES[mode]
     )
     assert_same(shuffled, [alone[i] for i in order])
 

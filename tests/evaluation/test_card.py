@@ -138,12 +138,13 @@ def test_notes_are_differences_without_effect_on_translations(folder: Path) -> N
     for score in old["scores"]:
         score["signature"] = score["signature"].replace(f"version:{sacrebleu.__version__}", "version:2.0.0")
     old["scores"].append({"name": "comet", "label": "COMET", "value": 0.5, "signature": "model:x"})  # by version 0.3
-    old["decoding"]["batch_tokens"] = 64
+    del old["decoding"]["beam_tokens"]
+    old["decoding"]["batch_tokens"] = 64  # its name in version 0.3
     old["device"] = "cuda"
     (folder / "scores.json").write_text(json.dumps(old), encoding="utf-8")
     assert score_differences(card, read_card(folder)) == []
     assert notes(card, read_card(folder)) == [
-        "decoding.batch_tokens None and 64",
+        "decoding.beam_tokens None and 64",
         "device cpu and cuda",
         f"sacrebleu {sacrebleu.__version__} and 2.0.0",
     ]

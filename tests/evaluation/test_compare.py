@@ -220,14 +220,14 @@ def test_incomparable_cards_are_rejected_unless_forced(tmp_path: Path) -> None:
 
 
 def test_different_decoding_settings_are_rejected_unless_forced(tmp_path: Path) -> None:
-    decoding = DecodingConfig(beam_size=2, batch_tokens=64)
+    decoding = DecodingConfig(beam_size=2, beam_tokens=64)
     paths = [make_run(tmp_path / "first", REFERENCES), make_run(tmp_path / "second", REFERENCES, decoding=decoding)]
     runs = open_runs(paths)
     with pytest.raises(DataError, match=r"first and .*second on small: decoding\.beam_size 5 and 2; --force compares"):
         read_material("small", runs)
     material = read_material("small", runs, force=True)
     assert [line.partition(" on small: ")[2] for line in material.ignored] == ["decoding.beam_size 5 and 2"]
-    assert material.notes == ["first and second: decoding.batch_tokens None and 64"]
+    assert material.notes == ["first and second: decoding.beam_tokens None and 64"]
     found = compare(group_runs(runs), material)
     assert (found.ignored, found.notes) == (material.ignored, material.notes)
 

@@ -32,7 +32,7 @@ def make_config(corpus: Path, **changes: dict[str, Any]) -> Config:
             "device": "cpu", "precision": "fp32", "batch_tokens": 256, "max_steps": 4, "validate_every": 4,
             "log_every": 2, "warmup_steps": 2,
         },
-        "decoding": {"max_length": 8, "batch_tokens": 64},
+        "decoding": {"max_length": 8, "beam_tokens": 64},
     }  # fmt: skip
     return Config.model_validate({name: {**section, **changes.get(name, {})} for name, section in tree.items()})
 

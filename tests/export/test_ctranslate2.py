@@ -204,7 +204,7 @@ def test_translations_are_equal(make_trained: Make, tmp_path: Path, options: dic
 def test_each_sentence_has_its_own_length_limit(make_trained: Make, tmp_path: Path) -> None:
     model, tokenizers = make_trained(**TRAINED[1])
     own, other = both(with_bias(model, EOS, -8.0), tokenizers, tmp_path / "it")
-    settings: dict[str, Any] = {"max_length_ratio": 0.5, "n_best": 5, "batch_tokens": 100_000}
+    settings: dict[str, Any] = {"max_length_ratio": 0.5, "n_best": 5, "beam_tokens": 100_000}
     ours, theirs = own.translate(LINES, **settings), other.translate(LINES, **settings)
     assert sum("length limit" in one.flags for one in ours) > 20, "the limit was rarely reached, so it was not tested"
     assert len({len(one.tokens) for one in ours}) > 4
@@ -249,7 +249,7 @@ def test_translations_begin_with_their_prefixes(make_trained: Make, tmp_path: Pa
 def test_a_prefix_does_not_affect_other_sentences(make_trained: Make, tmp_path: Path) -> None:
     model, tokenizers = make_trained(**TRAINED[1])
     _, other = both(with_bias(model, EOS, 2.0), tokenizers, tmp_path / "it")
-    settings: dict[str, Any] = {"n_best": 5, "length_penalty": 0.0, "batch_tokens": 100_000}
+    settings: dict[str, Any] = {"n_best": 5, "length_penalty": 0.0, "beam_tokens": 100_000}
     prefixes = [("", "die katze")[i % 2] for i in range(len(LINES))]
     mixed, plain = other.translate(LINES, prefixes=prefixes, **settings), other.translate(LINES, **settings)
     assert any(each.tokens == [] for one in plain[::2] for each in one.alternatives), (

@@ -56,9 +56,9 @@ class Engine(Protocol):
         """Return the attention (T, S) from each target to its source, both without eos: float32, on the CPU."""
 
     def beam_tokens(self, settings: DecodingConfig) -> int:
-        """Return the batch size in beam tokens: `decoding.batch_tokens`, or the default for the device."""
+        """Return the batch size in beam tokens: `decoding.beam_tokens`, or the default for the device."""
         default = BEAM_TOKENS.get(self.device, BEAM_TOKENS["cpu"])
-        return settings.batch_tokens or default
+        return settings.beam_tokens or default
 
     def with_target(self, target: Target) -> "Engine":
         """Return a copy of the engine for another target language."""
