@@ -256,7 +256,8 @@ class DataConfig(Section):
     noise: NoiseConfig = NoiseConfig()
     """Noise in the training data."""
     num_workers: Annotated[Positive | None, Key(on_resume="same", has_effect=False)] = None
-    """Number of tokenizer processes; default: one per core."""
+    """Number of tokenizer processes; default: one per core. In training on a GPU, up to this number of processes
+    (default: 4) add noise."""
 
     @property
     def sources(self) -> list[Source]:

@@ -22,7 +22,7 @@ from mtformer.config.loading import config_diff, load_config
 from mtformer.config.schema import Config
 from mtformer.data.batching.augment import Augmentation
 from mtformer.data.batching.batches import Batch, TrainingBatches, ordered_batches
-from mtformer.data.batching.mixture import WINDOW_PAIRS, Corpus, Mixture
+from mtformer.data.batching.mixture import Corpus, Mixture
 from mtformer.data.corpus.sources import file_states, read_pairs, require_sources, require_unchanged, source_fingerprint
 from mtformer.data.data_report import DataReport
 from mtformer.data.store.pairs import text_of
@@ -54,8 +54,6 @@ from mtformer.training.step import TrainingStep
 
 SAMPLED_BLOCKS = 40
 """Number of blocks (10,240 lines in total) in which lines with several sentences are counted."""
-AUGMENTED_WINDOW_PAIRS = 1 << 14
-"""Window size with augmentation; it is small, because the first batch waits for a window to be augmented."""
 
 
 @dataclass(frozen=True)
@@ -259,11 +257,9 @@ def _training_batches(
 ) -> TrainingBatches:
     """Return the batches of the training corpora, which noise augments if it is configured."""
     augmentation = None
-    window_pairs = WINDOW_PAIRS
     if has_noise:
         augmentation = Augmentation(tokenizers, config.data.noise, config.data.filters.max_tokens)
-        window_pairs = AUGMENTED_WINDOW_PAIRS
-    mixture = Mixture(corpora, config.training.seed, config.data.temperature, window_pairs)
+    mixture = Mixture(corpora, config.training.seed, config.data.temperature)
     return TrainingBatches(mixture, config.training.micro_batch_tokens, augmentation)
 
 

@@ -1,16 +1,18 @@
 """Training a run from its config: data preparation, training, checkpoint averaging."""
 
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from mtformer.cluster.cores import num_cores
 from mtformer.config.loading import config_diff, load_config, resolve_paths
 from mtformer.config.schema import Config
 from mtformer.decoding.translator import Translator
@@ -42,6 +44,10 @@ from mtformer.training.state import TrainPosition
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import Decoded, DevData
 from mtformer.weights import average_weights, read_weights
+
+MAX_NOISE_PROCESSES = 4
+"""Default number of processes that add noise for a GPU: each has 40,000 pairs/s, and a base model on an H200 needs
+60,000 (calculated)."""
 
 
 class Outcome(NamedTuple):
@@ -268,12 +274,15 @@ def make_trainer(
         made_with: Environment of the training, which checkpoints record.
     """
     is_on_cuda = step.device.type == "cuda"
+    num_workers = num_noise_processes(is_on_cuda, config.data.num_workers)
+    batches = replace(prepared.batches, num_workers=num_workers)
     batches_from = partial(
-        prepared.batches.start,
+        batches.start,
         max_epochs=config.training.max_epochs,
         pin=is_on_cuda,
         rank=step.ranks.rank,
         num_ranks=step.ranks.size,
+        gather=step.ranks.gather,
     )
     dev = None
     if prepared.dev:
@@ -281,6 +290,23 @@ def make_trainer(
         decode = partial(decode_dev, config, step, prepared)
         dev = DevData(dev_batches, decode)
     return Trainer(config, run, step, batches_from, dev, progress, made_with)
+
+
+def num_noise_processes(is_on_cuda: bool, num_workers: int | None) -> int:
+    """Return the number of processes in which each process of a run adds noise to its pairs; 1: only a thread.
+
+    On a CPU, all cores train, so further processes would only compete with them.
+
+    Args:
+        is_on_cuda: True if the model is on a GPU.
+        num_workers: `data.num_workers`.
+    """
+    num_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # set by torchrun
+    cores_of_process = num_cores() // num_processes
+    if not is_on_cuda or cores_of_process < 2:
+        return 1
+    limit = num_workers or MAX_NOISE_PROCESSES
+    return min(limit, max(2, cores_of_process - 1))
 
 
 # ---- validation -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ Creates corpora by repeating the lines of the two files, with a number added to 
 pairs differ, and trains a joint tokenizer. Then measures in turn, without filters and with the default ones,
 SentencePiece alone (`encode` with as many lines per call as in `prepare`, and also without garbage collection), and
 `prepare`, which reads two files and writes the store. Then iterates over epochs as in training, with the prefetch
-thread but without using the batches, and finally resumes in the middle of an epoch. Source and target tokens are
+thread but without using the batches, and resumes in the middle of an epoch. Finally iterates over epochs with noise,
+which is added by a thread and then by two processes. Source and target tokens are
 counted, including eos and excluding padding. Each kind of measurement runs in a separate process. A folder given by
 --folder is kept.
 """
@@ -30,7 +31,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mtformer.config.data import DataConfig, TextFiles
+from mtformer.config.data import DataConfig, NoiseConfig, TextFiles
 from mtformer.config.schema import TokenizerConfig
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE
 from mtformer.data.store.prepare import prepare
@@ -46,6 +47,10 @@ BARE_LINES = 1_000_000
 """Maximum number of lines per file when SentencePiece is measured alone."""
 LINES_AT_ONCE = 20 * PAIRS_AT_ONCE
 """Number of lines in memory in this case; a fifth or twice as many give the same speed, but all at once are slower."""
+NOISE = NoiseConfig(case=0.1, final_stop=0.05, typos=0.05, copies=0.1)
+"""Noise of configs/multi30k_en_de.yaml."""
+MAX_TOKENS = 250
+"""Maximum number of tokens of a noisy line."""
 Figures = dict[str, Any]
 
 
@@ -119,7 +124,12 @@ def bare_seconds_of_pair(source: TextFiles, folder: Path, num_lines: int, num_wo
 
 
 def build_preparing(
-    options: argparse.Namespace, source: TextFiles, folder: Path, num_pairs: int, has_filters: bool
+    options: argparse.Namespace,
+    source: TextFiles,
+    folder: Path,
+    num_pairs: int,
+    has_filters: bool,
+    keep_text: bool = False,
 ) -> Callable[[], Figures]:
     """Return a function that prepares the corpus once, with or without the default filters; called in a worker."""
     num_workers, num_lines = options.workers or os.cpu_count() or 1, min(num_pairs, BARE_LINES)
@@ -133,7 +143,7 @@ def build_preparing(
         shutil.rmtree(folder / "cache", ignore_errors=True)
         bare = bare_seconds_of_pair(source, folder, num_lines, num_workers)
         begin, begin_cpu = time.time(), cpu_seconds()
-        store = prepare(data.sources, data, tokenizers, is_training=has_filters, keep_text=False)
+        store = prepare(data.sources, data, tokenizers, is_training=has_filters, keep_text=keep_text)
         seconds, cpu = time.time() - begin, (cpu_seconds() - begin_cpu) / num_pairs
         size = sum(path.stat().st_size for path in store.folder.iterdir()) / len(store)
         text = (
@@ -155,16 +165,24 @@ def peaks() -> str:
     return "peak {:.0f} MB, workers {:.0f} MB".format(*both)
 
 
-def build_loading(options: argparse.Namespace, store_folder: Path) -> Callable[[int, bool], str]:
-    """Return a function that iterates over an epoch or its second half and reports on it; called in a worker."""
+def build_loading(
+    options: argparse.Namespace, store_folder: Path, tokenizers: Path | None = None
+) -> Callable[[int, bool, int], str]:
+    """Return a function that iterates over an epoch or its second half and reports on it; called in a worker.
+
+    With a folder of tokenizers, the pairs get noise.
+    """
+    from mtformer.data.batching.augment import Augmentation
     from mtformer.data.batching.batches import TrainingBatches
     from mtformer.data.batching.mixture import Corpus, Mixture, SamplerState
 
-    def load(epoch: int, from_middle: bool) -> str:
+    def load(epoch: int, from_middle: bool, num_processes: int = 1) -> str:
         begin = time.perf_counter()
         store = Store(store_folder)
-        batches = TrainingBatches(Mixture([Corpus("train", store)], 1), options.batch_tokens)
-        tokens = cells = num_batches = 0
+        noise = Augmentation(TokenizerPair.load(tokenizers), NOISE, MAX_TOKENS) if tokenizers is not None else None
+        mixture = Mixture([Corpus("train", store)], 1)
+        batches = TrainingBatches(mixture, options.batch_tokens, noise, num_processes)
+        tokens = cells = num_batches = num_pairs = 0
         with closing(
             batches.start(SamplerState(epoch, len(store) // 2 if from_middle else 0), max_epochs=epoch + 1)
         ) as stream:
@@ -174,9 +192,11 @@ def build_loading(options: argparse.Namespace, store_folder: Path) -> Callable[[
                 tokens += batch.num_src_tokens + batch.num_tgt_tokens
                 cells += batch.src_BS.numel() + batch.tgt_in_BT.numel()
                 num_batches += 1
-        rate = tokens / (time.perf_counter() - begin)
+                num_pairs += batch.num_pairs
+        seconds = time.perf_counter() - begin
         return (
-            f"{num_batches:,} batches, {tokens:,} tokens, {rate:,.0f} tokens/s, padding {1 - tokens / cells:.2%}; "
+            f"{num_batches:,} batches, {tokens:,} tokens, {num_pairs / seconds:,.0f} pairs/s, "
+            f"{tokens / seconds:,.0f} tokens/s, padding {1 - tokens / cells:.2%}; "
             f"first batch after {first:.2f} s; {peaks()}"
         )
 
@@ -204,6 +224,15 @@ def measure(options: argparse.Namespace, num_pairs: int, folder: Path) -> Iterat
             yield f"epoch {epoch}: {worker.ask(epoch, False)}"
     with closing(Worker(*loading)) as worker:
         yield f"resumed in the middle of epoch 1: {worker.ask(1, True)}"
+
+    prepare_with_text = build_preparing, options, source, folder, num_pairs, True, True
+    with closing(Worker(*prepare_with_text, starts_processes=True)) as worker:
+        store_folder = worker.ask()["folder"]
+    noisy_loading = build_loading, options, store_folder, folder
+    for num_processes in (1, 2):
+        with closing(Worker(*noisy_loading, starts_processes=True)) as worker:
+            for epoch in range(options.epochs):
+                yield f"epoch {epoch} with noise, {num_processes} processes: {worker.ask(epoch, False, num_processes)}"
 
 
 def main() -> None:

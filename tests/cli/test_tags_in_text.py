@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sentencepiece
 from program import invoke
@@ -10,6 +11,7 @@ from transformers import AutoTokenizer
 
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, TokenizerConfig
+from mtformer.data.batching.augment import pair_keys
 from mtformer.decoding.attention_maps import attention_maps
 from mtformer.decoding.translator import Translator
 from mtformer.experiment.prepare import make_tokenizers, prepare_experiment
@@ -120,7 +122,8 @@ def test_prepared_text_has_no_tags(tagged: RunDir, translator: Translator) -> No
     assert num_signs, "the premise: the text contains them"
     augmentation = prepared.batches.augmentation
     assert augmentation is not None
-    noisy = augmentation(prepared.corpora[-1].read(), [1])
+    pairs = prepared.corpora[-1].read()
+    noisy = augmentation(pairs, pair_keys(1, "train", np.arange(len(pairs))))
     assert all(tags.isdisjoint(ids) for side in ("src", "tgt") for ids in noisy[side].to_pylist())
 
 

@@ -100,8 +100,11 @@ def test_sharded_weights_give_the_same_run_and_files(corpus: Path, of_one: Path,
 
 
 @pytest.mark.process
-def test_a_killed_and_resumed_run_is_bitwise_equal_to_an_uninterrupted_one(corpus: Path, tmp_path: Path) -> None:
-    options = ("training.validate_every=3", "--resume", "auto")
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_a_killed_and_resumed_run_is_bitwise_equal_to_an_uninterrupted_one(
+    corpus: Path, tmp_path: Path, noise: float
+) -> None:
+    options = ("training.validate_every=3", f"data.noise.typos={noise}", "--resume", "auto")
     train(corpus, tmp_path / "whole", *options, processes=2)
     halves = tmp_path / "halves"
     arguments = ["train", corpus / "small.yaml", *options, "--run-dir", halves]

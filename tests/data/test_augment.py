@@ -12,9 +12,11 @@ from mtformer.config.schema import TokenizerConfig
 from mtformer.data.batching.augment import (
     EMOJI,
     Augmentation,
+    Keys,
     add_noise,
     change_case,
     drop_final_stop,
+    pair_keys,
     texts_to_copy,
     title_case,
 )
@@ -183,6 +185,10 @@ def stored(lines: list[str], tokenizers: TokenizerPair) -> Pairs:
     return make_pairs(ids, ids, text, text)
 
 
+def keys(pairs: Pairs, seed: int = 1) -> Keys:
+    return pair_keys(seed, "train", np.arange(len(pairs)))
+
+
 def decoded(side: Column, tokenizers: TokenizerPair) -> list[str]:
     return tokenizers.src.decode(side.to_pylist())
 
@@ -200,10 +206,10 @@ def test_mistakes_apply_to_the_source_only(tokenizers: TokenizerPair) -> None:
     lines = ["one two three four five six seven"] * 50
     pairs = stored(lines, tokenizers)
     changes = Augmentation(tokenizers, NoiseConfig(word_dropout=0.3), max_tokens=100)
-    found = changes(pairs, (1, 2, 3, 0))
+    found = changes(pairs, keys(pairs))
     assert found["tgt"] == pairs["tgt"]
     assert 20 < len(set(decoded(found["src"], tokenizers))) <= 50
-    again, other = changes(pairs, (1, 2, 3, 0)), changes(pairs, (1, 2, 4, 0))
+    again, other = changes(pairs, keys(pairs)), changes(pairs, keys(pairs, seed=2))
     assert np.array_equal(flat(found["src"])[0], flat(again["src"])[0])
     assert not np.array_equal(flat(found["src"])[0], flat(other["src"])[0])
 
@@ -212,7 +218,8 @@ def test_paired_noise_changes_sources_and_targets_alike(with_bytes: TokenizerPai
     lines = [f"{line}." for line in LINES[:200]]
     noise = NoiseConfig(case=0.3, final_stop=0.3, copies=0.3)
     changes = Augmentation(with_bytes, noise, max_tokens=200)
-    found, again = (changes(stored(lines, with_bytes), (1, 0, 0, 0)) for _ in range(2))
+    pairs = stored(lines, with_bytes)
+    found, again = changes(pairs, keys(pairs)), changes(pairs, keys(pairs))
     src, tgt = decoded(found["src"], with_bytes), decoded(found["tgt"], with_bytes)
     assert 100 < sum(line != plain for line, plain in zip(src, lines, strict=True)) < 180
     assert src == tgt  # all words are lowercase
@@ -223,7 +230,8 @@ def test_paired_noise_changes_sources_and_targets_alike(with_bytes: TokenizerPai
 def test_text_that_the_vocabulary_lacks_is_not_copied(tokenizers: TokenizerPair) -> None:
     """This vocabulary has no emoji, and not all letters and digits."""
     lines = ["one two three"] * 300
-    found = Augmentation(tokenizers, NoiseConfig(copies=0.9), 100)(stored(lines, tokenizers), (1,))
+    pairs = stored(lines, tokenizers)
+    found = Augmentation(tokenizers, NoiseConfig(copies=0.9), 100)(pairs, keys(pairs))
     src, tgt = decoded(found["src"], tokenizers), decoded(found["tgt"], tokenizers)
     assert src == tgt
     assert [line for line in src if not re.fullmatch(r"(\d+ )?one two three( \d+)?", line)] == []
@@ -235,7 +243,7 @@ def test_text_that_the_vocabulary_lacks_is_not_copied(tokenizers: TokenizerPair)
 def test_targets_keep_their_case_if_the_vocabulary_lacks_the_capitals(tokenizers: TokenizerPair) -> None:
     lines = [*LINES[:100], *map(str.upper, LINES[:100])]
     pairs = stored(lines, tokenizers)
-    found = Augmentation(tokenizers, NoiseConfig(case=0.9), 100)(pairs, (1,))
+    found = Augmentation(tokenizers, NoiseConfig(case=0.9), 100)(pairs, keys(pairs))
     assert any(UNK in ids for ids in tokenizers.tgt.encode([line.upper() for line in LINES[:100]]))
     assert (count_id(found["tgt"], UNK) <= count_id(pairs["tgt"], UNK)).all()
 
@@ -243,7 +251,7 @@ def test_targets_keep_their_case_if_the_vocabulary_lacks_the_capitals(tokenizers
 def test_sources_keep_their_case_if_the_vocabulary_lacks_the_capitals(tokenizers: TokenizerPair) -> None:
     src, tgt = stored(LINES[:100], tokenizers), stored([line.upper() for line in LINES[:100]], tokenizers)
     pairs = make_pairs(src["src"], tgt["tgt"], src["src_text"], tgt["tgt_text"])
-    found = Augmentation(tokenizers, NoiseConfig(case=0.9), 100)(pairs, (1,))
+    found = Augmentation(tokenizers, NoiseConfig(case=0.9), 100)(pairs, keys(pairs))
     assert (count_id(found["src"], UNK) <= count_id(pairs["src"], UNK)).all()
 
 
@@ -254,7 +262,7 @@ def test_a_pair_that_becomes_too_long_is_kept_as_stored(with_bytes: TokenizerPai
     ids = id_column([word] * 100, with_bytes.tgt.vocab_size)
     short = make_pairs(pairs["src"], ids, pairs["src_text"], pa.array(["w"] * 100))
     limit = int(lengths(short["src"]).max()) + 3
-    found = Augmentation(with_bytes, NoiseConfig(copies=0.9), limit)(short, (1,))
+    found = Augmentation(with_bytes, NoiseConfig(copies=0.9), limit)(short, keys(short))
     is_changed = [
         (row != old, row_tgt.as_py() != word)
         for row, old, row_tgt in zip(found["src"], short["src"], found["tgt"], strict=True)
@@ -267,6 +275,6 @@ def test_lines_that_become_too_long_keep_the_stored_ids(tokenizers: TokenizerPai
     lines = ["one two three", "one two three four five six seven eight nine ten"]
     pairs = stored(lines, tokenizers)
     limit = int(lengths(pairs["src"]).max())
-    found = [Augmentation(tokenizers, NoiseConfig(typos=0.5), limit)(pairs, (seed,)) for seed in range(20)]
+    found = [Augmentation(tokenizers, NoiseConfig(typos=0.5), limit)(pairs, keys(pairs, seed)) for seed in range(20)]
     assert all(lengths(one["src"]).max() <= limit for one in found)
     assert any(one["src"] != pairs["src"] for one in found)

@@ -1,25 +1,32 @@
 """Batches contain each pair once, respect the budget, depend on the sampler state only, and have little padding."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
+from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 from mtformer.config.data import DataConfig, NoiseConfig
 from mtformer.config.schema import TokenizerConfig
-from mtformer.data.batching.augment import Augmentation
+from mtformer.data.batching import shares
+from mtformer.data.batching.augment import Augmentation, Keys
 from mtformer.data.batching.batches import Batch, TrainingBatches, make_batch, ordered_batches, plan_window
+from mtformer.data.batching.mixture import START, Mixture, SamplerState
 from mtformer.data.batching.mixture import Corpus as Mixed
-from mtformer.data.batching.mixture import Mixture, SamplerState
 from mtformer.data.corpus.sources import read_pairs
-from mtformer.data.store.pairs import Ints, lengths
+from mtformer.data.store.pairs import Ints, join, lengths, make_pairs
 from mtformer.data.store.prepare import prepare
-from mtformer.data.store.store import Store
+from mtformer.data.store.store import BLOCK_PAIRS, Store
 from mtformer.text.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
@@ -187,7 +194,8 @@ def test_resuming_at_any_position(training: TrainingBatches) -> None:
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
-def test_ranks_share_one_list_of_batches(training: TrainingBatches, num_ranks: int) -> None:
+def test_ranks_share_one_list_of_batches(store: Store, tokenizers: TokenizerPair, num_ranks: int) -> None:
+    training = batches_of(store, tokenizers)
     with closing(training.start(max_epochs=2)) as batches:
         whole = list(batches)
     shares = []
@@ -275,6 +283,172 @@ def test_noise_differs_between_epochs(store: Store, tokenizers: TokenizerPair) -
 
     assert padding(zero) < padding(plain) + 0.05
     assert len(sources(zero) & sources(one)) < 0.3 * len(sources(plain))
+
+
+class Gathering:
+    """Exchange of values between threads, each of which is a process of a run."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.barrier = threading.Barrier(num_ranks, timeout=60)
+        self.values: list[list[int]] = [[]] * num_ranks
+
+    def of(self, rank: int) -> Callable[[list[int]], list[list[int]]]:
+        def gather(value: list[int]) -> list[list[int]]:
+            self.values[rank] = value
+            self.barrier.wait()
+            gathered = list(self.values)
+            self.barrier.wait()
+            return gathered
+
+        return gather
+
+
+def shares_of(
+    training: TrainingBatches, num_ranks: int, max_epochs: int = 2, state: SamplerState = START
+) -> list[list[Batch]]:
+    """Return the batches of each process."""
+    gathering = Gathering(num_ranks)
+
+    def share(rank: int) -> list[Batch]:
+        with closing(
+            training.start(state, max_epochs=max_epochs, rank=rank, num_ranks=num_ranks, gather=gathering.of(rank))
+        ) as batches:
+            return list(batches)
+
+    with ThreadPoolExecutor(num_ranks) as threads:
+        return list(threads.map(share, range(num_ranks)))
+
+
+def noisy(store: Store, tokenizers: TokenizerPair, num_workers: int = 1) -> TrainingBatches:
+    return replace(batches_of(store, tokenizers, TYPOS), num_workers=num_workers)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 8])
+def test_ranks_have_the_same_number_of_noisy_batches_and_all_pairs(
+    store: Store, tokenizers: TokenizerPair, num_ranks: int
+) -> None:
+    training = noisy(store, tokenizers)
+    shares = shares_of(training, num_ranks)
+    assert len({len(share) for share in shares}) == 1
+    for share in shares:
+        assert [batch.end for batch in share] == [batch.end for batch in shares[0]]
+        assert all(batch.num_padded_tokens <= BUDGET for batch in share)
+
+    num_pairs = np.array([[batch.num_pairs for batch in share] for share in shares])
+    ends = np.array([batch.end.pairs + batch.end.epoch * len(store) for batch in shares[0]])
+    assert np.cumsum(num_pairs.sum(0)).tolist() == ends.tolist()
+    # Processes wait for each other at the end of a window only.
+    assert (num_pairs == 0).sum() <= 2 * 2 * num_ranks
+    for share in shares:
+        for batch in share:
+            assert batch.num_pairs or (batch.num_tgt_tokens, int(batch.tgt_out_BT.max())) == (0, PAD)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_the_noise_of_a_pair_does_not_depend_on_the_number_of_ranks(
+    store: Store, tokenizers: TokenizerPair, num_ranks: int
+) -> None:
+    training = noisy(store, tokenizers)
+    for epoch in (0, 1):
+        alone = [line for batch in epoch_of(training, epoch) for line in lines_of(batch, tokenizers)]
+        together = [
+            line
+            for share in shares_of(training, num_ranks)
+            for batch in share
+            if batch.end.epoch == epoch and batch.num_pairs
+            for line in lines_of(batch, tokenizers)
+        ]
+        assert sorted(together) == sorted(alone)
+
+
+def test_each_rank_adds_noise_to_its_own_pairs_only(store: Store, tokenizers: TokenizerPair) -> None:
+    training = noisy(store, tokenizers)
+    counts: list[int] = []
+
+    def augment(pairs: pa.RecordBatch, keys: Keys) -> pa.RecordBatch:
+        counts.append(len(pairs))
+        assert training.augmentation is not None
+        return training.augmentation(pairs, keys)
+
+    shares_of(replace(training, augmentation=augment), 3, max_epochs=2)
+    assert sum(counts) == 2 * len(store)
+
+
+def test_ranks_resume_at_any_position_with_noise(store: Store, tokenizers: TokenizerPair) -> None:
+    training = noisy(store, tokenizers)
+    whole = shares_of(training, 2, max_epochs=3)
+    for stop in (1, 7, len(whole[0]) // 3, len(whole[0]) // 2, len(whole[0]) - 1):
+        for share, expected in zip(shares_of(training, 2, 3, whole[0][stop - 1].end), whole, strict=True):
+            assert len(share) == len(expected) - stop
+            for one, other in zip(share, expected[stop:], strict=True):
+                assert_same(one, other)
+
+
+def test_processes_that_add_noise_do_not_change_the_batches(
+    store: Store, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are started after the first tasks; resuming with another number of them is exact, too."""
+    monkeypatch.setattr(shares, "TASK_BLOCKS", 1)
+    with closing(noisy(store, tokenizers).start(max_epochs=4)) as batches:
+        whole = list(batches)
+    middle = len(whole) // 2
+    with closing(noisy(store, tokenizers, num_workers=2).start(whole[middle].end, max_epochs=4)) as batches:
+        rest: list[Batch] = []
+        others: list[BaseProcess] = []
+        for batch in batches:
+            rest.append(batch)
+            others += active_children()
+    assert len(others) > 0
+    assert not any(process.is_alive() for process in others), "they end with the batches"
+    for expected, found in zip(whole[middle + 1 :], rest, strict=True):
+        assert_same(expected, found)
+
+
+def test_a_pair_that_occurs_twice_in_an_epoch_has_different_noise(store: Store, tokenizers: TokenizerPair) -> None:
+    augmentation = Augmentation(tokenizers, NoiseConfig(typos=0.9), 200)
+    mixture = Mixture([Mixed("train", store, weight=2.0)], 3)
+    batches = epoch_of(TrainingBatches(mixture, BUDGET, augmentation), 0)
+    lines = [line for batch in batches for line in lines_of(batch, tokenizers)]
+    assert len(lines) == 2 * len(store)
+    assert len(set(lines)) > 1.9 * len(store)
+
+
+@dataclass
+class Lognormal:
+    """Stand-in for a store, whose pairs have lognormal lengths."""
+
+    num_pairs: int
+
+    def __post_init__(self) -> None:
+        random = np.random.default_rng(1)
+        middle = random.lognormal(np.log(22), 0.65, self.num_pairs)
+        columns = []
+        for spread in (0.12, 0.15):
+            counts = np.clip(middle * random.lognormal(0, spread, self.num_pairs), 1, 200).astype(np.int32)
+            offsets = pa.array(np.append(0, np.cumsum(counts)).astype(np.int32))
+            ids = pa.array(np.full(int(counts.sum()), 5, np.uint16))
+            columns.append(pa.ListArray.from_arrays(offsets, ids))
+        self.pairs = make_pairs(*columns)
+        self.num_blocks = self.num_pairs // BLOCK_PAIRS
+        self.block_sizes = np.full(self.num_blocks, BLOCK_PAIRS)
+
+    def __len__(self) -> int:
+        return self.num_pairs
+
+    def read(self, numbers: Sequence[int]) -> pa.RecordBatch:
+        return join(self.pairs.slice(number * BLOCK_PAIRS, BLOCK_PAIRS) for number in numbers)
+
+
+@pytest.mark.parametrize("batch_tokens", [4096, 8192, 32_768])
+def test_windows_with_noise_are_large_enough_for_little_padding(batch_tokens: int) -> None:
+    """Noise that changes nothing leaves at most one percent more padding than no noise, on one and on two processes."""
+    store: Any = Lognormal(1 << 18)
+    plain = TrainingBatches(Mixture([Mixed("train", store)], 1), batch_tokens)
+    unchanged = replace(plain, augmentation=lambda pairs, keys: pairs)
+    expected = padding(epoch_of(plain, 0))
+    assert padding(epoch_of(unchanged, 0)) < expected + 0.01
+    both = [batch for share in shares_of(unchanged, 2, max_epochs=1) for batch in share if batch.num_pairs]
+    assert padding(both) < expected + 0.01
 
 
 def test_noisy_lines_respect_the_length_limit(store: Store, tokenizers: TokenizerPair) -> None:

@@ -27,6 +27,7 @@ from mtformer.experiment.prepare import prepare_experiment
 from mtformer.experiment.resume import INEXACT, describe_environment
 from mtformer.experiment.run_state import lock_run, read_state
 from mtformer.experiment.runs import RunContents
+from mtformer.experiment.train import num_noise_processes
 from mtformer.experiment.verify import StopAt
 from mtformer.export.bundle import export
 from mtformer.files import read_meta
@@ -588,6 +589,29 @@ def test_a_run_with_noise_and_dev_sets_resumes_exactly(halves: Path, tmp_path: P
     assert one == other
     train(dev_config(halves, "a", "b", log_every=3), plain)
     assert records(plain)[0]["loss"] != records(whole)[0]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("is_on_cuda", "num_workers", "local_processes", "expected"),
+    [
+        (False, None, 1, 1),
+        (False, 8, 1, 1),
+        (True, None, 1, 4),
+        (True, 2, 1, 2),
+        (True, 12, 1, 12),
+        (True, 100, 1, 15),
+        (True, None, 4, 3),
+        (True, None, 8, 2),
+        (True, None, 16, 1),
+    ],
+)
+def test_number_of_processes_that_add_noise(
+    monkeypatch: pytest.MonkeyPatch, is_on_cuda: bool, num_workers: int | None, local_processes: int, expected: int
+) -> None:
+    """On a CPU with 16 cores, further processes would compete with those that train."""
+    monkeypatch.setattr("mtformer.experiment.train.num_cores", lambda: 16)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(local_processes))
+    assert num_noise_processes(is_on_cuda, num_workers) == expected
 
 
 def test_a_list_of_dev_data_may_become_several_sets_on_resume(

@@ -1,14 +1,19 @@
 """Batches with a token budget, whose contents are determined by (seed, epoch, window number).
 
+Without noise, all processes plan the same list of batches, and each takes every n-th one. With noise, each process
+plans the batches of its share of a window (see `shares`), and the processes exchange the sizes of their batches at the
+start of each window, so that all of them have the same number of batches.
+
 Tensor dimensions: B pairs; S and T are the source and target length in tokens, including eos or bos.
 """
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
-from typing import Any, TypeVar
+from itertools import chain, islice, zip_longest
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow.compute as pc
@@ -16,12 +21,23 @@ import torch
 from torch import Tensor
 
 from mtformer.data.batching.mixture import START, BlockWindow, Corpus, Mixture, SamplerState
+from mtformer.data.batching.shares import Augment, AugmentTask, AugmentWorkers, Share, tasks
 from mtformer.data.store.pairs import Column, Ints, Lengths, Pairs, flat, id_column, join, lengths, make_pairs, prefix
 from mtformer.errors import log
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
 NUM_AHEAD = 8
 """Maximum number of prefetched batches."""
+
+AUGMENTED_PAIRS_PER_TOKEN = 32
+"""Window size with noise, in pairs per token of a batch, up to `WINDOW_PAIRS`.
+
+Padding depends on this ratio. The first batch waits for its window, of which a process augments 40,000 pairs per
+second, so that the windows of small batches should not be larger than they need.
+"""
+
+MIN_AUGMENTED_PAIRS = 1 << 14
+"""Minimum number of pairs per window with noise, so that the pairs are shuffled well."""
 
 T = TypeVar("T")
 
@@ -237,6 +253,11 @@ class Sizes:
     """Approximate number of batches per epoch."""
 
 
+def _alone(num_pairs: list[int]) -> list[list[int]]:
+    """Return the numbers of a single process."""
+    return [num_pairs]
+
+
 @dataclass(frozen=True)
 class TrainingBatches:
     """Training batches, determined by these values and the initial sampler state."""
@@ -244,8 +265,10 @@ class TrainingBatches:
     mixture: Mixture
     batch_tokens: int
     """See `plan_window`."""
-    augmentation: Callable[[Pairs, tuple[int, ...]], Pairs] | None = None
-    """Function of (pairs with text, seed) that returns augmented pairs without text; None: use the stored pairs."""
+    augmentation: Augment | None = None
+    """Adds noise to pairs with text; None: use the stored pairs."""
+    num_workers: int = 1
+    """Number of processes that add noise; 1: a thread of this process."""
 
     def start(
         self,
@@ -255,11 +278,13 @@ class TrainingBatches:
         rank: int = 0,
         num_ranks: int = 1,
         pin: bool = False,
+        gather: Callable[[list[int]], list[list[int]]] = _alone,
     ) -> Generator[Batch, None, None]:
         """Return a generator of the batches of consecutive epochs, prefetched by threads.
 
-        Distributed processes share the same list of batches: process `rank` gets batch `rank` of each group of
-        `num_ranks` batches. All get the same number of batches; in the last group, some may have no targets.
+        Without noise, distributed processes share the same list of batches: process `rank` gets batch `rank` of each
+        group of `num_ranks` batches. With noise, each process has batches of its own. In both cases, all get the same
+        number of batches; in the last group of an epoch or a window, some may have no targets.
 
         Args:
             state: position at which to start. A batch that it divides (because batch_tokens has changed) is whole.
@@ -267,13 +292,24 @@ class TrainingBatches:
             rank: number of this process.
             num_ranks: number of processes.
             pin: copy the batches to pinned memory, from which CUDA copies asynchronously.
+            gather: function that returns the numbers of each process by rank, called by all of them at the same batch,
+                in the thread that uses the generator.
         """
-        windows = prefetch(self._windows(state, max_epochs), 1)
-        return prefetch(self._share(windows, rank, num_ranks, pin), NUM_AHEAD)
+        share = Share(rank, num_ranks)
+        if self.augmentation is None:
+            planned_windows = prefetch(self._planned_windows(state, max_epochs), 1)
+            return prefetch(self._share(planned_windows, share, pin), NUM_AHEAD)
+        windows = prefetch(self._own_windows(state, max_epochs, share), 1)
+        own_batches = prefetch(_with_sizes(windows, pin), NUM_AHEAD)
+        return _in_step(own_batches, state, gather)
 
     def sizes(self) -> Sizes:
         """Return the batch sizes of the first epoch."""
-        window = self._read(self._first_window(), 0)
+        if self.augmentation is None:
+            window = self._read(self._first_section())
+        else:
+            with self._workers(self.augmentation, 1) as workers:
+                window = self._read_share(self._first_section(), Share(), workers)
         pair_sizes = 1 + _longer_sides(window.pairs)
         batch_sizes: list[int] = []  # padded tokens of each batch
         for indices in window.plan:
@@ -299,79 +335,192 @@ class TrainingBatches:
         num_rows = max(1, self.batch_tokens // size)
         return make_batch([longest_pair] * num_rows)
 
-    def _first_window(self) -> BlockWindow:
-        """Return the first window with pairs; with small weights, the first windows or epochs may have none."""
-        epoch = 0
-        while True:
-            for window in self.mixture.windows(epoch, None):
-                if window.num_pairs:
-                    return window
-            epoch += 1
+    @property
+    def _window_pairs(self) -> int:
+        """Approximate number of pairs per window and, with noise, process."""
+        if self.augmentation is None:
+            return self.mixture.window_pairs
+        num_pairs = max(MIN_AUGMENTED_PAIRS, AUGMENTED_PAIRS_PER_TOKEN * self.batch_tokens)
+        return min(num_pairs, self.mixture.window_pairs)
 
-    def _windows(self, state: SamplerState, max_epochs: int | None) -> "Iterator[list[_PlannedBatch]]":
-        """Load the windows of the run and yield the batches of each one, without batches that end before `state`."""
+    def _first_section(self) -> "_Section":
+        """Return the first window with pairs; with small weights, the first windows or epochs may have none."""
+        return next(self._sections(START, None, self._window_pairs))
+
+    def _sections(self, state: SamplerState, max_epochs: int | None, window_pairs: int) -> "Iterator[_Section]":
+        """Yield the windows of the run that have pairs, without windows that end before `state`."""
         epoch = state.epoch
         num_processed = state.pairs  # in the first of these epochs
         taken = state.taken
         while max_epochs is None or epoch < max_epochs:
             num_pairs = 0  # in the windows of this epoch before the current one
             taken_after = taken
-            for blocks in self.mixture.windows(epoch, taken):
+            for blocks in self.mixture.windows(epoch, taken, window_pairs):
                 end = num_pairs + blocks.num_pairs
                 if blocks.num_pairs and end > num_processed:
-                    window = self._read(blocks, epoch)
-                    window_start = SamplerState(epoch, num_pairs, taken)
-                    batches = window.planned_batches(window_start)
-                    yield [batch for batch in batches if batch.end.pairs > num_processed]
+                    yield _Section(blocks, SamplerState(epoch, num_pairs, taken))
                 num_pairs = end
                 taken_after = blocks.taken_after
             epoch += 1
             num_processed = 0
             taken = taken_after
 
-    def _share(self, windows: "Iterator[list[_PlannedBatch]]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
+    # ---- without noise ----------------------------------------------------------------------------------------------
+
+    def _planned_windows(self, state: SamplerState, max_epochs: int | None) -> "Iterator[list[_PlannedBatch]]":
+        """Load the windows of the run and yield the batches of each one, without batches that end before `state`."""
+        for section in self._sections(state, max_epochs, self._window_pairs):
+            window = self._read(section)
+            yield [batch for batch in window.planned_batches() if _place(batch.end) > _place(state)]
+
+    def _share(self, windows: "Iterator[list[_PlannedBatch]]", share: Share, pin: bool) -> Iterator[Batch]:
         """Yield the batches of one process."""
         planned_batches = chain.from_iterable(windows)
-        while group := list(islice(planned_batches, num_ranks)):
+        while group := list(islice(planned_batches, share.num_ranks)):
             # The last group may be too small; each further process gets its last batch, without targets.
             last = group[-1]
-            planned = group[rank] if rank < len(group) else last
+            planned = group[share.rank] if share.rank < len(group) else last
             batch = planned.window.batch(planned.indices)
             batch = replace(batch, end=last.end)
-            if rank >= len(group):
+            if share.rank >= len(group):
                 batch = batch.without_targets()
             if pin:
                 batch = batch.pin_memory()
             yield batch
 
-    def _read(self, blocks: BlockWindow, epoch: int) -> "_LoadedWindow":
+    def _read(self, section: "_Section") -> "_LoadedWindow":
         """Load the pairs of a window and plan its batches."""
         corpora = self.mixture.corpora
-        seed = (self.mixture.seed, epoch, blocks.number)
         parts: list[Pairs] = []
         corpus_numbers: list[Ints] = []
         for number, corpus in enumerate(corpora):
-            corpus_blocks = blocks.blocks[number]
+            corpus_blocks = section.blocks.blocks[number]
             if not len(corpus_blocks):
                 continue
             pairs = corpus.read(corpus_blocks)
-            if self.augmentation is not None:
-                noise_seed = (*seed, number)
-                pairs = self.augmentation(pairs, noise_seed)
             parts.append(_with_tags(pairs, corpus))
             corpus_numbers.append(np.full(len(pairs), number))
+        return self._plan(section, parts, corpus_numbers)
 
+    def _plan(
+        self, section: "_Section", parts: list[Pairs], corpus_numbers: list[Ints], rank: int = 0
+    ) -> "_LoadedWindow":
+        """Plan the batches of the pairs of a window.
+
+        Args:
+            section: the window.
+            parts: the pairs in parts, each of one corpus.
+            corpus_numbers: for each part, the number of the corpus of each pair.
+            rank: number of the process to which these pairs belong.
+        """
         joined = join(parts)
         src_lengths, tgt_lengths = map(lengths, joined.columns)
+        seed = [self.mixture.seed, section.start.epoch, section.blocks.number]
+        if rank:
+            seed.append(rank)
         random = np.random.Generator(np.random.PCG64(seed))
         plan = plan_window(src_lengths, tgt_lengths, self.batch_tokens, random)
-        return _LoadedWindow(joined, corpora, np.concatenate(corpus_numbers), plan)
+        return _LoadedWindow(section.start, joined, self.mixture.corpora, np.concatenate(corpus_numbers), plan)
+
+    # ---- with noise -------------------------------------------------------------------------------------------------
+
+    def _own_windows(self, state: SamplerState, max_epochs: int | None, share: Share) -> "Iterator[_LoadedWindow]":
+        """Yield the windows of the run with the pairs of one process, with noise."""
+        assert self.augmentation is not None
+        window_pairs = self._window_pairs * share.num_ranks
+        with self._workers(self.augmentation, self.num_workers) as workers:
+            for section in self._sections(state, max_epochs, window_pairs):
+                yield self._read_share(section, share, workers)
+
+    @staticmethod
+    def _workers(augmentation: Augment, num_workers: int) -> AugmentWorkers:
+        return AugmentWorkers(AugmentTask(augmentation), num_workers)
+
+    def _read_share(self, section: "_Section", share: Share, workers: AugmentWorkers) -> "_LoadedWindow":
+        """Load the pairs of a process in a window, add noise and plan their batches."""
+        # In a window with fewer pairs than processes, a process may have none.
+        parts: list[Pairs] = []
+        corpus_numbers = [np.zeros(0, dtype=np.int64)]
+        for task, pairs in workers.map(tasks(self.mixture, section.blocks, share)):
+            corpus = self.mixture.corpora[task.corpus_number]
+            parts.append(_with_tags(pairs, corpus))
+            corpus_numbers.append(np.full(len(pairs), task.corpus_number))
+        if not parts:
+            parts = [make_pairs(id_column([]), id_column([]))]
+        return self._plan(section, parts, corpus_numbers, share.rank)
+
+
+def _place(state: SamplerState) -> tuple[int, int]:
+    """Return the epoch and the number of pairs, by which states of one run are compared."""
+    return state.epoch, state.pairs
+
+
+def _with_sizes(windows: "Generator[_LoadedWindow, None, None]", pin: bool) -> "Iterator[_BatchSizes | Batch]":
+    """Yield the sizes of the batches of each window, then these batches."""
+    with closing(windows):
+        for window in windows:
+            yield _BatchSizes(window.start, [len(indices) for indices in window.plan])
+            for indices in window.plan:
+                batch = window.batch(indices)
+                yield batch.pin_memory() if pin else batch
+
+
+def _in_step(
+    items: "Generator[_BatchSizes | Batch, None, None]",
+    state: SamplerState,
+    gather: Callable[[list[int]], list[list[int]]],
+) -> Generator[Batch, None, None]:
+    """Yield the batches of one process, and as many without targets as it has fewer than others in a window.
+
+    Args:
+        items: result of `_with_sizes`.
+        state: position at which to start; batches that end before it are left out.
+        gather: see `TrainingBatches.start`.
+    """
+    with closing(items):
+        for sizes in items:
+            assert isinstance(sizes, _BatchSizes)
+            batch = make_batch([([], [])])  # shape of the batches of a process that has no pairs in a window
+            for number, end in enumerate(sizes.ends(gather(sizes.num_pairs))):
+                if number < len(sizes.num_pairs):
+                    item = next(items)
+                    assert isinstance(item, Batch)
+                    batch = item
+                else:
+                    batch = batch.without_targets()
+                if _place(end) > _place(state):
+                    yield replace(batch, end=end)
+
+
+class _BatchSizes(NamedTuple):
+    """Sizes of the batches of one process in a window."""
+
+    start: SamplerState
+    """State before the window."""
+    num_pairs: list[int]
+    """Number of pairs of each batch."""
+
+    def ends(self, num_pairs_by_rank: list[list[int]]) -> Iterator[SamplerState]:
+        """Yield the state after each group of batches; processes with fewer batches than others have 0 pairs there."""
+        end = self.start.pairs
+        for group in zip_longest(*num_pairs_by_rank, fillvalue=0):
+            end += sum(group)
+            yield self.start._replace(pairs=end)
+
+
+class _Section(NamedTuple):
+    """Part of an epoch: a window, and the state before it."""
+
+    blocks: BlockWindow
+    start: SamplerState
 
 
 @dataclass(frozen=True)
 class _LoadedWindow:
-    """Pairs of a window and the plan of its batches."""
+    """Pairs of a window, or of one process in it, and the plan of their batches."""
 
+    start: SamplerState
+    """State before the window."""
     pairs: Pairs
     corpora: Sequence[Corpus]
     corpus_B: Ints
@@ -379,12 +528,12 @@ class _LoadedWindow:
     plan: list[Ints]
     """Indices of the pairs in each batch."""
 
-    def planned_batches(self, start: SamplerState) -> "Iterator[_PlannedBatch]":
-        """Yield the planned batches, with the sampler state after each; `start` is the state before the window."""
-        num_pairs = start.pairs
+    def planned_batches(self) -> "Iterator[_PlannedBatch]":
+        """Yield the planned batches, with the sampler state after each."""
+        num_pairs = self.start.pairs
         for indices in self.plan:
             num_pairs += len(indices)
-            end = start._replace(pairs=num_pairs)
+            end = self.start._replace(pairs=num_pairs)
             yield _PlannedBatch(self, indices, end)
 
     def batch(self, indices: Ints) -> Batch:
@@ -452,7 +601,8 @@ def prefetch(source: Iterator[T], num_ahead: int) -> Generator[T, None, None]:
     """Yield the items of an iterator; a thread computes up to `num_ahead` items in advance.
 
     The thread, which is the only one that uses `source`, starts with the first item, and ends when the generator is
-    closed or garbage-collected. If it raises an exception, so does this generator, after the preceding items.
+    closed or garbage-collected, which also closes `source` if it is a generator. If the thread raises an exception, so
+    does this generator, after the preceding items.
     """
     end: Any = object()
     thread = ThreadPoolExecutor(1, "prefetch")
@@ -463,3 +613,5 @@ def prefetch(source: Iterator[T], num_ahead: int) -> Generator[T, None, None]:
             yield item
     finally:
         thread.shutdown(cancel_futures=True)
+        if isinstance(source, Generator):
+            source.close()

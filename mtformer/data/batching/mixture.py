@@ -78,6 +78,8 @@ class BlockWindow:
     num_pairs: int
     taken_after: dict[str, int] = field(default_factory=dict)
     """Number of blocks taken from each stream, including this window."""
+    starts: list[int] = field(default_factory=list)
+    """Position of the first of these blocks in the stream of each corpus."""
 
 
 class Mixture:
@@ -117,10 +119,18 @@ class Mixture:
                 num_samples = scale * powers[index]
                 self.shares[index] = num_samples / len(corpus.store)
 
-    def windows(self, epoch: int, taken: dict[str, int] | None) -> Iterator[BlockWindow]:
-        """Yield the windows of an epoch; see `SamplerState` for `taken`."""
+    def windows(
+        self, epoch: int, taken: dict[str, int] | None, window_pairs: int | None = None
+    ) -> Iterator[BlockWindow]:
+        """Yield the windows of an epoch.
+
+        Args:
+            epoch: number of the epoch, from 0.
+            taken: see `SamplerState`.
+            window_pairs: approximate number of pairs per window; default: that of the mixture.
+        """
         taken_before = Counter(taken)  # 0 for other corpora
-        num_windows = max(1, round(self.pairs_per_epoch / self.window_pairs))
+        num_windows = max(1, round(self.pairs_per_epoch / (window_pairs or self.window_pairs)))
 
         names = [corpus.name for corpus in self.corpora]
         starts = [taken_before[name] for name in names]
@@ -139,7 +149,7 @@ class Mixture:
                 blocks.append(corpus_blocks)
 
             taken_after = dict(zip(names, ends, strict=True))
-            yield BlockWindow(number, blocks, num_pairs, taken_after)
+            yield BlockWindow(number, blocks, num_pairs, taken_after, starts)
             starts = ends
 
     def _num_taken(self, index: int, epoch: int, progress: float) -> int:
