@@ -26,7 +26,7 @@ from mtformer.data.corpus.sources import is_without_checksums
 from mtformer.decoding.loading import from_data_report
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import ADAPTED_METRIC, find_weights, is_adapted, verified_weights
-from mtformer.device import pick_device
+from mtformer.device import DTYPES, pick_device, pick_search_precision
 from mtformer.errors import ConfigError, log
 from mtformer.evaluation.card import EvalSet
 from mtformer.evaluation.evaluate import named_sets
@@ -399,8 +399,9 @@ def choose_weights(
     new_weights = _read_new_weights(run, config)
     tokenizers = TokenizerPair.load(run.tokenizer)
     device = pick_device(config.training.device)
+    precision = pick_search_precision(None, device)  # in which commands will translate
     model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
-    model = model.to(device)
+    model = model.to(device, DTYPES[precision])
     translator = _translator(run, config, model, tokenizers)
     assert isinstance(config.data.dev, dict)
     dev_sets = named_sets(config.data.dev, config.data)

@@ -55,20 +55,24 @@ class Checkpoint:
     saved, so a resumed run has the same checkpoints as an uninterrupted one."""
 
 
-def save_checkpoint(run: RunDir, checkpoint: Checkpoint) -> Path:
+def save_checkpoint(run: RunDir, checkpoint: Checkpoint, logs: dict[str, Any] | None = None) -> Path:
     """Save a checkpoint atomically and return its folder; raise CheckpointError if that fails.
 
     An existing checkpoint of this step is replaced.
+
+    Args:
+        run: run directory.
+        checkpoint: contents of the checkpoint.
+        logs: result of `log_checksums` at its step; default: those of now.
     """
+    if logs is None:
+        logs = log_checksums(run, checkpoint.step)
     target = run.checkpoint(checkpoint.step)
-    remedy = f"{last_good(run)}. Free some space, or fix the cause, and continue with --resume"
-    with _explain_errors(f"{target}: could not be saved", remedy):
+    with _explain_save_errors(run, checkpoint.step):
         clear_leftovers(run.checkpoints)
         with atomic_folder(target) as folder:
             save_file(checkpoint.weights, folder / WEIGHTS)
             torch.save(checkpoint.trainer_state, folder / TRAINER_STATE)
-            log_files = [path for path in (run.metrics, run.samples) if path.is_file()]
-            logs = {path.name: log_checksum(path) for path in log_files}
             write_meta(
                 folder,
                 step=checkpoint.step,
@@ -79,6 +83,21 @@ def save_checkpoint(run: RunDir, checkpoint: Checkpoint) -> Path:
                 adapted=run.is_adaptation,
             )
     return target
+
+
+def log_checksums(run: RunDir, step: int) -> dict[str, Any]:
+    """Return the results of `log_checksum` by file name; raise CheckpointError, which names the step, on an error."""
+    with _explain_save_errors(run, step):
+        log_files = [path for path in (run.metrics, run.samples) if path.is_file()]
+        return {path.name: log_checksum(path) for path in log_files}
+
+
+@contextmanager
+def _explain_save_errors(run: RunDir, step: int) -> Iterator[None]:
+    """Raise a CheckpointError for any error while the checkpoint of a step is saved."""
+    remedy = f"{last_good(run)}. Free some space, or fix the cause, and continue with --resume"
+    with _explain_errors(f"{run.checkpoint(step)}: could not be saved", remedy):
+        yield
 
 
 def save_averaged(

@@ -12,7 +12,8 @@ from mtformer.data.batching.mixture import SamplerState
 from mtformer.errors import InterruptedRunError, MtformerError, log
 from mtformer.run_dir import RunDir
 from mtformer.training.budget import Plans, StepPlan
-from mtformer.training.checkpoint import Checkpoint, prune, save_checkpoint
+from mtformer.training.checkpoint import Checkpoint, prune
+from mtformer.training.checkpoint_writer import BACKGROUND_DEVICES, CheckpointWriter
 from mtformer.training.core_watch import CoreWatch
 from mtformer.training.divergence import check_any_step_taken, check_gradients, check_weights
 from mtformer.training.metrics import Metrics
@@ -56,6 +57,9 @@ class Trainer:
         self.window = TrainWindow()
 
         self.stop = StopSignal()
+        self.is_stopping = False
+        """True if any process had received a signal when the last step began; the same on all processes."""
+        self.writer = CheckpointWriter(self.run, in_background=self.step.device.type in BACKGROUND_DEVICES)
         self.validator = Validator(self.run, self.dev, self.stop)
         self.core_watch = CoreWatch(self.step.device, self.ranks)
         self.metrics = Metrics(self.run, self.experiment, self.ranks.is_main)
@@ -107,7 +111,7 @@ class Trainer:
         self.position.seconds_before += seconds_before
         self.plan.start(validation_seconds, self.plans)
 
-        with self.stop, self.metrics:
+        with self.stop, self.metrics, self.writer:
             if self.resumed is not None:
                 self._complete_resume(self.resumed)
             if self.position.step % self.config.validate_every == 0:
@@ -121,7 +125,8 @@ class Trainer:
                 )
             check_any_step_taken(self.run, self.position.step, self.step.skipped_in_a_row)
             self._validate()
-            self._stop_if_signaled()
+            if self.ranks.any(self.stop.received is not None):
+                self._stop()
         return self.position
 
     def _complete_resume(self, record: dict[str, Any]) -> None:
@@ -141,7 +146,9 @@ class Trainer:
         """Train, with log lines and validations, until the run is done or the data end."""
         batches = self.batches_from(self.position.place)
         while not self.is_done():
-            self._stop_if_signaled()
+            self.writer.check()
+            if self._is_signaled():
+                self._stop()
             waiting_start = time.perf_counter()
             micro_batches = list(itertools.islice(batches, self.config.accumulation_steps))
             self.window.waiting += time.perf_counter() - waiting_start
@@ -155,7 +162,9 @@ class Trainer:
     def _take_step(self, micro_batches: list[Batch]) -> None:
         """Take one optimizer step and log it; with `max_minutes`, plan the number of steps if that is due."""
         with self.core_watch.step():
-            result = self.step.run(micro_batches, self.position.step + 1)
+            has_signal = self.stop.received is not None
+            result = self.step.run(micro_batches, self.position.step + 1, is_stopping=has_signal)
+        self.is_stopping = result.is_stopping
         self.position.step += 1
         self.position.place = micro_batches[-1].end
         self.last_batches = micro_batches[:1]
@@ -207,10 +216,14 @@ class Trainer:
 
     # ---- interruption -----------------------------------------------------------------------------------------------
 
-    def _stop_if_signaled(self) -> None:
-        """Save a temporary checkpoint and end the run if any process received a signal."""
-        if not self.ranks.any(self.stop.received is not None):
-            return
+    def _is_signaled(self) -> bool:
+        """Return True if any process received a signal; several processes exchange this at the start of each step."""
+        if self.ranks.size == 1:
+            return self.stop.received is not None
+        return self.is_stopping
+
+    def _stop(self) -> None:
+        """Save a temporary checkpoint and end the run; all processes call this together."""
         if self.saved_step != self.position.step:
             self._save({}, is_temporary=True)
         signals_by_rank = self.ranks.gather(self.stop.received)
@@ -261,7 +274,6 @@ class Trainer:
         if self.ranks.is_main:
             self.run.confidence.unlink(missing_ok=True)  # fitted to earlier weights
             checkpoint = Checkpoint(step, weights, state, metrics, self.made_with, is_temporary)
-            save_checkpoint(self.run, checkpoint)
-            prune(self.run, self.config)
+            self.writer.write(checkpoint, self.config)
         if not is_temporary:
             self.saved_step = step

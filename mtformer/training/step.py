@@ -51,6 +51,8 @@ class StepResult(NamedTuple):
     learning_rate: float
     num_splits: int
     """Number of times that a micro-batch was halved to fit in memory."""
+    is_stopping: bool
+    """True if any process was to stop when the step began."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,16 @@ class TrainingStep:
         """Do not use `torch.compile` any longer."""
         self._local_objective.discard_compiled_model()
 
-    def run(self, batches: Sequence[Batch], step: int) -> StepResult:
-        """Run optimizer step `step` (the first is 1) on the mean loss over the target tokens of all micro-batches.
+    def run(self, batches: Sequence[Batch], step: int, *, is_stopping: bool = False) -> StepResult:
+        """Run an optimizer step on the mean loss over the target tokens of all micro-batches.
 
-        Raise DeviceError if a single pair does not fit in memory.
+        Args:
+            batches: micro-batches of this process.
+            step: number of the step; the first is 1.
+            is_stopping: True if this process is to stop, which travels with the number of tokens to all processes.
+
+        Raises:
+            DeviceError: If a single pair does not fit in memory.
         """
         rate = learning_rate(step, self.config, self.model.config.d_model)
         self._set_learning_rate(rate)
@@ -130,7 +138,7 @@ class TrainingStep:
             self.copies.refresh()
 
         num_tokens_of_process = sum(batch.num_tgt_tokens for batch in batches)
-        [num_tokens] = self.ranks.sum([num_tokens_of_process])
+        num_tokens, num_stopping = self.ranks.sum([num_tokens_of_process, is_stopping])
         # PyTorch averages gradients over the processes; multiplying by their number gives the sum.
         scale = self.ranks.size / num_tokens
         passes = _Passes(scale, has_consistency=step > self.config.consistency_start)
@@ -149,7 +157,7 @@ class TrainingStep:
 
         may_recover = is_finite & (self.skipped_in_a_row < MAX_SKIPPED_IN_A_ROW)
         self.skipped_in_a_row = torch.where(may_recover, 0, self.skipped_in_a_row + 1)
-        return StepResult(loss, nll, grad_norm, is_finite, rate, num_splits)
+        return StepResult(loss, nll, grad_norm, is_finite, rate, num_splits, is_stopping=num_stopping > 0)
 
     def _clip_gradients(self) -> Tensor:
         """Clip the gradients, after dividing them by the scale of fp16, and return their norm before."""

@@ -126,6 +126,25 @@ def test_weights_are_chosen_with_the_beam_of_translation(
     assert not run.confidence.exists()  # it was fitted to other weights
 
 
+def test_weights_are_chosen_in_the_precision_of_translation(
+    adapted: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, `translate` uses fp16; the chosen weights remain float32."""
+    run = RunDir(shutil.copytree(adapted[0], tmp_path / "run"))
+    dtypes = list[torch.dtype]()
+
+    class Recorded(Translator):
+        def into(self, language: str | None) -> Translator:
+            dtypes.append(self.models[0].output.dtype)
+            return super().into(language)
+
+    monkeypatch.setattr(adapt, "Translator", Recorded)
+    monkeypatch.setattr(adapt, "pick_search_precision", lambda name, device: "bf16")
+    adapt.choose_weights(run, load_config(run.config).config, 0.3, lambda: None)
+    assert set(dtypes) == {torch.bfloat16}
+    assert {weight.dtype for weight in read_weights(run.averaged / WEIGHTS).values()} == {torch.float32}
+
+
 def test_the_confidence_is_fitted_to_the_new_and_the_old_dev_set(
     trained: tuple[Path, Result], adapted: tuple[Path, Result], new_text: Path, tmp_path: Path, fitted: list[Any]
 ) -> None:

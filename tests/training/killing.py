@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -56,6 +57,7 @@ def _act(act: Callable[[], object], number: int, writer: int) -> None:
             count += 1
 
     try:
+        threading.setprofile(profile)  # for threads that `act` starts
         sys.setprofile(profile)
         act()
         sys.setprofile(None)

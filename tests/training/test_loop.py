@@ -2,14 +2,18 @@
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from toy_run import Quiet, assert_same_run, given, resumed, trainer
-from toy_training import toy_config, toy_step
+from toy_training import toy_batches, toy_config, toy_step
 
+from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
@@ -20,6 +24,7 @@ from mtformer.training import checkpoint, history, loop
 from mtformer.training.figures import FIGURES
 from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
+from mtformer.training.ranks import Ranks
 from mtformer.training.step import StepResult, TrainingStep
 from mtformer.training.validation import Validator
 from mtformer.weights import average_weights, read_weights
@@ -114,15 +119,70 @@ def test_log_lines_are_synced_before_a_checkpoint_is_saved(tmp_path: Path, monke
     assert order == [run.metrics, 4, run.metrics, 8]
 
 
+@dataclass(frozen=True)
+class Twins(Ranks):
+    """Stand-in for two processes with the same values; the other one receives a signal before `signal_at` exchanges."""
+
+    size: int = 2
+    signal_at: int | None = None
+    exchanges: list[str] = field(default_factory=list)
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        self.exchanges.append("sum")
+        tokens, *others = [2 * value for value in values]
+        if self.signal_at is not None and len(self.exchanges) >= self.signal_at:
+            others = [other + 1 for other in others]
+        return [tokens, *others]
+
+    def gather(self, item: Any) -> list[Any]:
+        self.exchanges.append("gather")
+        is_signal = item is None and self.signal_at is not None and len(self.exchanges) > self.signal_at
+        return [item, signal.SIGTERM if is_signal else item]
+
+
+def in_twins(config: Config, folder: Path, signal_at: int | None = None) -> tuple[Trainer, list[str]]:
+    """Return a trainer that is one of two processes, and the names of its exchanges with the other one."""
+    ranks = Twins(signal_at=signal_at)
+    batches_from = partial(toy_batches, max_epochs=None)
+    made = Trainer(config, RunDir(folder), toy_step(config, ranks=ranks), batches_from, None, Quiet(), {})
+    return made, ranks.exchanges
+
+
+def test_processes_exchange_values_once_per_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of tokens and the signals travel together; a step does not wait for the others twice."""
+    counts: list[int] = []
+    monkeypatch.setattr(Quiet, "advance", lambda *_: counts.append(len(exchanges)))
+    subject, exchanges = in_twins(toy_config(max_steps=8, validate_every=8, log_every=8), tmp_path)
+    subject.train()
+    assert counts[:7] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_signal_of_another_process_stops_the_run_after_the_step(tmp_path: Path) -> None:
+    subject, _ = in_twins(toy_config(max_steps=100, validate_every=100, log_every=100), tmp_path, signal_at=5)
+    with pytest.raises(InterruptedRunError) as stopped:
+        subject.train()
+    assert stopped.value.signal_number == signal.SIGTERM
+    assert subject.position.step == 5
+    assert RunDir(tmp_path).steps() == [5]
+
+
+def test_own_signal_of_one_of_several_processes_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, _ = in_twins(toy_config(max_steps=100, validate_every=100, log_every=100), tmp_path)
+    monkeypatch.setattr(subject, "progress", Quiet(signal_at=3))
+    with pytest.raises(InterruptedRunError):
+        subject.train()
+    assert subject.position.step == 4  # all processes learn of it at the start of this step
+
+
 def skipping(subject: Trainer, first: int, last: int) -> Trainer:
     """Patch the trainer so that the gradients of these steps are not finite."""
     original = subject.step.run
 
-    def run(batches: list[Batch], step: int) -> StepResult:
+    def run(batches: list[Batch], step: int, is_stopping: bool) -> StepResult:
         if not first <= step <= last:
-            return original(batches, step)
+            return original(batches, step, is_stopping=is_stopping)
         handle = subject.step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("nan"))
-        result = original(batches, step)
+        result = original(batches, step, is_stopping=is_stopping)
         handle.remove()
         return result
 
@@ -142,8 +202,8 @@ def changed_by(subject: Trainer, number: int, change: Callable[[TrainingStep], o
     """Patch the trainer so that it calls `change` after step `number`."""
     original = subject.step.run
 
-    def run(batches: list[Batch], step: int) -> StepResult:
-        result = original(batches, step)
+    def run(batches: list[Batch], step: int, is_stopping: bool) -> StepResult:
+        result = original(batches, step, is_stopping=is_stopping)
         if step == number:
             change(subject.step)
         return result
