@@ -66,7 +66,8 @@ class Trainer:
         self.expected_steps = config.max_steps
         """Number of steps; with `max_epochs`, it may be lower than `max_steps`."""
         self.last_batches: list[Batch] = []
-        """First micro-batch of the last step."""
+        """First micro-batch with targets of the last step that had one; with noise, a process may have none at the end
+        of a window."""
         self.saved_step = 0
         """Step of the latest checkpoint of this run that is not temporary."""
         self.resumed: dict[str, Any] | None = None
@@ -167,7 +168,8 @@ class Trainer:
         self.is_stopping = result.is_stopping
         self.position.step += 1
         self.position.place = micro_batches[-1].end
-        self.last_batches = micro_batches[:1]
+        batches_with_targets = [batch for batch in micro_batches if batch.num_tgt_tokens]
+        self.last_batches = batches_with_targets[:1] or self.last_batches or micro_batches[:1]
         self.window.add(micro_batches, result)
 
         step = self.position.step

@@ -18,7 +18,7 @@ from mtformer.data.batching.batches import Batch
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.files import META, read_meta, write_meta
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
-from mtformer.training import loop
+from mtformer.training import checkpoint_writer
 from mtformer.training.checkpoint import Checkpoint, newest_good, save_checkpoint
 from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
@@ -71,7 +71,7 @@ def test_killed_between_the_dev_line_and_the_checkpoint(
         trainer(toy_config(), run.path, dev_batches=stops_within(run, stop_at)).train()
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "save_checkpoint", kill)
+        patch.setattr(checkpoint_writer, "save_checkpoint", kill)
         with pytest.raises(Killed):
             resumed(toy_config(), run.path).train()
     assert json.loads(run.metrics.read_text().splitlines()[-1])["kind"] == "dev"
@@ -90,7 +90,7 @@ def test_killed_between_the_samples_and_the_checkpoint(
         kill() if checkpoint.step == kill_at else save_checkpoint(run, checkpoint)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "save_checkpoint", save)
+        patch.setattr(checkpoint_writer, "save_checkpoint", save)
         with pytest.raises(Killed):
             validated(trainer, run.path, Validation()).train()
     assert read_records(run.samples)[-1]["step"] == kill_at
@@ -103,7 +103,7 @@ def test_killed_before_old_checkpoints_are_deleted(tmp_path: Path, monkeypatch: 
     """Also test this at the end of the run, after the last checkpoint is saved."""
     whole, run = finished(tmp_path / "whole", keep_last=1, max_steps=8), RunDir(tmp_path / "halves")
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "prune", lambda run, config: kill() if run.steps()[-1] == 8 else None)
+        patch.setattr(checkpoint_writer, "prune", lambda run, config: kill() if run.steps()[-1] == 8 else None)
         with pytest.raises(Killed):
             trainer(toy_config(keep_last=1, max_steps=8), run.path).train()
     assert run.steps() == [4, 8]

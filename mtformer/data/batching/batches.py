@@ -299,6 +299,7 @@ class TrainingBatches:
         if self.augmentation is None:
             planned_windows = prefetch(self._planned_windows(state, max_epochs), 1)
             return prefetch(self._share(planned_windows, share, pin), NUM_AHEAD)
+        assert num_ranks == 1 or gather is not _alone, "processes need the same number of batches"
         windows = prefetch(self._own_windows(state, max_epochs, share), 1)
         own_batches = prefetch(_with_sizes(windows, pin), NUM_AHEAD)
         return _in_step(own_batches, state, gather)
