@@ -177,7 +177,7 @@ def build_loading(
     from mtformer.data.batching.mixture import Corpus, Mixture, SamplerState
 
     def load(epoch: int, from_middle: bool, num_processes: int = 1) -> str:
-        begin = time.perf_counter()
+        begin, begin_cpu = time.perf_counter(), time.process_time()
         store = Store(store_folder)
         noise = Augmentation(TokenizerPair.load(tokenizers), NOISE, MAX_TOKENS) if tokenizers is not None else None
         mixture = Mixture([Corpus("train", store)], 1)
@@ -193,9 +193,10 @@ def build_loading(
                 cells += batch.src_BS.numel() + batch.tgt_in_BT.numel()
                 num_batches += 1
                 num_pairs += batch.num_pairs
-        seconds = time.perf_counter() - begin
+        seconds, cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
         return (
-            f"{num_batches:,} batches, {tokens:,} tokens, {num_pairs / seconds:,.0f} pairs/s, "
+            f"{1e6 * cpu / num_pairs:.1f} us of CPU time of this process per pair, {num_batches:,} batches, "
+            f"{tokens:,} tokens, {num_pairs / seconds:,.0f} pairs/s, "
             f"{tokens / seconds:,.0f} tokens/s, padding {1 - tokens / cells:.2%}; "
             f"first batch after {first:.2f} s; {peaks()}"
         )
