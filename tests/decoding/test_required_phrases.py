@@ -22,6 +22,7 @@ from toy import (
 
 from mtformer.config.data import DataConfig
 from mtformer.config.schema import DecodingConfig, TokenizerConfig
+from mtformer.data.filters.numbers import NumberRules
 from mtformer.decoding.lines import postprocessing
 from mtformer.decoding.lines.glossary import Glossary
 from mtformer.decoding.lines.inputs import Line, Requirements, Splitting, TargetText, check_inputs, make_segments
@@ -402,7 +403,7 @@ def test_a_phrase_that_needs_a_further_sentence_is_dropped(
 def test_keep_returns_the_first_hypothesis_without_lost_numbers(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
-    def flags(source: str, text: str, in_digits: bool) -> list[str]:
+    def flags(source: str, text: str, number_rules: NumberRules) -> list[str]:
         return [flag] * (len(text.strip()) % 3 > 0)
 
     monkeypatch.setattr(postprocessing, "text_flags", flags)

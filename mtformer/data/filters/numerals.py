@@ -1,0 +1,177 @@
+"""Write the numerals of all scripts with ASCII digits, so that their values can be compared.
+
+Most scripts have ten digits. Others have signs for tens, hundreds and larger units, which are added and multiplied:
+፳፻፰ is 20 times 100 plus 8, 三十七 is 3 times 10 plus 7, and 3億5600万 is 3 times 10^8 plus 5600 times 10^4.
+"""
+
+import unicodedata
+from collections.abc import Iterable
+from decimal import Decimal
+
+import regex
+
+from mtformer.data.filters.calendars import ERAS
+
+NUMBER = r"\d{1,18}(?:[.,]\d{1,18})*"
+"""Digits with separators: a decimal number, or several numbers as in a date."""
+
+GROUPED = regex.compile(r"[ .,'’\u00a0\u202f](?<=\d.)(?<!\d{4}.)(?=\d{3}(?!\d))")
+"""Thousands separators, as in 1,000, 1.000 and 1'000. The pattern starts with the separator, which is fastest."""
+
+SEPARATORS = str.maketrans({"٫": ".", "٬": ",", "，": ","})
+"""Decimal and thousands separators of Arabic digits, the full-width comma, and the usual ones."""
+
+OTHER_DIGIT = regex.compile(r"(?![0-9])\d")
+"""A digit that is not ASCII."""
+
+NUMERAL = r"[[\p{No}\p{Nl}]--[\p{Script=Common}\p{Script=Han}\p{Script=Latin}]]"
+"""A numeral of a script that is neither a digit nor a letter, such as Ethiopic ፳ or Tamil ௲."""
+
+HAN_NUMERAL = r"[\p{Script=Han}&&\p{Numeric_Type=Numeric}]"
+"""A Chinese character with a value, which may also be a part of a word: 一 of 一般 (generally)."""
+
+SINGLE_NUMERAL = regex.compile(
+    r"[[\p{Script=Common}\p{Script=Latin}]&&[\p{Numeric_Type=Digit}\p{Numeric_Type=Numeric}]]", regex.V1
+)
+"""A numeral that is a number of its own, such as ① or Ⅷ."""
+
+UNIT_NAMES = {
+    100: "백",
+    10**3: "千 천",
+    10**4: "万 萬 만 หมื่น",
+    10**5: "แสน lakh lakhs लाख लाखौं লাখ লক্ষ લાખ ਲੱਖ لاکھ லட்சம் లక్ష లక్షల ಲಕ್ಷ ലക്ഷം",
+    10**7: "crore crores करोड़ करोड़ करोड कोटी কোটি કરોડ ਕਰੋੜ کروڑ கோடி కోటి కోట్ల ಕೋಟಿ കോടി",
+    10**8: "億 亿 억",
+    10**9: "अरब ارب",
+    10**12: "兆 조",
+}
+"""Names of units after a number, mostly such as other languages do not have: 3億 is 300 million, 5 lakh is 500,000.
+
+They are the names of these powers of ten in the languages of East and South Asia (Unicode CLDR, rbnf)."""
+
+UNITS: dict[str, int] = {}
+"""Values of the units by name."""
+for _value_of_unit, _names in UNIT_NAMES.items():
+    UNITS |= dict.fromkeys(_names.split(), _value_of_unit)
+
+UNIT = "(?:" + "|".join(sorted(UNITS, key=len, reverse=True)) + ")"
+"""A unit after a number."""
+
+WITH_UNIT = regex.compile(rf"\d[多余餘]? ?{UNIT}")
+"""A number with a unit, which another language may write with other digits: 1.4 billion for 14億."""
+
+WITH_UNITS = rf"{NUMBER}[多余餘]?(?: ?{UNIT})+"
+"""A number with units, as in 5천만, five times a thousand times ten thousand, and in 550多万, more than 5.5 million."""
+
+NUMERALS = rf"\d{{0,18}}{NUMERAL}(?:\d{{0,18}}{NUMERAL})*\d{{0,18}}"
+"""Numerals, possibly with digits between them, as in Tamil ௨௲௧௰, 2 times 1000 plus 1 times 10."""
+
+RUN = regex.compile(rf"{WITH_UNITS}(?: ?{WITH_UNITS})*(?:(?:(?<=[천만억조]) )?{NUMBER})?|{NUMERALS}", regex.V1)
+"""Numbers, units and numerals that are one number."""
+
+HAN_RUN = regex.compile(f"{HAN_NUMERAL}{{1,20}}", regex.V1)
+"""Chinese characters that may be a number."""
+
+TOKEN = regex.compile(f"{NUMBER}|{UNIT}|{NUMERAL}|{HAN_NUMERAL}", regex.V1)
+"""A part of a number."""
+
+MULTIPLIERS = frozenset(10**exponent for exponent in (1, 2, 3, 4, 5, 7, 8, 9, 12))
+"""Values of the numerals and units that multiply the number before them."""
+
+LARGEST = 10**18
+"""Upper limit of values; larger ones are not compared."""
+
+ERA_YEAR = regex.compile(
+    rf"(?P<era>{'|'.join(ERAS)})\s?(?:(?P<digits>\d{{1,2}})|(?P<han>{HAN_NUMERAL}{{1,3}}|元))年(?!代)", regex.V1
+)
+"""A year of a Japanese era, as in 平成18年, 平成十八年 and 平成元年."""
+
+HEBREW_NUMERAL = regex.compile(r"(?<![א-ת])(?P<first>[א-ת]{1,6})[\"״](?P<last>[א-ת])(?![א-ת])")
+"""Hebrew letters as a number, with a sign before the last one: תשפ״ו is 786, or the year 5786."""
+
+HEBREW_LETTERS = "אבגדהוזחטיכלמנסעפצקרשת"
+"""Letters of the Hebrew alphabet with the values 1 to 9, 10 to 90, and 100 to 400."""
+
+HEBREW_VALUES = (*range(1, 10), *range(10, 100, 10), *range(100, 500, 100))
+"""Values of these letters."""
+
+HEBREW_MILLENNIUM = 5000
+"""Years that Hebrew letters leave out."""
+
+
+def in_ascii(line: str) -> str:
+    """Return a line with ASCII digits and separators, and with digits for numerals and units."""
+    line = line.translate(SEPARATORS)
+    line = OTHER_DIGIT.sub(lambda match: str(unicodedata.decimal(match[0])), line)
+    return RUN.sub(lambda match: _in_digits(match[0]), line)
+
+
+def possible_values(line: str) -> set[int]:
+    """Return the values of the characters that may be numbers or not: Chinese characters, ①, and Hebrew letters."""
+    numbers: set[int] = set()
+    if line.isascii():
+        return numbers
+
+    for match in HAN_RUN.finditer(line):
+        numbers.add(han_value(match[0]))
+    for match in SINGLE_NUMERAL.finditer(line):
+        numbers.add(int(unicodedata.numeric(match[0])))
+    for match in HEBREW_NUMERAL.finditer(line):
+        letters = match["first"] + match["last"]
+        number = sum(HEBREW_VALUES[HEBREW_LETTERS.index(letter)] for letter in letters if letter in HEBREW_LETTERS)
+        numbers |= {number, number + HEBREW_MILLENNIUM}
+    return numbers
+
+
+def han_value(characters: str) -> int:
+    """Return the value of Chinese characters: 37 for 三十七."""
+    return int(_value(characters))
+
+
+def _in_digits(run: str) -> str:
+    """Return a number, which consists of digits, numerals and units, in digits."""
+    value = _value(TOKEN.findall(GROUPED.sub("", run)))
+    if value >= LARGEST:
+        return run
+    return f"{value.normalize():f}"
+
+
+def _value(tokens: Iterable[str]) -> Decimal:
+    """Return the value of a number that consists of digits, numerals and units.
+
+    A multiplier, such as 万 (10^4), multiplies the smaller numbers just before it, or is added if there are none. Other
+    numerals are added, except for neighboring ones below 10, which are digits: 二〇二六 is 2026.
+    """
+    terms = [Decimal(0)]
+    follows_digit = False
+    for token in tokens:
+        is_written_in_digits = token[0].isdecimal()
+        value = _decimal(token) if is_written_in_digits else _numeral_value(token)
+        is_digit = value < 10 and not is_written_in_digits
+        if value in MULTIPLIERS and not is_written_in_digits:
+            multiplied = Decimal(0)
+            while len(terms) > 1 and terms[-1] < value:
+                multiplied += terms.pop()
+            terms.append((multiplied or 1) * value)
+        elif is_digit and follows_digit:
+            terms[-1] = 10 * terms[-1] + value
+        else:
+            terms.append(value)
+        follows_digit = is_digit
+    return sum(terms, Decimal(0))
+
+
+def _numeral_value(token: str) -> Decimal:
+    """Return the value of a unit or numeral."""
+    if token in UNITS:
+        return Decimal(UNITS[token])
+    # `regex` may know characters of a later version of Unicode than `unicodedata`.
+    return Decimal(str(unicodedata.numeric(token, 0.0)))
+
+
+def _decimal(token: str) -> Decimal:
+    """Return the value of digits; the last separator is a decimal point if it is the only one."""
+    parts = regex.split("[.,]", token)
+    if len(parts) == 2:
+        return Decimal(".".join(parts))
+    return Decimal("".join(parts))
