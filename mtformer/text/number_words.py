@@ -34,18 +34,20 @@ def forms_of(languages: tuple[str, ...]) -> Forms:
     return {number: tuple(forms_of_number) for number, forms_of_number in forms.items()}
 
 
-def spells(line: str, number: int, forms: Forms) -> bool:
+def letters_of(line: str) -> str:
+    """Return the letters of a line in lower case, as in the forms of the table."""
+    return BETWEEN_LETTERS.sub("", unicodedata.normalize("NFKC", line).casefold())
+
+
+def spells(letters: str, number: int, forms: Forms) -> bool:
     """Return True if a line contains the last two digits of a number in words: 37 or 1937 in `thirty-seven`.
 
     Args:
-        line: text in one of the languages of the forms.
+        letters: letters of the line, from `letters_of`.
         number: a number; words for numbers whose last two digits are below 13 are not recognized.
-        forms: forms of the numbers, from `forms_of`.
+        forms: forms of the numbers in the language of the line, from `forms_of`.
     """
     words = forms.get(number % 100, ())
-    if not words:
-        return False
-    letters = BETWEEN_LETTERS.sub("", unicodedata.normalize("NFKC", line).casefold())
     return any(word in letters for word in words)
 
 

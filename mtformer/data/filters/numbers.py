@@ -25,14 +25,14 @@ from mtformer.data.filters.calendars import (
 from mtformer.data.filters.numerals import (
     ERA_YEAR,
     GROUPED,
-    HAN_NUMERAL,
+    HAN_NUMERALS,
     NUMBER,
-    WITH_UNIT,
     han_value,
+    has_unit,
     in_ascii,
     possible_values,
 )
-from mtformer.text.number_words import Forms, forms_of, spells
+from mtformer.text.number_words import Forms, forms_of, letters_of, spells
 
 DIGITS = re.compile(r"\d{1,18}")
 """A run of digits; longer runs are divided."""
@@ -49,7 +49,7 @@ SHORT_DATE_IF_STRICT = regex.compile(
 """The same without years that may be a duration (37年, 37 years): those before a month or after the name of an era."""
 
 YEAR_OF_ERA = regex.compile(
-    rf"\p{{Han}}{{2}}(?:\d{{1,2}}|{HAN_NUMERAL}{{1,3}}|元)年|\d{{1,2}}年\d{{1,2}}月|[同翌前昨今]年", regex.V1
+    rf"\p{{Han}}{{2}}(?:\d{{1,2}}|[{HAN_NUMERALS}]{{1,3}}|元)年|\d{{1,2}}年\d{{1,2}}月|[同翌前昨今]年", regex.V1
 )
 """A year of an era, which may be Chinese or implied (同年, the same year)."""
 
@@ -149,7 +149,7 @@ def numbers_differ(src: str, tgt: str, rules: NumberRules, *, is_strict: bool = 
         return False  # possibly with different separators
 
     # Compare the numbers of both lines without zeros, then all their digits.
-    has_units = WITH_UNIT.search(src + " " + tgt) is not None
+    has_units = has_unit(src) or has_unit(tgt)
     src_side = _Numbers.of(src, has_units=has_units, is_strict=is_strict)
     tgt_side = _Numbers.of(tgt, has_units=has_units, is_strict=is_strict)
     pair = _Pair(src_side, tgt_side, rules)
@@ -219,8 +219,8 @@ class _Numbers:
     """The nonzero numbers that are written with digits."""
     readings: dict[int, set[int]]
     """Other ways to write the Gregorian years of eras: 18 for 2006 (平成18年), 5 and 1859 for 1858 (安政5年)."""
-    possible: set[int]
-    """Values of characters that may be numbers or not, and numbers that are not compared."""
+    not_compared: set[int]
+    """Gregorian years for years of eras in Chinese characters, and the numbers that `compared` leaves out."""
     has_units: bool
     is_strict: bool
 
@@ -235,17 +235,17 @@ class _Numbers:
         """
         line = in_ascii(given)
         readings: dict[int, set[int]] = {}
-        possible = possible_values(given)
+        not_compared: set[int] = set()
         compared = line
         if _has_date_unit(line):
-            line = _without_eras(line, readings, possible)
+            line = _without_eras(line, readings, not_compared)
             is_narrow = is_strict and not readings
             short_date = SHORT_DATE_IF_STRICT if is_narrow else SHORT_DATE
-            possible.update(int(match[0][:-1]) for match in short_date.finditer(line))
+            not_compared.update(int(match[0][:-1]) for match in short_date.finditer(line))
             compared = short_date.sub(" ", line)
 
         numbers = [number for number in _integers(compared, has_units) if number]
-        return cls(given, line, compared, numbers, readings, possible, has_units, is_strict)
+        return cls(given, line, compared, numbers, readings, not_compared, has_units, is_strict)
 
     @property
     def divisor(self) -> int:
@@ -258,6 +258,16 @@ class _Numbers:
         if self.is_strict:
             return YEAR_OF_ERA.search(self.line) is not None
         return "年" in self.line and not FULL_YEAR.search(self.line)
+
+    @cached_property
+    def possible(self) -> set[int]:
+        """Further numbers that the line may have, but need not."""
+        return possible_values(self.given) | self.not_compared
+
+    @cached_property
+    def letters(self) -> str:
+        """The letters of the line, in which words for numbers are found."""
+        return letters_of(self.given)
 
     @cached_property
     def cores(self) -> set[int]:
@@ -392,27 +402,27 @@ class _Pair:
             is_other_reading = not other_numbers.isdisjoint(side.readings.get(number, ()))
             if number in equivalents or is_short_year or is_other_reading:
                 continue
-            if not spells(other_side.given, number, self.rules.words):
+            if not spells(other_side.letters, number, self.rules.words):
                 unmatched.append(number)
         return unmatched
 
 
-def _without_eras(line: str, readings: dict[int, set[int]], possible: set[int]) -> str:
+def _without_eras(line: str, readings: dict[int, set[int]], not_compared: set[int]) -> str:
     """Return a line with Gregorian years instead of those of Japanese eras in digits.
 
     Args:
         line: the line.
         readings: other ways to write these years are added here, by year.
-        possible: Gregorian years for those in Chinese characters, which are left out of the line, are added here.
+        not_compared: Gregorian years for those in Chinese characters, which are left out of the line, are added here.
     """
 
-    def in_digits(match: regex.Match[str]) -> str:
+    def in_digits(match: re.Match[str]) -> str:
         digits = match["digits"]
         number = int(digits) if digits else _han_year(match["han"])
         year = ERAS[match["era"]] + number - 1
         years = {year} if year >= FIRST_SOLAR_YEAR else {year, year + 1}
         if not digits:
-            possible.update(years)
+            not_compared.update(years)
             return ""
         readings[year] = {number, *years}
         return f"{year}年"

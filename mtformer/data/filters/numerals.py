@@ -4,6 +4,7 @@ Most scripts have ten digits. Others have signs for tens, hundreds and larger un
 ፳፻፰ is 20 times 100 plus 8, 三十七 is 3 times 10 plus 7, and 3億5600万 is 3 times 10^8 plus 5600 times 10^4.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from decimal import Decimal
@@ -15,23 +16,36 @@ from mtformer.data.filters.calendars import ERAS
 NUMBER = r"\d{1,18}(?:[.,]\d{1,18})*"
 """Digits with separators: a decimal number, or several numbers as in a date."""
 
-GROUPED = regex.compile(r"[ .,'’\u00a0\u202f](?<=\d.)(?<!\d{4}.)(?=\d{3}(?!\d))")
+GROUPED = re.compile(r"[ .,'’\u00a0\u202f](?<=\d.)(?<!\d{4}.)(?=\d{3}(?!\d))")
 """Thousands separators, as in 1,000, 1.000 and 1'000. The pattern starts with the separator, which is fastest."""
 
-SEPARATORS = str.maketrans({"٫": ".", "٬": ",", "，": ","})
+SEPARATORS = {"٫": ".", "٬": ",", "，": ","}
 """Decimal and thousands separators of Arabic digits, the full-width comma, and the usual ones."""
 
-OTHER_DIGIT = regex.compile(r"(?![0-9])\d")
+OTHER_DIGIT = re.compile(r"[^\D0-9]")
 """A digit that is not ASCII."""
 
+ALL_CHARACTERS = "".join(map(chr, [*range(0x80, 0xD800), *range(0xE000, 0x20000)]))
+"""The characters of all scripts, without ASCII and rare Chinese characters."""
+
+
+def _ranges(character_class: str) -> str:
+    """Return the characters of a class of `regex` as ranges for a class of `re`, which is searched faster."""
+    runs = regex.findall(f"{character_class}+", ALL_CHARACTERS, regex.V1)
+    return "".join(run if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
 NUMERAL = r"[[\p{No}\p{Nl}]--[\p{Script=Common}\p{Script=Han}\p{Script=Latin}]]"
-"""A numeral of a script that is neither a digit nor a letter, such as Ethiopic ፳ or Tamil ௲."""
+"""Class of the numerals of scripts other than Chinese and Latin."""
 
-HAN_NUMERAL = r"[\p{Script=Han}&&\p{Numeric_Type=Numeric}]"
-"""A Chinese character with a value, which may also be a part of a word: 一 of 一般 (generally)."""
+NUMERALS = _ranges(NUMERAL)
+"""Numerals of scripts that are neither digits nor letters, such as Ethiopic ፳ or Tamil ௲."""
 
-SINGLE_NUMERAL = regex.compile(
-    r"[[\p{Script=Common}\p{Script=Latin}]&&[\p{Numeric_Type=Digit}\p{Numeric_Type=Numeric}]]", regex.V1
+HAN_NUMERALS = _ranges(r"[\p{Script=Han}&&\p{Numeric_Type=Numeric}]")
+"""Chinese characters with a value, which may also be a part of a word: 一 of 一般 (generally)."""
+
+SINGLE_NUMERAL = re.compile(
+    "[" + _ranges(r"[[\p{Script=Common}\p{Script=Latin}]&&[\p{Numeric_Type=Digit}\p{Numeric_Type=Numeric}]]") + "]"
 )
 """A numeral that is a number of its own, such as ① or Ⅷ."""
 
@@ -57,22 +71,28 @@ for _value_of_unit, _names in UNIT_NAMES.items():
 UNIT = "(?:" + "|".join(sorted(UNITS, key=len, reverse=True)) + ")"
 """A unit after a number."""
 
-WITH_UNIT = regex.compile(rf"\d[多余餘]? ?{UNIT}")
+FIRST_OF_UNITS = "".join(unit[0] for unit in UNITS if not unit.isascii())
+"""First characters of the units except lakh and crore."""
+
+WITH_UNIT = re.compile(rf"\d[多余餘]? ?{UNIT}")
 """A number with a unit, which another language may write with other digits: 1.4 billion for 14億."""
 
 WITH_UNITS = rf"{NUMBER}[多余餘]?(?: ?{UNIT})+"
 """A number with units, as in 5천만, five times a thousand times ten thousand, and in 550多万, more than 5.5 million."""
 
-NUMERALS = rf"\d{{0,18}}{NUMERAL}(?:\d{{0,18}}{NUMERAL})*\d{{0,18}}"
+WITH_NUMERALS = rf"\d{{0,18}}[{NUMERALS}](?:\d{{0,18}}[{NUMERALS}])*\d{{0,18}}"
 """Numerals, possibly with digits between them, as in Tamil ௨௲௧௰, 2 times 1000 plus 1 times 10."""
 
-RUN = regex.compile(rf"{WITH_UNITS}(?: ?{WITH_UNITS})*(?:(?:(?<=[천만억조]) )?{NUMBER})?|{NUMERALS}", regex.V1)
+RUN = re.compile(rf"{WITH_UNITS}(?: ?{WITH_UNITS})*(?:(?:(?<=[천만억조]) )?{NUMBER})?|{WITH_NUMERALS}")
 """Numbers, units and numerals that are one number."""
 
-HAN_RUN = regex.compile(f"{HAN_NUMERAL}{{1,20}}", regex.V1)
+PART_OF_RUN = re.compile("[" + _ranges(rf"[{NUMERAL}&&[\u0080-\uffff]]") + FIRST_OF_UNITS + "\U00010100-\U0001efff]")
+"""A character of every such number except those with lakh and crore, or one of a rare script; it is searched faster."""
+
+HAN_RUN = re.compile(f"[{HAN_NUMERALS}]{{1,20}}")
 """Chinese characters that may be a number."""
 
-TOKEN = regex.compile(f"{NUMBER}|{UNIT}|{NUMERAL}|{HAN_NUMERAL}", regex.V1)
+TOKEN = re.compile(f"{NUMBER}|{UNIT}|[{NUMERALS}]|[{HAN_NUMERALS}]")
 """A part of a number."""
 
 MULTIPLIERS = frozenset(10**exponent for exponent in (1, 2, 3, 4, 5, 7, 8, 9, 12))
@@ -81,12 +101,12 @@ MULTIPLIERS = frozenset(10**exponent for exponent in (1, 2, 3, 4, 5, 7, 8, 9, 12
 LARGEST = 10**18
 """Upper limit of values; larger ones are not compared."""
 
-ERA_YEAR = regex.compile(
-    rf"(?P<era>{'|'.join(ERAS)})\s?(?:(?P<digits>\d{{1,2}})|(?P<han>{HAN_NUMERAL}{{1,3}}|元))年(?!代)", regex.V1
+ERA_YEAR = re.compile(
+    rf"(?P<era>{'|'.join(ERAS)})\s?(?:(?P<digits>\d{{1,2}})|(?P<han>[{HAN_NUMERALS}]{{1,3}}|元))年(?!代)"
 )
 """A year of a Japanese era, as in 平成18年, 平成十八年 and 平成元年."""
 
-HEBREW_NUMERAL = regex.compile(r"(?<![א-ת])(?P<first>[א-ת]{1,6})[\"״](?P<last>[א-ת])(?![א-ת])")
+HEBREW_NUMERAL = re.compile(r"(?<![א-ת])(?P<first>[א-ת]{1,6})[\"״](?P<last>[א-ת])(?![א-ת])")
 """Hebrew letters as a number, with a sign before the last one: תשפ״ו is 786, or the year 5786."""
 
 HEBREW_LETTERS = "אבגדהוזחטיכלמנסעפצקרשת"
@@ -99,11 +119,27 @@ HEBREW_MILLENNIUM = 5000
 """Years that Hebrew letters leave out."""
 
 
+def has_unit(line: str) -> bool:
+    """Return True if a line has a number with a unit that other languages may lack: 1.4 billion for 14億."""
+    return _may_have_run(line) and WITH_UNIT.search(line) is not None
+
+
 def in_ascii(line: str) -> str:
     """Return a line with ASCII digits and separators, and with digits for numerals and units."""
-    line = line.translate(SEPARATORS)
-    line = OTHER_DIGIT.sub(lambda match: str(unicodedata.decimal(match[0])), line)
-    return RUN.sub(lambda match: _in_digits(match[0]), line)
+    if not line.isascii():
+        for separator, ascii_separator in SEPARATORS.items():
+            line = line.replace(separator, ascii_separator)
+        line = OTHER_DIGIT.sub(lambda match: str(unicodedata.decimal(match[0])), line)
+    if _may_have_run(line):
+        line = RUN.sub(lambda match: _in_digits(match[0]), line)
+    return line
+
+
+def _may_have_run(line: str) -> bool:
+    """Return False if a line has neither numerals nor units, which takes less time than to look for numbers."""
+    if "lakh" in line or "crore" in line:
+        return True
+    return not line.isascii() and PART_OF_RUN.search(line) is not None
 
 
 def possible_values(line: str) -> set[int]:
@@ -171,7 +207,7 @@ def _numeral_value(token: str) -> Decimal:
 
 def _decimal(token: str) -> Decimal:
     """Return the value of digits; the last separator is a decimal point if it is the only one."""
-    parts = regex.split("[.,]", token)
+    parts = re.split("[.,]", token)
     if len(parts) == 2:
         return Decimal(".".join(parts))
     return Decimal("".join(parts))
