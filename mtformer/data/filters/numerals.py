@@ -51,17 +51,19 @@ SINGLE_NUMERAL = re.compile(
 
 UNIT_NAMES = {
     100: "백",
-    10**3: "千 천",
-    10**4: "万 萬 만 หมื่น",
-    10**5: "แสน lakh lakhs लाख लाखौं লাখ লক্ষ લાખ ਲੱਖ لاکھ லட்சம் లక్ష లక్షల ಲಕ್ಷ ലക്ഷം",
-    10**7: "crore crores करोड़ करोड़ करोड कोटी কোটি કરોડ ਕਰੋੜ کروڑ கோடி కోటి కోట్ల ಕೋಟಿ കോടി",
+    10**3: "千 천 thousand हजार हज़ार हज़ार হাজার હજાર ਹਜ਼ਾਰ ਹਜ਼ਾਰ ہزار ஆயிரம் వేల ಸಾವಿರ ആയിരം",
+    10**4: "万 萬 만 หมื่น ໝື່ນ ម៉ឺន သောင်း",
+    10**5: "十万 十萬 แสน ແສນ សែន သိန်း lakhs lakh लाख लाखौं লাখ লক্ষ লাখের લાખ ਲੱਖ لاکھ லட்சம் లక్షల లక్ష ಲಕ್ಷ ലക്ഷം",
+    10**6: "百万 百萬",
+    10**7: "千万 千萬 crores crore करोड़ करोड़ करोड कोटी কোটি કરોડ ਕਰੋੜ کروڑ கோடி కోట్ల కోటి ಕೋಟಿ കോടി",
     10**8: "億 亿 억",
-    10**9: "अरब ارب",
+    10**9: "十億 十亿 अरब अर्ब ارب",
+    10**10: "百億 百亿",
     10**12: "兆 조",
 }
 """Names of units after a number, mostly such as other languages do not have: 3億 is 300 million, 5 lakh is 500,000.
 
-They are the names of these powers of ten in the languages of East and South Asia (Unicode CLDR, rbnf)."""
+They are the names of these powers of ten in languages of East and South Asia (Unicode CLDR, rbnf)."""
 
 UNITS: dict[str, int] = {}
 """Values of the units by name."""
@@ -95,7 +97,7 @@ HAN_RUN = re.compile(f"[{HAN_NUMERALS}]{{1,20}}")
 TOKEN = re.compile(f"{NUMBER}|{UNIT}|[{NUMERALS}]|[{HAN_NUMERALS}]")
 """A part of a number."""
 
-MULTIPLIERS = frozenset(10**exponent for exponent in (1, 2, 3, 4, 5, 7, 8, 9, 12))
+MULTIPLIERS = frozenset(10**exponent for exponent in range(1, 13) if exponent != 11)
 """Values of the numerals and units that multiply the number before them."""
 
 LARGEST = 10**18
@@ -154,14 +156,20 @@ def possible_values(line: str) -> set[int]:
         numbers.add(int(unicodedata.numeric(match[0])))
     for match in HEBREW_NUMERAL.finditer(line):
         letters = match["first"] + match["last"]
-        number = sum(HEBREW_VALUES[HEBREW_LETTERS.index(letter)] for letter in letters if letter in HEBREW_LETTERS)
-        numbers |= {number, number + HEBREW_MILLENNIUM}
+        for numeral in (letters, letters[1:]):  # the first letter may be a preposition
+            number = _hebrew_value(numeral)
+            numbers |= {number, number + HEBREW_MILLENNIUM}
     return numbers
 
 
 def han_value(characters: str) -> int:
     """Return the value of Chinese characters: 37 for 三十七."""
     return int(_value(characters))
+
+
+def _hebrew_value(letters: str) -> int:
+    """Return the sum of the values of Hebrew letters; final forms of letters have none."""
+    return sum(HEBREW_VALUES[HEBREW_LETTERS.index(letter)] for letter in letters if letter in HEBREW_LETTERS)
 
 
 def _in_digits(run: str) -> str:
