@@ -194,6 +194,7 @@ def test_a_lost_number_differs_if_strict(languages: str, src: str, tgt: str) -> 
     ("ja en", "18年3月", "in March 2006"),
     ("ja en", "康熙37年", "in 1698"),
     ("ja en", "応徳3年11月（1087年1月5日）", "on January 5, 1087"),
+    ("ja en", "1893年（明治27年）、改称した。", "It was renamed in 1893."),
     ("ja en", "昭和30年代", "in the late 1950s"),
     ("zh en", "上世纪八十年代", "in the 1980s"),
     ("ja en", "寛永元年（1624年）10月28日", "October 28, 1624 (Kanei 1)"),

@@ -220,7 +220,7 @@ class _Numbers:
     readings: dict[int, set[int]]
     """Other ways to write the Gregorian years of eras: 18 for 2006 (平成18年), 5 and 1859 for 1858 (安政5年)."""
     not_compared: set[int]
-    """Gregorian years for years of eras in Chinese characters, and the numbers that `compared` leaves out."""
+    """Numbers that `compared` leaves out, and Gregorian years for years of eras that it leaves out."""
     has_units: bool
     is_strict: bool
 
@@ -239,7 +239,7 @@ class _Numbers:
         compared = line
         if _has_date_unit(line):
             line = _without_eras(line, readings, not_compared)
-            is_narrow = is_strict and not readings
+            is_narrow = is_strict and not readings and not not_compared
             short_date = SHORT_DATE_IF_STRICT if is_narrow else SHORT_DATE
             not_compared.update(int(match[0][:-1]) for match in short_date.finditer(line))
             compared = short_date.sub(" ", line)
@@ -413,16 +413,18 @@ def _without_eras(line: str, readings: dict[int, set[int]], not_compared: set[in
     Args:
         line: the line.
         readings: other ways to write these years are added here, by year.
-        not_compared: Gregorian years for those in Chinese characters, which are left out of the line, are added here.
+        not_compared: the years of eras that are left out of the line are added here: those in Chinese characters, and
+            those of a line that has a Gregorian year too.
     """
+    has_full_year = FULL_YEAR.search(line) is not None  # it may be the same year, as in 1858年（安政5年）
 
     def in_digits(match: re.Match[str]) -> str:
         digits = match["digits"]
         number = int(digits) if digits else _han_year(match["han"])
         year = ERAS[match["era"]] + number - 1
         years = {year} if year >= FIRST_SOLAR_YEAR else {year, year + 1}
-        if not digits:
-            not_compared.update(years)
+        if has_full_year or not digits:
+            not_compared.update(years, [number])
             return ""
         readings[year] = {number, *years}
         return f"{year}年"
