@@ -177,6 +177,7 @@ LOST = [
     ("my en", "သူ ၃၇ နှစ်ရှိပြီ။", "He is three years old."),
     ("hi de", "वह ३७ साल का है।", "Er ist drei Jahre alt."),
     ("ja en", "三十人が来た。", "37 people came."),
+    ("ja en", "平成18年8月18日に始まった。", "It began in August 2006."),
     ("zh en", "一百二十三人", "143 people"),
     ("ja de", "安政五年の大火", "der Großbrand von 1885"),
 ]
@@ -195,6 +196,8 @@ def test_a_lost_number_differs_if_strict(languages: str, src: str, tgt: str) -> 
     ("ja en", "康熙37年", "in 1698"),
     ("ja en", "応徳3年11月（1087年1月5日）", "on January 5, 1087"),
     ("ja en", "1893年（明治27年）、改称した。", "It was renamed in 1893."),
+    ("ja en", "元禄4年8月18日 (旧暦)（1691年9月10日）", "September 10, 1691"),
+    ("ja en", "同22年（1553年）和解した。", "In 1553, they were reconciled."),
     ("ja en", "昭和30年代", "in the late 1950s"),
     ("zh en", "上世纪八十年代", "in the 1980s"),
     ("ja en", "寛永元年（1624年）10月28日", "October 28, 1624 (Kanei 1)"),

@@ -44,9 +44,10 @@ SHORT_DATE = re.compile(r"(?<!\d)\d{1,2}[年月]")
 """Months, and years counted by era, as in 平成18年3月, which other languages write differently."""
 
 SHORT_DATE_IF_STRICT = regex.compile(
-    r"(?<!\d)\d{1,2}(?:月|年(?=\d{1,2}月))|(?<=\p{Script=Han}{2})(?<!\d)\d{1,2}年(?![間间ぶりも以])"
+    r"(?<!\d)\d{1,2}(?:月|年(?=\d{1,2}月|\s?[（(]\d{3,4}年))|(?<=[同翌]|\p{Script=Han}{2})(?<!\d)\d{1,2}年(?![間间ぶりも以])"
 )
-"""The same without years that may be a duration (37年, 37 years): those before a month or after the name of an era."""
+"""The same without years that may be a duration (37年, 37 years): only those before a month or a Gregorian year, or
+after the name of an era or a word for the same or the next one."""
 
 YEAR_OF_ERA = regex.compile(
     rf"\p{{Han}}{{2}}(?:\d{{1,2}}|[{HAN_NUMERALS}]{{1,3}}|元)年|\d{{1,2}}年\d{{1,2}}月|[同翌前昨今]年", regex.V1
@@ -54,7 +55,7 @@ YEAR_OF_ERA = regex.compile(
 """A year of an era, which may be Chinese or implied (同年, the same year)."""
 
 FIRST_SOLAR_YEAR = 1873
-"""First year in which the months of Japan are the Gregorian ones; years of eras before may end in the next year."""
+"""First year in which the months of Japan are the Gregorian ones; a year of an era before may end in the next year."""
 
 FULL_YEAR = re.compile(r"\d{3,4}年")
 """A year that is not counted by era."""
@@ -422,12 +423,18 @@ def _without_eras(line: str, readings: dict[int, set[int]], not_compared: set[in
         digits = match["digits"]
         number = int(digits) if digits else _han_year(match["han"])
         year = ERAS[match["era"]] + number - 1
-        years = {year} if year >= FIRST_SOLAR_YEAR else {year, year + 1}
+        years = {year}
+        date = match["date"] or ""
+        if year < FIRST_SOLAR_YEAR:
+            years.add(year + 1)
+            if date:
+                not_compared.add(int(match["day"]))
+                date = ""
         if has_full_year or not digits:
             not_compared.update(years, [number])
-            return ""
+            return date
         readings[year] = {number, *years}
-        return f"{year}年"
+        return f"{year}年{date}"
 
     return ERA_YEAR.sub(in_digits, line)
 
