@@ -26,6 +26,12 @@ LAST_YEAR = 2700
 ISLAMIC_EPOCH = 227015
 """First day of the Islamic calendar, 19 July 622 (Gregorian), as a day number of `datetime.date`."""
 
+FIRST_ISLAMIC_YEAR = 622
+"""Gregorian year in which the Islamic calendar starts."""
+
+LUNAR_YEAR = 10631 / 30 / 365.2425
+"""Mean length of an Islamic year in Gregorian years."""
+
 CYCLE_YEARS = 30
 """Years of a cycle of the tabular Islamic calendar."""
 
@@ -75,7 +81,7 @@ class Calendar:
         """Return the Gregorian years that overlap with a year of the calendar."""
         candidates = [year - offset for offset in self.offsets]
         if not self.offsets:
-            estimate = 622 + year * 32 // 33  # 33 lunar years are about as long as 32 solar ones
+            estimate = FIRST_ISLAMIC_YEAR + int(year * LUNAR_YEAR)
             candidates = [estimate - 1, estimate, estimate + 1]
         return {candidate for candidate in candidates if year in self.years(candidate)}
 

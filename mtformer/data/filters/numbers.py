@@ -12,7 +12,6 @@ import regex
 
 from mtformer.config.languages import MANY_CHARACTERS, base_code
 from mtformer.data.filters.calendars import (
-    ERAS,
     FIRST_YEAR,
     HOURS_FROM_SUNRISE,
     LAST_DAY,
@@ -22,16 +21,8 @@ from mtformer.data.filters.calendars import (
     date_with_own_month,
     language_codes,
 )
-from mtformer.data.filters.numerals import (
-    ERA_YEAR,
-    GROUPED,
-    HAN_NUMERALS,
-    NUMBER,
-    han_value,
-    has_unit,
-    in_ascii,
-    possible_values,
-)
+from mtformer.data.filters.eras import Eras, has_date, has_unknown_year, short_dates, without_eras
+from mtformer.data.filters.numerals import GROUPED, NUMBER, has_unit, in_ascii, possible_values
 from mtformer.text.number_words import Forms, forms_of, letters_of, spells
 
 DIGITS = re.compile(r"\d{1,18}")
@@ -39,26 +30,6 @@ DIGITS = re.compile(r"\d{1,18}")
 
 DECIMAL = re.compile(NUMBER)
 """Digits with separators."""
-
-SHORT_DATE = re.compile(r"(?<!\d)\d{1,2}[年月]")
-"""Months, and years counted by era, as in 平成18年3月, which other languages write differently."""
-
-SHORT_DATE_IF_STRICT = regex.compile(
-    r"(?<!\d)\d{1,2}(?:月|年(?=\d{1,2}月|\s?[（(]\d{3,4}年))|(?<=[同翌]|\p{Script=Han}{2})(?<!\d)\d{1,2}年(?![間间ぶりも以])"
-)
-"""The same without years that may be a duration (37年, 37 years): only those before a month or a Gregorian year, or
-after the name of an era or a word for the same or the next one."""
-
-YEAR_OF_ERA = regex.compile(
-    rf"\p{{Han}}{{2}}(?:\d{{1,2}}|[{HAN_NUMERALS}]{{1,3}}|元)年|\d{{1,2}}年\d{{1,2}}月|[同翌前昨今]年", regex.V1
-)
-"""A year of an era, which may be Chinese or implied (同年, the same year)."""
-
-FIRST_SOLAR_YEAR = 1873
-"""First year in which the months of Japan are the Gregorian ones; a year of an era before may end in the next year."""
-
-FULL_YEAR = re.compile(r"\d{3,4}年")
-"""A year that is not counted by era."""
 
 TIME = regex.compile(
     r"\d[:.]\d\d(?!\d)|\d ?[ap]\.? ?m\b|\d ?h\b|o['’]clock|[ሰሳ][ዓአዐ]ት|\b(?:saa\b|saac|sa['’]aa|ssaawa|ssawa)",
@@ -146,7 +117,7 @@ def numbers_differ(src: str, tgt: str, rules: NumberRules, *, is_strict: bool = 
             so is a value that is 10 or 100 times too large or small.
     """
     has_equal_digits = DIGITS.findall(src) == DIGITS.findall(tgt)
-    if has_equal_digits and not _has_date_unit(src + tgt):
+    if has_equal_digits and not has_date(src + tgt):
         return False  # possibly with different separators
 
     # Compare the numbers of both lines without zeros, then all their digits.
@@ -202,10 +173,6 @@ def _values(line: str) -> list[Decimal]:
     return numbers
 
 
-def _has_date_unit(text: str) -> bool:
-    return "年" in text or "月" in text
-
-
 @dataclass(frozen=True)
 class _Numbers:
     """The nonzero numbers of a line, in the forms in which they are compared."""
@@ -219,7 +186,7 @@ class _Numbers:
     numbers: list[int]
     """The nonzero numbers that are written with digits."""
     readings: dict[int, set[int]]
-    """Other ways to write the Gregorian years of eras: 18 for 2006 (平成18年), 5 and 1859 for 1858 (安政5年)."""
+    """Other ways to write the Gregorian years of eras; see `Eras`."""
     not_compared: set[int]
     """Numbers that `compared` leaves out, and Gregorian years for years of eras that it leaves out."""
     has_units: bool
@@ -235,18 +202,18 @@ class _Numbers:
             is_strict: see `numbers_differ`.
         """
         line = in_ascii(given)
-        readings: dict[int, set[int]] = {}
-        not_compared: set[int] = set()
+        eras = Eras(line, readings={}, left_out=set())
         compared = line
-        if _has_date_unit(line):
-            line = _without_eras(line, readings, not_compared)
-            is_narrow = is_strict and not readings and not not_compared
-            short_date = SHORT_DATE_IF_STRICT if is_narrow else SHORT_DATE
-            not_compared.update(int(match[0][:-1]) for match in short_date.finditer(line))
-            compared = short_date.sub(" ", line)
+        not_compared: set[int] = set()
+        if has_date(line):
+            eras = without_eras(line)
+            pattern = short_dates(eras, is_strict=is_strict)
+            compared = pattern.sub(" ", eras.line)
+            short_numbers = {int(match[0][:-1]) for match in pattern.finditer(eras.line)}
+            not_compared = eras.left_out | short_numbers
 
         numbers = [number for number in _integers(compared, has_units) if number]
-        return cls(given, line, compared, numbers, readings, not_compared, has_units, is_strict)
+        return cls(given, eras.line, compared, numbers, eras.readings, not_compared, has_units, is_strict)
 
     @property
     def divisor(self) -> int:
@@ -256,9 +223,7 @@ class _Numbers:
     @property
     def has_unknown_year(self) -> bool:
         """True if the line may have a year whose Gregorian year is unknown."""
-        if self.is_strict:
-            return YEAR_OF_ERA.search(self.line) is not None
-        return "年" in self.line and not FULL_YEAR.search(self.line)
+        return has_unknown_year(self.line, is_strict=self.is_strict)
 
     @cached_property
     def possible(self) -> set[int]:
@@ -406,42 +371,6 @@ class _Pair:
             if not spells(other_side.letters, number, self.rules.words):
                 unmatched.append(number)
         return unmatched
-
-
-def _without_eras(line: str, readings: dict[int, set[int]], not_compared: set[int]) -> str:
-    """Return a line with Gregorian years instead of those of Japanese eras in digits.
-
-    Args:
-        line: the line.
-        readings: other ways to write these years are added here, by year.
-        not_compared: the years of eras that are left out of the line are added here: those in Chinese characters, and
-            those of a line that has a Gregorian year too.
-    """
-    has_full_year = FULL_YEAR.search(line) is not None  # it may be the same year, as in 1858年（安政5年）
-
-    def in_digits(match: re.Match[str]) -> str:
-        digits = match["digits"]
-        number = int(digits) if digits else _han_year(match["han"])
-        year = ERAS[match["era"]] + number - 1
-        years = {year}
-        date = match["date"] or ""
-        if year < FIRST_SOLAR_YEAR:
-            years.add(year + 1)
-            if date:
-                not_compared.add(int(match["day"]))
-                date = ""
-        if has_full_year or not digits:
-            not_compared.update(years, [number])
-            return date
-        readings[year] = {number, *years}
-        return f"{year}年{date}"
-
-    return ERA_YEAR.sub(in_digits, line)
-
-
-def _han_year(characters: str) -> int:
-    """Return the number of a year in Chinese characters; 元年 is the first year."""
-    return 1 if characters == "元" else han_value(characters)
 
 
 def _integers(line: str, has_units: bool) -> list[int]:

@@ -11,8 +11,6 @@ from decimal import Decimal
 
 import regex
 
-from mtformer.data.filters.calendars import ERAS
-
 NUMBER = r"\d{1,18}(?:[.,]\d{1,18})*"
 """Digits with separators: a decimal number, or several numbers as in a date."""
 
@@ -102,12 +100,6 @@ MULTIPLIERS = frozenset(10**exponent for exponent in range(1, 13) if exponent !=
 
 LARGEST = 10**18
 """Upper limit of values; larger ones are not compared."""
-
-ERA_YEAR = re.compile(
-    rf"(?P<era>{'|'.join(ERAS)})\s?(?:(?P<digits>\d{{1,2}})|(?P<han>[{HAN_NUMERALS}]{{1,3}}|元))年(?!代)"
-    r"(?P<date>\d{1,2}月(?P<day>\d{1,2})日)?"
-)
-"""A year of a Japanese era, as in 平成18年, 平成十八年 and 平成元年, possibly with a date."""
 
 HEBREW_NUMERAL = re.compile(r"(?<![א-ת])(?P<first>[א-ת]{1,6})[\"״](?P<last>[א-ת])(?![א-ת])")
 """Hebrew letters as a number, with a sign before the last one: תשפ״ו is 786, or the year 5786."""
