@@ -5,6 +5,7 @@ weeks after the Gregorian one, and its months were other ones.
 """
 
 import re
+import unicodedata
 from dataclasses import dataclass
 
 import regex
@@ -18,6 +19,9 @@ ERA_YEAR = re.compile(
 )
 """A year of a Japanese era, as in 平成18年, 平成十八年 and 平成元年, possibly with a date."""
 
+ERA_SIGN = re.compile("[\u32ff\u337b-\u337e]")
+"""The name of an era as one character, such as ㍻ for 平成."""
+
 FIRST_SOLAR_YEAR = 1873
 """First year in which the months of Japan are the Gregorian ones."""
 
@@ -27,16 +31,20 @@ FULL_YEAR = re.compile(r"\d{3,4}年")
 SHORT_DATE = re.compile(r"(?<!\d)\d{1,2}[年月]")
 """Months, and years counted by era, as in 平成18年3月, which other languages write differently."""
 
+BEFORE_DURATION = "了过過的约約近第在共达達满滿经經有整続續续業业婚立"
+"""Characters that end no name of an era, but words before a duration: 了37年, for 37 years."""
+
+ERA = rf"(?<=[同翌]|\p{{Script=Han}}{{2}})(?<![{BEFORE_DURATION}])"
+"""The end of what may be the name of an unknown era, as in 康熙37年, or a word for the same or the next one."""
+
 SHORT_DATE_IF_STRICT = regex.compile(
-    r"(?<!\d)\d{1,2}(?:月|年(?=\d{1,2}月|\s?[（(]\d{3,4}年))|(?<=[同翌]|\p{Script=Han}{2})(?<!\d)\d{1,2}年(?![間间ぶりも以])"
+    rf"(?<!\d)\d{{1,2}}(?:月|年(?=\d{{1,2}}月|\s?[（(]\d{{3,4}}年))|{ERA}\d{{1,2}}年(?![間间ぶりも以])"
 )
 """The same without years that may be a duration (37年, 37 years): only those before a month or a Gregorian year, or
-after the name of an era or a word for the same or the next one."""
+after what may be an era."""
 
-YEAR_OF_ERA = regex.compile(
-    rf"\p{{Han}}{{2}}(?:\d{{1,2}}|[{HAN_NUMERALS}]{{1,3}}|元)年|\d{{1,2}}年\d{{1,2}}月|[同翌前昨今]年"
-)
-"""A year of an era, which may be Chinese or implied (同年, the same year)."""
+YEAR_OF_ERA = regex.compile(rf"{ERA}(?:\d{{1,2}}|[{HAN_NUMERALS}]{{1,3}}|元)年|\d{{1,2}}年\d{{1,2}}月|[同翌前昨今]年")
+"""A year of an era, which may be unknown or implied (同年, the same year)."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ def has_date(line: str) -> bool:
 
 def without_eras(line: str) -> Eras:
     """Return a line, whose digits are ASCII, with Gregorian years instead of those of Japanese eras."""
+    line = ERA_SIGN.sub(lambda match: unicodedata.normalize("NFKC", match[0]), line)
     has_full_year = FULL_YEAR.search(line) is not None  # it may be the same year, as in 1858年（安政5年）
     readings: dict[int, set[int]] = {}
     left_out: set[int] = set()

@@ -17,8 +17,8 @@ NUMBER = r"\d{1,18}(?:[.,]\d{1,18})*"
 GROUPED = re.compile(r"[ .,'’\u00a0\u202f](?<=\d.)(?<!\d{4}.)(?=\d{3}(?!\d))")
 """Thousands separators, as in 1,000, 1.000 and 1'000. The pattern starts with the separator, which is fastest."""
 
-SEPARATORS = {"٫": ".", "٬": ",", "，": ","}
-"""Decimal and thousands separators of Arabic digits, the full-width comma, and the usual ones."""
+SEPARATORS = {"٫": ".", "٬": ",", "，": ",", "．": "."}
+"""Decimal and thousands separators of Arabic digits, the full-width ones, and the usual ones."""
 
 OTHER_DIGIT = re.compile(r"[^\D0-9]")
 """A digit that is not ASCII."""

@@ -224,7 +224,7 @@ def text_flags(source: str, text: str, number_rules: NumberRules) -> Iterator[Fl
     normalized_text = unicodedata.normalize("NFKC", text)
     if _is_copy(normalized_source.casefold(), normalized_text.casefold()):
         yield Flag.COPY
-    if numbers_differ(normalized_source, normalized_text, number_rules, is_strict=True):
+    if numbers_differ(source, text, number_rules, is_strict=True):
         yield Flag.NUMBERS
     if not all(_has_address(text, address) for address in addresses(source)):
         yield Flag.LOST_ADDRESS
