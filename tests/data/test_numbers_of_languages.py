@@ -186,6 +186,9 @@ LOST = [
     ("ar en", "عمره ٣٧ عاما", "He is three years old."),
     ("my en", "သူ ၃၇ နှစ်ရှိပြီ။", "He is three years old."),
     ("hi de", "वह ३७ साल का है।", "Er ist drei Jahre alt."),
+    ("ja en", "震度7.5の地震", "an earthquake of 3.5"),
+    ("en zh", "5.6 points and 2.6 rebounds", "得5.6分，2.2个篮板"),
+    ("en de", "5.6 points and 2.6 rebounds", "5,6 Punkte und 2,2 Rebounds"),
     ("ja en", "三十人が来た。", "37 people came."),
     ("ja en", "平成18年8月18日に始まった。", "It began in August 2006."),
     ("zh en", "一百二十三人", "143 people"),
@@ -212,6 +215,9 @@ def test_a_lost_number_differs_if_strict(languages: str, src: str, tgt: str) -> 
     ("zh en", "上世纪八十年代", "in the 1980s"),
     ("ja en", "寛永元年（1624年）10月28日", "October 28, 1624 (Kanei 1)"),
     ("ko en", "5천만 명", "fifty million people"),
+    ("en de", "at 2.30 p.m.", "um 14.30 Uhr"),
+    ("en de", "1.05 million and 2.5 million", "1.050.000 und 2,5 Millionen"),
+    ("zh en", "下降了一点五", "It fell by 1.5."),
     ("ja en", "2,000人が200日働いた。", "Two thousand people worked two hundred days."),
 ])  # fmt: skip
 def test_numbers_that_are_spelled_out_or_counted_by_era_are_no_difference(languages: str, src: str, tgt: str) -> None:

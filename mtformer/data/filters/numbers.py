@@ -37,6 +37,9 @@ TIME = regex.compile(
 )
 """A time of day: a sign for hours, or the word for hour in a language that counts them from sunrise."""
 
+CLOCK = re.compile(r"[0-2]?\d\.[0-5]\d")
+"""A number with a decimal point that may be a time of day, as in 14.30."""
+
 NUMERIC_DATE = re.compile(r"\d([./-])\d{1,2}\1\d")
 """A date in which the month is a number."""
 
@@ -114,7 +117,7 @@ def numbers_differ(src: str, tgt: str, rules: NumberRules, *, is_strict: bool = 
         tgt: the other line.
         rules: how the languages of the lines write numbers.
         is_strict: any number without a counterpart is a difference, unless it is small or round and only missing, and
-            so is a value that is 10 or 100 times too large or small.
+            so is a decimal with other digits, or a value that is 10 or 100 times too large or small.
     """
     has_equal_digits = DIGITS.findall(src) == DIGITS.findall(tgt)
     if has_equal_digits and not has_date(src + tgt):
@@ -125,7 +128,7 @@ def numbers_differ(src: str, tgt: str, rules: NumberRules, *, is_strict: bool = 
     src_side = _Numbers.of(src, has_units=has_units, is_strict=is_strict)
     tgt_side = _Numbers.of(tgt, has_units=has_units, is_strict=is_strict)
     pair = _Pair(src_side, tgt_side, rules)
-    if is_strict and pair.has_misplaced_point():
+    if is_strict and (pair.has_misplaced_point() or pair.has_replaced_decimal()):
         return True
     if src_side.numbers == tgt_side.numbers or src_side.cores == tgt_side.cores:
         return False
@@ -251,6 +254,15 @@ class _Numbers:
         all_digits = "".join(map(str, self.numbers))
         return sorted(all_digits.replace("0", ""))
 
+    def decimals(self) -> set[str]:
+        """Return the digits of the numbers with a decimal point that are no times of day, as in `digits` if strict."""
+        decimals: set[str] = set()
+        for number in DECIMAL.findall(GROUPED.sub("", self.line)):
+            parts = re.split("[.,]", number)
+            if len(parts) == 2 and not CLOCK.fullmatch(number):
+                decimals.add("".join(parts).strip("0"))
+        return decimals
+
     def equivalents(self, rules: NumberRules, *, has_time: bool) -> set[int]:
         """Return the numbers that another language may write for those of this line.
 
@@ -347,6 +359,12 @@ class _Pair:
                 if not may_be_date:
                     return True
         return False
+
+    def has_replaced_decimal(self) -> bool:
+        """Return True if both lines have a number with a decimal point whose digits the other line does not have."""
+        only_in_src = self.src.decimals().difference(self.tgt.digits())
+        only_in_tgt = self.tgt.decimals().difference(self.src.digits())
+        return bool(only_in_src and only_in_tgt)
 
     def _without_counterpart(self, side: _Numbers, other_side: _Numbers) -> list[int]:
         """Return the numbers of one line that the other line does not contain in any form."""
