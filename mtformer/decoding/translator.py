@@ -18,7 +18,7 @@ from mtformer.config.loading import load_config
 from mtformer.config.schema import DecodingConfig
 from mtformer.config.validation import describe_errors
 from mtformer.config.yaml_text import Origin
-from mtformer.data.filters.numbers import writes_digits
+from mtformer.data.filters.numbers import NumberRules
 from mtformer.decoding.lines.confidence import Calibration, load_calibration
 from mtformer.decoding.lines.glossary import Glossary
 from mtformer.decoding.lines.inputs import (
@@ -95,12 +95,12 @@ class Translator:
         self.max_tokens = self.engine.max_positions - 1
         self.preferred_tokens = min(trained_tokens or self.max_tokens, self.max_tokens)
         self.knows_several_sentences = multi_sentence_share >= KNOWN_SHARE
-        self.in_digits = True
-        """True if all languages write nearly all numbers with digits."""
+        self.number_rules = NumberRules()
+        """How the source and target languages write numbers."""
         self.has_spaces = True
         """False if the target language has no spaces between words."""
         if data is not None:
-            self.in_digits = writes_digits((data.src_lang, *data.target_languages))
+            self.number_rules = _number_rules(data, data.tgt_lang)
             self.has_spaces = base_code(data.tgt_lang) not in WITHOUT_SPACES
             target_ids = target(data, self.tokenizers)
             self.engine = self.engine.with_target(target_ids)
@@ -197,6 +197,7 @@ class Translator:
         target_ids = target(self.data, self.tokenizers, language)
         translator.engine = self.engine.with_target(target_ids)
         translator.has_spaces = base_code(language) not in WITHOUT_SPACES
+        translator.number_rules = _number_rules(self.data, language)
         return translator
 
     def translate(  # noqa: PLR0913  # the public interface has one keyword for each option
@@ -253,7 +254,7 @@ class Translator:
         # Search for the n best translations of each segment.
         needs_agreement = token_scores or self.calibration is not None
         extras = Extras(attention, token_scores, agreement=needs_agreement)
-        postprocess = Postprocessor(self.engine, self.tokenizers, decoding, extras, self.in_digits)
+        postprocess = Postprocessor(self.engine, self.tokenizers, decoding, extras, self.number_rules)
 
         def search_again(trials: Sequence[Segment]) -> list[list[Translation]]:
             return self._search(trials, postprocess, _ignore)
@@ -407,6 +408,12 @@ class Translator:
         if "32" not in precision:
             remedy += " or precision fp32"
         raise MtformerError(f"{files}the model's scores are not finite; {cause}; {remedy}")
+
+
+def _number_rules(data: DataConfig, tgt_lang: str) -> NumberRules:
+    """Return the rules for the numbers of translations into a language, from all languages that have this direction."""
+    src_langs = [src for src, tgt in data.directions if tgt == tgt_lang]
+    return NumberRules.of(data.src_lang, *src_langs, tgt_lang)
 
 
 def _chosen(values: Sequence[Value], numbers: Sequence[int]) -> list[Value]:

@@ -2,7 +2,10 @@
 
 import pytest
 
-from mtformer.data.filters.numbers import numbers_differ, writes_digits
+from mtformer.data.filters.numbers import NumberRules, numbers_differ, writes_digits
+
+IN_DIGITS = NumberRules.of("en", "de", "ar", "hi", "th")
+IN_CHARACTERS = NumberRules.of("ja", "zh", "ko", "hi", "en")
 
 
 @pytest.mark.parametrize(("src", "tgt"), [
@@ -35,8 +38,8 @@ from mtformer.data.filters.numbers import numbers_differ, writes_digits
     ("0", "null"),
 ])  # fmt: skip
 def test_equal_numbers(src: str, tgt: str) -> None:
-    assert not numbers_differ(src, tgt, in_digits=True)
-    assert not numbers_differ(tgt, src, in_digits=True)
+    assert not numbers_differ(src, tgt, IN_DIGITS)
+    assert not numbers_differ(tgt, src, IN_DIGITS)
 
 
 @pytest.mark.parametrize(("src", "tgt"), [
@@ -52,13 +55,13 @@ def test_equal_numbers(src: str, tgt: str) -> None:
     ("in 2013", "2557"),
 ])  # fmt: skip
 def test_different_numbers(src: str, tgt: str) -> None:
-    assert numbers_differ(src, tgt, in_digits=True)
-    assert numbers_differ(tgt, src, in_digits=True)
+    assert numbers_differ(src, tgt, IN_DIGITS)
+    assert numbers_differ(tgt, src, IN_DIGITS)
 
 
 def test_an_additional_number_is_accepted_if_others_match() -> None:
-    assert not numbers_differ("1926 and 1927, 35", "1926 and 1927", in_digits=True)
-    assert numbers_differ("1926, 35 and 43", "1926", in_digits=True)
+    assert not numbers_differ("1926 and 1927, 35", "1926 and 1927", IN_DIGITS)
+    assert numbers_differ("1926, 35 and 43", "1926", IN_DIGITS)
 
 
 @pytest.mark.parametrize(("src", "tgt"), [
@@ -74,7 +77,7 @@ def test_an_additional_number_is_accepted_if_others_match() -> None:
     ("2億3500万年", "235 million years"),
 ])  # fmt: skip
 def test_languages_that_also_write_numbers_without_digits(src: str, tgt: str) -> None:
-    assert not numbers_differ(src, tgt, in_digits=False)
+    assert not numbers_differ(src, tgt, IN_CHARACTERS)
 
 
 @pytest.mark.parametrize("code", ["ja", "jpn", "jpn_Jpan", "zh-Hans", "zho_Hans", "cmn", "kor"])
@@ -84,7 +87,7 @@ def test_codes_of_languages_that_also_write_numbers_without_digits(code: str) ->
 
 
 def test_a_replaced_large_number_is_a_mismatch_in_all_languages() -> None:
-    assert numbers_differ("1926年（大正15年）3月13日", "March 13, 1026", in_digits=False)
+    assert numbers_differ("1926年（大正15年）3月13日", "March 13, 1026", IN_CHARACTERS)
 
 
 NOT_EQUAL = [
@@ -100,7 +103,7 @@ NOT_EQUAL = [
 
 @pytest.mark.parametrize(("src", "tgt"), NOT_EQUAL)
 def test_digits_in_another_order_differ_if_all_numbers_must_match(src: str, tgt: str) -> None:
-    assert numbers_differ(src, tgt, in_digits=True, is_strict=True)
+    assert numbers_differ(src, tgt, IN_DIGITS, is_strict=True)
     for same, other in (
         *(("1.05 million", "1.050.000"), ("2013-07-03", "3.7.2013"), ("2.5 million", "2,500,000")),
         *(
@@ -109,7 +112,7 @@ def test_digits_in_another_order_differ_if_all_numbers_must_match(src: str, tgt:
             ("12 men", "Männer"),
         ),
     ):
-        assert not numbers_differ(same, other, in_digits=True, is_strict=True)
+        assert not numbers_differ(same, other, IN_DIGITS, is_strict=True)
 
 
 @pytest.mark.parametrize(("src", "tgt"), [
@@ -123,13 +126,13 @@ def test_digits_in_another_order_differ_if_all_numbers_must_match(src: str, tgt:
     ("१,२३,४५६ रुपये", "123,456 rupees"),
 ])  # fmt: skip
 def test_units_and_digits_of_other_languages(src: str, tgt: str) -> None:
-    for in_digits in (False, True):
-        assert not numbers_differ(src, tgt, in_digits=in_digits, is_strict=True)
-        assert not numbers_differ(tgt, src, in_digits=in_digits, is_strict=True)
+    for rules in (IN_CHARACTERS, IN_DIGITS):
+        assert not numbers_differ(src, tgt, rules, is_strict=True)
+        assert not numbers_differ(tgt, src, rules, is_strict=True)
 
 
 @pytest.mark.parametrize(
     ("src", "tgt"), [("50本の本", "500 books"), ("印度有14亿人。", "India has 370 people."), ("१,२५०", "1,290")]
 )
 def test_other_numbers_with_units_and_digits_of_other_languages(src: str, tgt: str) -> None:
-    assert numbers_differ(src, tgt, in_digits=False, is_strict=True)
+    assert numbers_differ(src, tgt, IN_CHARACTERS, is_strict=True)

@@ -8,6 +8,7 @@ import pytest
 from sacrebleu.metrics.chrf import CHRF
 from toy import random_lines
 
+from mtformer.data.filters.numbers import NumberRules
 from mtformer.decoding.lines.postprocessing import expected_utilities, is_looping, search_flags, text_flags
 from mtformer.decoding.lines.translation import MEANINGS, Flag
 from mtformer.decoding.search.hypotheses import Hypothesis
@@ -97,7 +98,7 @@ def test_flags_that_depend_on_tokens(given: dict[str, Any], expected: tuple[str,
     ],
 )
 def test_flags_that_depend_on_text(source: str, text: str, expected: list[str]) -> None:
-    assert list(text_flags(source, text, in_digits=True)) == expected
+    assert list(text_flags(source, text, NumberRules())) == expected
     assert set(expected) <= set(MEANINGS)
 
 

@@ -22,6 +22,7 @@ from toy import (
 
 from mtformer.config.data import DataConfig
 from mtformer.config.schema import DecodingConfig, TokenizerConfig
+from mtformer.data.filters.numbers import NumberRules
 from mtformer.decoding.lines import postprocessing
 from mtformer.decoding.lines.glossary import Glossary
 from mtformer.decoding.lines.inputs import Line, Requirements, Splitting, TargetText, check_inputs, make_segments
@@ -398,11 +399,30 @@ def test_a_phrase_that_needs_a_further_sentence_is_dropped(
     assert translator.translate(["der hund"], required=[[phrase]])[0].text == used
 
 
+def test_numbers_are_compared_in_the_languages_of_each_direction(tmp_path: Path) -> None:
+    settings = TokenizerConfig(vocab_size=80, model_type="bpe")
+    train_tokenizer(JAPANESE * 20, settings, tmp_path / "model", ["<2am>", "<2de>", "<2en>"])
+    tokenizer = Tokenizer.load(tmp_path / "model")
+    model = tiny_transformer(0, tokenizer.vocab_size)
+    pairs = ["en de", "ja en", "de en"]
+    data = DataConfig(src_lang="en", tgt_lang="am", language_pairs=pairs, language_tags="source")
+    translator = Translator([model], TokenizerPair(tokenizer, tokenizer), DecodingConfig(), data=data)
+
+    def flags(source: str, text: str, language: str) -> list[Flag]:
+        return list(postprocessing.text_flags(source, text, translator.into(language).number_rules))
+
+    assert translator.number_rules == translator.into("am").number_rules
+    assert flags("It opened in 2016.", "በ2008 ተከፈተ።", "am") == []
+    assert flags("It opened in 2016.", "Es wurde 2008 eröffnet.", "de") == [Flag.NUMBERS]
+    assert flags("彼は３７ 歳です。", "He is thirty-seven years old.", "en") == []
+    assert flags("彼は３７ 歳です。", "He is three years old.", "en") == [Flag.NUMBERS]
+
+
 @pytest.mark.parametrize("flag", [Flag.NUMBERS, Flag.LOST_ADDRESS])
 def test_keep_returns_the_first_hypothesis_without_lost_numbers(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
-    def flags(source: str, text: str, in_digits: bool) -> list[str]:
+    def flags(source: str, text: str, number_rules: NumberRules) -> list[str]:
         return [flag] * (len(text.strip()) % 3 > 0)
 
     monkeypatch.setattr(postprocessing, "text_flags", flags)

@@ -14,7 +14,7 @@ from mtformer.config.data import FilterConfig
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Mask, normalize
 from mtformer.data.filters.language import WordCheck, confidences
-from mtformer.data.filters.numbers import numbers_differ, writes_digits
+from mtformer.data.filters.numbers import NumberRules, numbers_differ
 from mtformer.data.filters.scripts import WEIGHTS, Alphabet, Counts, scripts_of
 from mtformer.enums import StrEnum
 
@@ -141,7 +141,7 @@ class Filter:
         self.config = config
         languages = (src_lang, tgt_lang)
         self._alphabets = (Alphabet(src_lang), Alphabet(tgt_lang))
-        self._in_digits = writes_digits(languages)
+        self._number_rules = NumberRules.of(*languages)
         is_dense = any(_may_be_dense(language) for language in languages)
         self._ratio_deviation = RATIO_DEVIATION_IF_DENSE if is_dense else RATIO_DEVIATION
         self._word_checks = (WordCheck(src_lang, tgt_lang), WordCheck(tgt_lang, src_lang))
@@ -199,7 +199,7 @@ class Filter:
 
     def _check_numbers(self, pairs: "_Pairs") -> None:
         has_digits = pairs.src.digits + pairs.tgt.digits > 0
-        fails = partial(numbers_differ, in_digits=self._in_digits)
+        fails = partial(numbers_differ, rules=self._number_rules)
         pairs.test(Reason.NUMBERS, has_digits, fails)
 
     def _check_words(self, pairs: "_Pairs") -> None:

@@ -55,7 +55,7 @@ from mtformer.files import (
 )
 from mtformer.text.tokenizer import TokenizerPair
 
-PREPARATION = 9
+PREPARATION = 10
 """Part of the fingerprint; increased when a code change alters prepared corpora."""
 
 SHARD_PAIRS = 200 * BLOCK_PAIRS

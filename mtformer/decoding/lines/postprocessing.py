@@ -15,7 +15,7 @@ from statistics import fmean
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.data.filters.numbers import numbers_differ
+from mtformer.data.filters.numbers import NumberRules, numbers_differ
 from mtformer.decoding.lines.inputs import one_line
 from mtformer.decoding.lines.sentences import UNSPACED, split_sentences
 from mtformer.decoding.lines.translation import LOST, Attention, Flag, Translation
@@ -68,8 +68,8 @@ class Postprocessor:
     tokenizers: TokenizerPair
     decoding: DecodingConfig
     extras: Extras
-    in_digits: bool
-    """True if both languages write nearly all numbers with digits; see `numbers_differ`."""
+    number_rules: NumberRules
+    """How the source and target languages write numbers."""
 
     def __call__(self, segments: Sequence[Segment], n_bests: NBests) -> list[list[Translation]]:
         """Return the n best translations of each segment; with `decoding.keep`, the faithful ones first."""
@@ -186,7 +186,7 @@ class Postprocessor:
         relative_min_length = int(self.decoding.min_length_ratio * len(src_tokens))
         min_length = max(self.decoding.min_length, relative_min_length)
         flags_of_tokens = search_flags(src_tokens, hypothesis, min_length)
-        flags_of_text = text_flags(segment.text, text, self.in_digits)
+        flags_of_text = text_flags(segment.text, text, self.number_rules)
         distinct_flags = dict.fromkeys((*flags_of_tokens, *flags_of_text))
         return tuple(distinct_flags)
 
@@ -207,13 +207,13 @@ def search_flags(src_tokens: Sequence[int], hypothesis: Hypothesis, min_length: 
         yield Flag.LENGTH_LIMIT
 
 
-def text_flags(source: str, text: str, in_digits: bool) -> Iterator[Flag]:
+def text_flags(source: str, text: str, number_rules: NumberRules) -> Iterator[Flag]:
     """Yield the flags that depend on text: a copied source, or missing sentences, numbers or addresses.
 
     Args:
         source: source text.
         text: its translation.
-        in_digits: see `numbers_differ`.
+        number_rules: how their languages write numbers.
     """
     if LOOP.search(text) and not LOOP.search(source):
         yield Flag.REPETITION
@@ -224,7 +224,7 @@ def text_flags(source: str, text: str, in_digits: bool) -> Iterator[Flag]:
     normalized_text = unicodedata.normalize("NFKC", text)
     if _is_copy(normalized_source.casefold(), normalized_text.casefold()):
         yield Flag.COPY
-    if numbers_differ(normalized_source, normalized_text, in_digits=in_digits, is_strict=True):
+    if numbers_differ(source, text, number_rules, is_strict=True):
         yield Flag.NUMBERS
     if not all(_has_address(text, address) for address in addresses(source)):
         yield Flag.LOST_ADDRESS
