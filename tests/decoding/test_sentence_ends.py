@@ -161,10 +161,10 @@ def test_long_lines_take_linear_time(kind: str, monkeypatch: pytest.MonkeyPatch)
         read = 0
         is_continued = sentences._is_continued
 
-        def counted(before: str, after: str, has_case: bool) -> bool:
+        def counted(before: str, after: str, has_capitals: bool) -> bool:
             nonlocal read
             read += len(before)
-            return is_continued(before, after, has_case)
+            return is_continued(before, after, has_capitals)
 
         with monkeypatch.context() as context:
             context.setattr(sentences, "_is_continued", counted)

@@ -66,6 +66,8 @@ END_BEFORE_SPACE = rf"(?:(?!{ET_CETERA}){STOPS}|{OTHER_STOPS})(?:\s[»›])?{CLO
 """End of a sentence before a space; in French, there is also one before a quotation mark."""
 SENTENCE_END = regex.compile(f"{UNSPACED_END}|{TIBETAN_END}|{END_BEFORE_LETTER}|{END_BEFORE_SPACE}", regex.V1)
 """Final punctuation, with the quotation marks, brackets and spaces after it."""
+AFTER_END = regex.compile(rf"(?:{SENTENCE_END.pattern})\w", regex.V1)
+"""Final punctuation and the letter after it."""
 
 CLAUSE_MARKS = rf"[[\p{{Terminal_Punctuation}}--[\p{{Sentence_Terminal}}\p{{Tibetan}}፡]]{COMMAS}]"
 """Marks at the end of clauses. The Ethiopic wordspace, which is Terminal_Punctuation too, only separates words."""
@@ -166,26 +168,28 @@ def _cut(text: str, border: regex.Pattern[str]) -> list[str]:
     return [text[start:end] for start, end in pairwise(borders) if end > start]
 
 
-def split_sentences(
-    line: str, num_tokens: CountTokens | None = None, limit: int = 0, *, ignore_case: bool = False
-) -> list[str]:
+def split_sentences(line: str, num_tokens: CountTokens | None = None, limit: int = 0) -> list[str]:
     """Split a line into sentences.
 
     Args:
         line: a line of text.
         num_tokens: function that returns the number of tokens of each text; None: never split at uncertain ends.
         limit: number of tokens above which a sentence is split at uncertain ends; not used without `num_tokens`.
-        ignore_case: treat a sentence that begins in lower case like one that begins with a capital.
     """
     pieces = _with_wordless_pieces(_cut(line, SENTENCE_END))
     lengths = num_tokens(pieces) if num_tokens else [0] * len(pieces)
-    has_case = not ignore_case and not line.islower()
+    has_capitals = not line.islower()
 
     is_inside_brackets = _are_inside_brackets(line, pieces)
     is_continued = [False]
     for (before, after), is_inside in zip(pairwise(pieces), is_inside_brackets, strict=True):
-        is_continued.append(is_inside or _is_continued(before, after, has_case))
+        is_continued.append(is_inside or _is_continued(before, after, has_capitals))
     return _pack(pieces, lengths, limit, is_continued[: len(pieces)])
+
+
+def with_capitals(line: str) -> str:
+    """Return the line with a capital letter after each final punctuation mark, where a sentence may begin."""
+    return AFTER_END.sub(lambda match: match[0][:-1] + match[0][-1].title(), line)
 
 
 def _with_wordless_pieces(pieces: Sequence[str]) -> list[str]:
@@ -233,13 +237,13 @@ def _outer_brackets(line: str) -> list[tuple[int, int]]:
     return pairs
 
 
-def _is_continued(before: str, after: str, has_case: bool) -> bool:
+def _is_continued(before: str, after: str, has_capitals: bool) -> bool:
     """Return True if it is uncertain whether a sentence ends between two adjacent pieces of a line.
 
     Args:
         before: the piece before the possible end.
         after: the piece after it.
-        has_case: True if sentences begin with capitals in this line.
+        has_capitals: True if the line has letters that are not in lower case.
     """
     end = before[-MAX_ABBREVIATION:]
     first_character = after[0]
@@ -250,7 +254,7 @@ def _is_continued(before: str, after: str, has_case: bool) -> bool:
 
     # In Georgian, which has lower case according to Unicode, sentences do not begin with capitals.
     begins_in_lower_case = first_character.islower() and first_character.title() != first_character
-    if has_case and begins_in_lower_case and CASED_END.search(end) is not None:
+    if has_capitals and begins_in_lower_case and CASED_END.search(end) is not None:
         return True
 
     bracket = BRACKET.match(before[-1])

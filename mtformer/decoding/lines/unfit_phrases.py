@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from mtformer.decoding.lines.placement import has_unlikely_token, is_appended
-from mtformer.decoding.lines.sentences import split_sentences
+from mtformer.decoding.lines.sentences import split_sentences, with_capitals
 from mtformer.decoding.lines.translation import Flag, Translation
 from mtformer.decoding.search.constraints import missing
 from mtformer.decoding.search.segments import Segment
@@ -156,4 +156,4 @@ def _num_phrases_and_score(trial: Trial) -> tuple[int, float]:
 
 def _num_sentences(text: str) -> int:
     """Return the number of sentences; a text in lower case after a final punctuation mark counts too."""
-    return len(split_sentences(text, ignore_case=True))
+    return len(split_sentences(with_capitals(text)))
