@@ -250,7 +250,10 @@ def _in_each_direction(
             if not has_one_direction:
                 full_name += f".{direction.src_lang}-{direction.tgt_lang}"
             tags = tuple(ids.tags)
-            corpus = Corpus(full_name, store, is_swapped=direction.is_swapped, tags=tags, start=ids.start)
+            languages = (direction.src_lang, direction.tgt_lang)
+            corpus = Corpus(
+                full_name, store, is_swapped=direction.is_swapped, tags=tags, start=ids.start, languages=languages
+            )
             yield corpus, direction.tgt_lang
 
 

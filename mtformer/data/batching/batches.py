@@ -244,8 +244,9 @@ class TrainingBatches:
     mixture: Mixture
     batch_tokens: int
     """See `plan_window`."""
-    augmentation: Callable[[Pairs, tuple[int, ...]], Pairs] | None = None
-    """Function of (pairs with text, seed) that returns augmented pairs without text; None: use the stored pairs."""
+    augmentation: Callable[[Pairs, tuple[int, ...], tuple[str, str]], Pairs] | None = None
+    """Function of (pairs with text, seed, languages) that returns augmented pairs without text; None: use the stored
+    pairs."""
 
     def start(
         self,
@@ -357,7 +358,7 @@ class TrainingBatches:
             pairs = corpus.read(corpus_blocks)
             if self.augmentation is not None:
                 noise_seed = (*seed, number)
-                pairs = self.augmentation(pairs, noise_seed)
+                pairs = self.augmentation(pairs, noise_seed, corpus.languages)
             parts.append(_with_tags(pairs, corpus))
             corpus_numbers.append(np.full(len(pairs), number))
 
