@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from mtformer.config.data import DataConfig
-from mtformer.config.languages import WITHOUT_SPACES, base_code
+from mtformer.config.languages import base_code, has_spaces
 from mtformer.config.loading import load_config
 from mtformer.config.schema import DecodingConfig
 from mtformer.config.validation import describe_errors
@@ -100,7 +100,7 @@ class Translator:
         """Target language code, if it is not `data.tgt_lang`."""
         if data is not None:
             self.in_digits = writes_digits((data.src_lang, *data.target_languages))
-            self.has_spaces = base_code(data.tgt_lang) not in WITHOUT_SPACES
+            self.has_spaces = has_spaces(data.tgt_lang)
             target_ids = target(data, self.tokenizers)
             self.engine = self.engine.with_target(target_ids)
 
@@ -195,7 +195,7 @@ class Translator:
         translator = copy.copy(self)
         target_ids = target(self.data, self.tokenizers, language)
         translator.engine = self.engine.with_target(target_ids)
-        translator.has_spaces = base_code(language) not in WITHOUT_SPACES
+        translator.has_spaces = has_spaces(language)
         translator.other_target = language
         return translator
 
