@@ -52,7 +52,8 @@ UNSPACED_SCRIPTS = {
 """ISO 15924 codes of the scripts without spaces between words, with the languages that are usually written in them.
 
 The scripts are those whose letters have the Line_Break AK, AS, ID or SA (Unicode Standard Annex 14), and the Tibetan
-script, in which a mark ends each syllable. The usual scripts of languages are those of likelySubtags in CLDR 47 (without zhx, a group).
+script, in which a mark ends each syllable. The usual scripts of languages are those of likelySubtags in CLDR 47,
+without zhx, which is a group of languages.
 """
 WITHOUT_SPACES = frozenset(" ".join(UNSPACED_SCRIPTS.values()).split())
 """Languages whose words are not separated by spaces in their usual script."""

@@ -49,11 +49,12 @@ AFTER_PUNCTUATION = rf"(?!{SPACED})"
 """Border after a term that ends with another character."""
 IS_LETTER = regex.compile(rf"[\p{{Alphabetic}}\p{{Mark}}\p{{N}}_]|{UNSPACED}")
 """A character whose borders are those of letters."""
-UNSPACED_LETTER = regex.compile(
-    rf"[[{UNSPACED}\p{{Tibetan}}\p{{Yi}}\p{{Nushu}}\p{{Tangut}}\p{{Line_Break=Aksara}}\p{{Line_Break=Aksara_Start}}]&&\p{{L}}]",
-    regex.V1,
+WITHOUT_SPACES = (
+    rf"[{UNSPACED}\p{{Tibetan}}\p{{Yi}}\p{{Tangut}}\p{{Nushu}}\p{{Line_Break=Aksara}}\p{{Line_Break=Aksara_Start}}]"
 )
-"""A letter of a script without spaces between words; see `mtformer.config.languages.UNSPACED_SCRIPTS`."""
+"""Characters of all scripts without spaces between words, for a pattern with `regex.V1`; the scripts are those of
+`mtformer.config.languages.UNSPACED_SCRIPTS`."""
+UNSPACED_LETTER = regex.compile(rf"[{WITHOUT_SPACES}&&\p{{L}}]", regex.V1)
 LETTER = regex.compile(r"\p{L}")
 NUM_SAMPLED_LINES = 1000
 """Number of lines whose letters show the script of a text."""

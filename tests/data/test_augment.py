@@ -150,6 +150,8 @@ def test_noise_uses_the_languages_of_the_pair() -> None:
         ("One.", "Eins.", ("One", "Eins")),
         ("One .", "一。", ("One", "一")),
         ("नमस्ते।", "Hello.", ("नमस्ते", "Hello")),
+        ("သူလာသည်။", "གཞུ་མཐོང།", ("သူလာသည်", "གཞུ་མཐོང")),
+        ("ខ្ញុំទៅ។", "ᱤᱧ ᱪᱟᱞᱟᱜ᱾", ("ខ្ញុំទៅ", "ᱤᱧ ᱪᱟᱞᱟᱜ")),
         ("One.", "Eins!", ("One", "Eins!")),
         ("One!", "Eins.", ("One!", "Eins.")),
         ("One...", "Eins.", ("One...", "Eins.")),

@@ -19,7 +19,7 @@ from mtformer.data.store.pipeline import encode
 from mtformer.text.case import Change, lower_case, title_case, upper_case
 from mtformer.text.tokenizer import UNK, TokenizerPair
 
-STOPS = (".", "。", "．", "｡", "।", "۔", "։", "።")
+STOPS = (".", "。", "．", "｡", "।", "۔", "։", "።", "။", "។", "།", "᱾", "꯫", "᠃")
 """Full stops of different scripts."""
 
 EMOJI = "😀😂😉😍🤔😢👍👏🙏🎉🔥🚀☀☕✅❤"

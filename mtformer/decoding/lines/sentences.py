@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import regex
 
-from mtformer.text.words import AFTER_UNSPACED
+from mtformer.text.words import WITHOUT_SPACES
 
 UNSPACED = regex.compile(
     "[\u3000-\u30ff\u3100-\u312f\u31a0-\u31bf\u3400-\u9fff\ua000-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
@@ -41,8 +41,10 @@ UNSPACED_STOPS = (
 )
 """Marks of scripts without spaces between words: those of Chinese and Japanese, and those whose letters have the
 Line_Break SA, AK or AS (Unicode Standard Annex 14)."""
-BREAKING_STOPS = rf"[{STOPS}&&[\p{{Line_Break=Break_After}}\p{{Ethiopic}}]]"
+BREAKING_STOPS = rf"[{STOPS}&&[\p{{Line_Break=Break_After}}\p{{Ethiopic}}؟։]]"
 """Marks such as the danda, which never occur inside words, so a space after them may be missing."""
+AFTER_UNSPACED = rf"(?<={WITHOUT_SPACES}[\p{{Mark}}\p{{Grapheme_Extend}}]*)"
+"""Position after a letter of a script without spaces between words, with its marks."""
 SHADS = r"[\u0f0d-\u0f11\u0f14]"
 """Marks at the end of Tibetan phrases (`tibetan_shad` of Unicode document L2/05-073)."""
 IMPLIED_SHAD = r"[\u0f40\u0f42]\s+"
