@@ -75,6 +75,8 @@ IRISH_CAPITAL = regex.compile(rf"({IRISH_WORD_START}[nt])(?=[AEIOUÁÉÍÓÚ])")
 
 GEORGIAN = r"[\u10d0-\u10fa\u10fd-\u10ff]+"
 """Georgian letters (Mkhedruli)."""
+MTAVRULI = regex.compile(r"[\u1c90-\u1cba\u1cbd-\u1cbf]")
+"""Georgian capital."""
 KEPT = regex.compile(f"({GEORGIAN})")
 """Letters that stay in lower case in capitals."""
 KEPT_IN_IRISH = regex.compile(f"({GEORGIAN}|{IRISH_WORD_START}{IRISH_PREFIX})")
@@ -107,6 +109,11 @@ def upper_case(text: str, language: str = "") -> str:
     parts = kept.split(text)
     parts[::2] = [part.upper() for part in parts[::2]]  # the others are kept
     return "".join(parts)
+
+
+def upper_case_with_mtavruli(text: str, language: str = "") -> str:
+    """Return a text in capitals, also those of Georgian."""
+    return regex.sub(GEORGIAN, lambda match: match[0].upper(), upper_case(text, language))
 
 
 def lower_case(text: str, language: str = "") -> str:
@@ -146,7 +153,8 @@ def capitalize(sentence: str, language: str = "") -> str:
 def case_of(text: str, language: str = "") -> Change | None:
     """Return the function that gives a text its case, or None.
 
-    That is `upper_case` or `title_case` if all letters or words of the text, in any script, have this case.
+    That is `upper_case` or `title_case` if all letters or words of the text, in any script, have this case; Georgian
+    capitals are only used for a text that has them.
 
     Args:
         text: a line of text.
@@ -163,7 +171,9 @@ def case_of(text: str, language: str = "") -> Change | None:
     all_letters = "".join(words)
     if all(map(str.isupper, all_letters)):
         num_long_words = sum(len(word) > 1 for word in words)
-        return upper_case if num_long_words >= MIN_WORDS_IN_CAPITALS else None
+        if num_long_words < MIN_WORDS_IN_CAPITALS:
+            return None
+        return upper_case_with_mtavruli if MTAVRULI.search(text) else upper_case
 
     have_capitals = all(word[0].istitle() for word in words)
     if not have_capitals or len(words) < MIN_WORDS_IN_TITLE_CASE:

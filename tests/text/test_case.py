@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from mtformer.text.case import capitalize, case_of, lower_case, title_case, upper_case
+from mtformer.text.case import capitalize, case_of, lower_case, title_case, upper_case, upper_case_with_mtavruli
 
 UPPER = [
     # CLDR, el-Upper: no accents; a dialytika where the accent separated two vowels; ή keeps its accent
@@ -110,7 +110,7 @@ def test_sentences_begin_with_a_capital(language: str, text: str, sentence: str)
         ("de", "Ijsland Ist Ein Schönes Land", title_case),
         ("el", "Ο ΚΟΣΜΟΣ ΕΙΝΑΙ ΜΙΚΡΟΣ", upper_case),
         ("tr", "İSTANBUL VE ISPARTA", upper_case),
-        ("ka", "ᲡᲐᲥᲐᲠᲗᲕᲔᲚᲝ ᲐᲠᲘᲡ", upper_case),
+        ("ka", "ᲡᲐᲥᲐᲠᲗᲕᲔᲚᲝ ᲐᲠᲘᲡ", upper_case_with_mtavruli),
         ("ka", "საქართველო არის დიდი და ლამაზი", None),
         ("ka", "NATO და საქართველო", None),
         ("hr", "ǅep I Lijepa Velika Nova Kuća", title_case),
@@ -119,6 +119,12 @@ def test_sentences_begin_with_a_capital(language: str, text: str, sentence: str)
 )
 def test_the_case_of_a_line(language: str, text: str, case: object) -> None:
     assert case_of(text, language) is case
+
+
+def test_georgian_has_the_capitals_of_its_source() -> None:
+    change = case_of("ᲡᲐᲥᲐᲠᲗᲕᲔᲚᲝ ᲐᲠᲘᲡ", "ka")
+    assert change is not None
+    assert change("ქორთუ nato", "xmf") == "ᲥᲝᲠᲗᲣ NATO"
 
 
 def test_text_without_special_letters_has_the_case_of_python() -> None:
