@@ -1,6 +1,7 @@
 """`mtformer exam`: the behavior of models on perturbed lines."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,6 +88,10 @@ def _take_exam(run: str, translator: "Translator", test: "EvalSet", num_lines: i
     """Return the rows of the card of a run, with a progress bar."""
     from mtformer.evaluation.exam import ROWS, take_exam
 
+    # Without languages in the test set, capitals follow those of the model.
+    src_lang = test.src_lang or translator.src_lang
+    tgt_lang = test.tgt_lang or translator.tgt_lang
+    test = replace(test, src_lang=src_lang or None, tgt_lang=tgt_lang or None)
     rows = take_exam(translator, test, num_lines)
     with tqdm(rows, printable(run), len(ROWS), unit="row", disable=None, leave=False) as bar:
         return dict(bar)

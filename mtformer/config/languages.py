@@ -8,8 +8,57 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-WITHOUT_SPACES = frozenset(["bo", "dz", "ja", "khb", "km", "lo", "lzh", "my", "nod", "th", "wuu", "yue", "zh"])
-"""Languages whose words are not separated by spaces."""
+UNSPACED_SCRIPTS = {
+    "ahom": "aho",
+    "bali": "kaw",
+    "batk": "btd btm",
+    "bopo": "hmj hmq",
+    "brah": "kho pka pmh psu xtq",
+    "cham": "cjm",
+    "gran": "oty",
+    "hanb": "",
+    "hani": "how oko swi zch zeh zgb zgm zgn zhd zlj zln zlq zqe zyg zyn zzj",
+    "hans": "cdo cjy cnp csp czh gan hak hsn lzh nan wuu zh",
+    "hant": "ltc yue",
+    "hira": "",
+    "hrkt": "",
+    "java": "osi tes",
+    "jpan": "ams ja yoi",
+    "kana": "ain ryu",
+    "kawi": "",
+    "khmr": "brb km krr krv okz pcb rka smu tpu xhm",
+    "kits": "zkt",
+    "lana": "cuu kkh nod",
+    "laoo": "alk brv kjg kuf lbo lo ncq ngt pho sct sqq sss tth tto",
+    "maka": "",
+    "mymr": (
+        "aio blk bwe csh dnu dnv hpo int jkm kht kjp ksu ksw kvq kvt kxf kxk mnw mwt my obr omx pce phk pll "
+        "pwo pyx rbb rki rmz shn tco tjl tvn"
+    ),
+    "nshu": "",
+    "tale": "tdd thi",
+    "talu": "khb",
+    "tang": "txg",
+    "tavt": "blt soa tyr",
+    "thai": (
+        "bzi cbn cog kdt khf kjt kxm lcp lwl lwm mkm mlf mpz mra nyl nyw pht phu prt pww skb sou th thm tts ugo urk yoy"
+    ),
+    "tibt": (
+        "adx bfu bkk bo bro cgk cna dka dre dz dzl ght goe jda jya kbg khg kjz kkf lbj lkh luk lya muk neh "
+        "npb ole otb sbu sgt sip spt tcn tgf tsj xkf zau"
+    ),
+    "yiii": "ii nos nsd nsf nsv nty smh yig yiv ysd ysn ysp",
+}
+"""ISO 15924 codes of the scripts without spaces between words, with the languages that are usually written in them.
+
+The scripts are those whose letters have the Line_Break AK, AS, ID or SA (Unicode Standard Annex 14), and the Tibetan
+script, in which a mark ends each syllable. The usual scripts of languages are those of likelySubtags in CLDR 47,
+without zhx, which is a group of languages.
+"""
+WITHOUT_SPACES = frozenset(" ".join(UNSPACED_SCRIPTS.values()).split())
+"""Languages whose words are not separated by spaces in their usual script."""
+SCRIPT_LENGTH = 4
+"""Number of letters of the code of a script."""
 MANY_CHARACTERS = frozenset(["ja", "ko", "lzh", "wuu", "yue", "zh"])
 """Languages with thousands of characters; they often write numbers with characters (二十五), or count years by eras."""
 
@@ -37,6 +86,22 @@ def base_code(language: str) -> str:
     """Return the part of a language code before `-` or `_`, with two letters if possible: pt for pt-BR and por_Latn."""
     base = re.split("[-_]", language.lower())[0]
     return TWO_LETTERS.get(base, base)
+
+
+def script_code(language: str) -> str:
+    """Return the ISO 15924 code of the script in a language code, such as latn for sr-Latn; empty without one."""
+    for subtag in re.split("[-_]", language.lower())[1:]:
+        if len(subtag) == SCRIPT_LENGTH and subtag.isalpha():
+            return subtag
+    return ""
+
+
+def has_spaces(language: str) -> bool:
+    """Return False for a language whose words are not separated by spaces in its script, or in its usual one."""
+    script = script_code(language)
+    if script:
+        return script not in UNSPACED_SCRIPTS
+    return base_code(language) not in WITHOUT_SPACES
 
 
 def language_name(code: str) -> str:

@@ -575,8 +575,9 @@ class EvaluationConfig(Section):
 
     bleu_tokenizer: Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores200", "none"] = "auto"
     """sacreBLEU tokenizer for BLEU. auto: zh for Chinese, ja-mecab for Japanese (extra `ja`), ko-mecab for Korean
-    (extra `ko`), char for Japanese and Korean if the extra is not installed, char for Thai, Lao, Khmer, Burmese and
-    Tibetan (where TER, which counts words between spaces, says little), otherwise 13a."""
+    (extra `ko`), char for Japanese and Korean if the extra is not installed, char for other text in scripts without
+    spaces between words, such as Thai, Burmese and Tibetan (where TER, which counts words between spaces, says little),
+    otherwise 13a. The script is that in the language code (nan_Latn), else that of the references."""
     lowercase: bool = False
     """Ignore case when computing scores."""
 

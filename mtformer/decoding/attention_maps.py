@@ -19,7 +19,7 @@ from mtformer.errors import ConfigError
 from mtformer.model.attention import MultiHeadAttention, record_weights
 from mtformer.model.transformer import Transformer
 from mtformer.text.case import case_of
-from mtformer.text.tokenizer import EOS, Tokenizer
+from mtformer.text.tokenizer import EOS
 
 
 @dataclass(frozen=True)
@@ -129,19 +129,20 @@ def _pair(translator: Translator, source: str, translation: str | Translation | 
         [translation] = translator.translate([source])
     pieces = [piece for piece in translation.pieces if piece != END]  # a split line has one END per segment
 
-    if _was_searched_in_sentence_case(source, translation, tokenizer):
-        source = sentence_case(source)
+    if _was_searched_in_sentence_case(source, translation, translator):
+        source = sentence_case(source, translator.src_lang)
     return _Pair(source, translation.text, translation.tokens, pieces)
 
 
-def _was_searched_in_sentence_case(source: str, translation: Translation, tokenizer: Tokenizer) -> bool:
+def _was_searched_in_sentence_case(source: str, translation: Translation, translator: Translator) -> bool:
     """Return True if the text of a translation, but not its tokens, has the case of the source; see `without_case`."""
-    change = case_of(source)
+    change = case_of(source, translator.src_lang)
     if change is None:
         return False
-    [searched_text] = tokenizer.decode([translation.tokens])
-    has_case = change(translation.text) == translation.text
-    return has_case and change(searched_text) != searched_text
+    [searched_text] = translator.tokenizers.tgt.decode([translation.tokens])
+    language = translator.tgt_lang
+    has_case = change(translation.text, language) == translation.text
+    return has_case and change(searched_text, language) != searched_text
 
 
 def _record(

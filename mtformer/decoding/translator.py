@@ -6,14 +6,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from mtformer.config.data import DataConfig
-from mtformer.config.languages import WITHOUT_SPACES, base_code
+from mtformer.config.languages import base_code, has_spaces
 from mtformer.config.loading import load_config
 from mtformer.config.schema import DecodingConfig
 from mtformer.config.validation import describe_errors
@@ -45,14 +44,12 @@ from mtformer.enums import Backend
 from mtformer.errors import ConfigError, DataError, MtformerError
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
-from mtformer.text.case import case_of
+from mtformer.text.case import TURKIC, case_of
 from mtformer.text.tags import target, with_tags
 from mtformer.text.tokenizer import EOS, TokenizerPair
 
 KNOWN_SHARE = 0.1
 """Minimum share of training lines with several sentences for a model to translate such lines without splitting them."""
-TURKIC = frozenset(("az", "crh", "tr"))
-"""Languages in which i is İ in capitals, and ı is I."""
 Progress = Callable[[int], object]
 """Function that is called with the number of lines finished since the last call."""
 Value = TypeVar("Value")
@@ -99,9 +96,11 @@ class Translator:
         """How the source and target languages write numbers."""
         self.has_spaces = True
         """False if the target language has no spaces between words."""
+        self.other_target: str | None = None
+        """Target language code, if it is not `data.tgt_lang`."""
         if data is not None:
             self.number_rules = _number_rules(data, data.tgt_lang)
-            self.has_spaces = base_code(data.tgt_lang) not in WITHOUT_SPACES
+            self.has_spaces = has_spaces(data.tgt_lang)
             target_ids = target(data, self.tokenizers)
             self.engine = self.engine.with_target(target_ids)
 
@@ -196,9 +195,31 @@ class Translator:
         translator = copy.copy(self)
         target_ids = target(self.data, self.tokenizers, language)
         translator.engine = self.engine.with_target(target_ids)
-        translator.has_spaces = base_code(language) not in WITHOUT_SPACES
+        translator.has_spaces = has_spaces(language)
         translator.number_rules = _number_rules(self.data, language)
+        translator.other_target = language
         return translator
+
+    @property
+    def tgt_lang(self) -> str:
+        """Target language code; empty if it is unknown."""
+        if self.data is None:
+            return ""
+        return self.other_target or self.data.tgt_lang
+
+    @property
+    def src_langs(self) -> list[str]:
+        """Codes of the languages from which the model translates into the target language; empty if unknown."""
+        if self.data is None:
+            return []
+        sources = [base_code(src) for src, tgt in self.data.directions if tgt == self.tgt_lang]
+        return list(dict.fromkeys(sources))
+
+    @property
+    def src_lang(self) -> str:
+        """Source language code; empty if it is unknown or there are several."""
+        sources = self.src_langs
+        return sources[0] if len(sources) == 1 else ""
 
     def translate(  # noqa: PLR0913  # the public interface has one keyword for each option
         self,
@@ -240,7 +261,7 @@ class Translator:
         report = progress or _ignore
 
         # Check the input, and convert it to segments.
-        terms = Glossary.from_mapping(glossary or {})
+        terms = Glossary.from_mapping(glossary or {}, self.src_lang)
         requirements = Requirements(prefixes, required, terms)
         target_text = TargetText(self.tokenizers.tgt, self.max_tokens, self.has_spaces)
         given_lines = check_inputs(lines, requirements, target_text, first_line)
@@ -278,11 +299,10 @@ class Translator:
 
     def _without_case(self, lines: Sequence[Line]) -> Sequence[Line]:
         """Return the lines in the case in which they are translated."""
-        if self.data is not None:
-            languages = map(base_code, chain.from_iterable(self.data.directions))
-            if not TURKIC.isdisjoint(languages):
-                return lines
-        return without_case(lines, self.tokenizers.src)
+        sources = self.src_langs
+        if len(sources) > 1 and not TURKIC.isdisjoint(sources):  # I may be a capital i or ı
+            return lines
+        return without_case(lines, self.tokenizers.src, self.src_lang)
 
     def _splitting(self, decoding: DecodingConfig) -> Splitting:
         """Return which lines are split into segments."""
@@ -341,9 +361,9 @@ class Translator:
         if self.calibration is not None:
             completed[0] = self.calibration.rate(searched_line.text, completed[0])
         if given_line.text != searched_line.text:
-            change = case_of(given_line.text)
+            change = case_of(given_line.text, self.src_lang)
             assert change is not None
-            completed = [in_case(translation, change) for translation in completed]
+            completed = [in_case(translation, change, self.tgt_lang) for translation in completed]
         best, *alternatives = completed
         return replace(best, alternatives=tuple(alternatives))
 

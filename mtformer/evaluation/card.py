@@ -93,7 +93,7 @@ class EvalSet:
     references: list[list[str]]
     """One list of lines per reference."""
     tgt_lang: str | None = None
-    """None: the translator's target language; BLEU uses 13a unless the config sets a tokenizer."""
+    """None: the translator's target language; `auto` selects a BLEU tokenizer by the script of the references."""
     src_lang: str | None = None
 
 

@@ -14,11 +14,10 @@ from mtformer.evaluation import significance
 from mtformer.evaluation.scores import METRICS, MetricName
 from mtformer.evaluation.significance import Counts, Estimate, Measure, PairedTests, estimate
 from mtformer.evaluation.systems import Material, System, distinguishes
+from mtformer.text.words import lacks_spaces
 
 LENGTHS = (10, 20, 30, 40, 50, 60)
 """Source lengths at which a new bucket begins."""
-LONG_WORDS = 20
-"""Mean number of characters per word above which a language is assumed not to separate words with spaces."""
 
 
 @dataclass(frozen=True)
@@ -191,12 +190,9 @@ def _pooled(system: System, measure: Measure) -> Counts:
 
 def _source_lengths(sources: Sequence[str]) -> tuple[str, NDArray[np.int64]]:
     """Return the unit of length, words or characters, and the length of each source in this unit."""
-    num_words = np.array([len(line.split()) for line in sources])
-    num_characters = np.array([len(line) for line in sources])
-    has_spaces = num_characters.sum() <= LONG_WORDS * num_words.sum()
-    if has_spaces:
-        return "words", num_words
-    return "characters", num_characters
+    if lacks_spaces(sources):
+        return "characters", np.array([len(line) for line in sources])
+    return "words", np.array([len(line.split()) for line in sources])
 
 
 def _by_length(systems: Sequence[System], lengths: NDArray[np.int64], measures: Sequence[Measure]) -> list[Bucket]:

@@ -117,8 +117,8 @@ def evaluate(
     hypotheses = [translation.text for translation in translations]
     seconds = time.perf_counter() - start
 
-    config = for_language(config, test.tgt_lang)
     first_reference, *more_references = test.references
+    config = for_language(config, test.tgt_lang, first_reference)
     scores = score(hypotheses, first_reference, config, more_references=more_references)
     result = ScoredTranslations(hypotheses, scores, config, seconds)
     return write_card(folder, test, result, translator)

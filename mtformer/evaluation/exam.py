@@ -30,9 +30,8 @@ from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.evaluation.card import EvalSet
 from mtformer.evaluation.scores import score
-from mtformer.text.case import title_case
+from mtformer.text.case import title_case, upper_case
 
-Random = np.random.Generator
 Pair = tuple[str, str | None]
 """Source and reference; None: no reference is known."""
 Row = dict[str, float | None]
@@ -105,26 +104,34 @@ def _rare_script(line: str) -> str:
     return "".join(map(replacement, line))
 
 
-PERTURBATIONS: dict[str, Callable[[str, str, Random], Pair]] = {
-    "plain": lambda src, ref, random: (src, ref),
-    "caps": lambda src, ref, random: change_case(src, ref, str.upper),
-    "title_case": lambda src, ref, random: change_case(src, ref, title_case),
-    "no_final_stop": lambda src, ref, random: drop_final_stop(src, ref),
-    "typos": lambda src, ref, random: (add_typos(src, TYPOS, random), ref),
-    "spaces": lambda src, ref, random: (src.replace(" ", "  "), ref),
-    "emoji": lambda src, ref, random: _add(src, ref, texts_to_copy(random)["emoji"]),
-    "urls": lambda src, ref, random: _add(src, ref, texts_to_copy(random)["urls"]),
-    "emails": lambda src, ref, random: _add(src, ref, texts_to_copy(random)["emails"]),
-    "numbers": lambda src, ref, random: _change(NUMBER, src, ref, texts_to_copy(random)["numbers"]),
-    "dates": lambda src, ref, random: _change(DATE, src, ref, texts_to_copy(random)["dates"]),
-    "quotes": lambda src, ref, random: (f'"{src}"', f'"{ref}"'),
-    "tags": lambda src, ref, random: (_mark_up(src), _mark_up(ref)),
-    "words": lambda src, ref, random: (str(random.choice(re.findall(WORD, src) or [src])), None),
-    "repeated": lambda src, ref, random: (join_lines((src, src)), join_lines((ref, ref))),
-    "two_sentences": lambda src, ref, random: (src, ref),
-    "long": lambda src, ref, random: (src, ref),
-    "rare_script": lambda src, ref, random: (_rare_script(src), None),
-    "empty": lambda src, ref, random: ("", None),
+class Setting(NamedTuple):
+    """What a perturbation depends on besides the pair."""
+
+    random: np.random.Generator
+    languages: tuple[str, str]
+    """Language codes of the source and the reference; empty if unknown."""
+
+
+PERTURBATIONS: dict[str, Callable[[str, str, Setting], Pair]] = {
+    "plain": lambda src, ref, setting: (src, ref),
+    "caps": lambda src, ref, setting: change_case(src, ref, upper_case, setting.languages),
+    "title_case": lambda src, ref, setting: change_case(src, ref, title_case, setting.languages),
+    "no_final_stop": lambda src, ref, setting: drop_final_stop(src, ref),
+    "typos": lambda src, ref, setting: (add_typos(src, TYPOS, setting.random), ref),
+    "spaces": lambda src, ref, setting: (src.replace(" ", "  "), ref),
+    "emoji": lambda src, ref, setting: _add(src, ref, texts_to_copy(setting.random)["emoji"]),
+    "urls": lambda src, ref, setting: _add(src, ref, texts_to_copy(setting.random)["urls"]),
+    "emails": lambda src, ref, setting: _add(src, ref, texts_to_copy(setting.random)["emails"]),
+    "numbers": lambda src, ref, setting: _change(NUMBER, src, ref, texts_to_copy(setting.random)["numbers"]),
+    "dates": lambda src, ref, setting: _change(DATE, src, ref, texts_to_copy(setting.random)["dates"]),
+    "quotes": lambda src, ref, setting: (f'"{src}"', f'"{ref}"'),
+    "tags": lambda src, ref, setting: (_mark_up(src), _mark_up(ref)),
+    "words": lambda src, ref, setting: (str(setting.random.choice(re.findall(WORD, src) or [src])), None),
+    "repeated": lambda src, ref, setting: (join_lines((src, src)), join_lines((ref, ref))),
+    "two_sentences": lambda src, ref, setting: (src, ref),
+    "long": lambda src, ref, setting: (src, ref),
+    "rare_script": lambda src, ref, setting: (_rare_script(src), None),
+    "empty": lambda src, ref, setting: ("", None),
 }
 """Changes of a pair by name; the reference is changed as the translation should change (None: unknown)."""
 NUM_JOINED = {"two_sentences": 2, "long": 20}
@@ -143,9 +150,15 @@ SHARES = ("loops", "long", "unaligned")
 COLUMNS = ("lines", "chrf", "chrf_change", *ITEMS, *SHARES, "equal")
 
 
-def perturb(name: str, pairs: Sequence[tuple[str, str]]) -> dict[Pair, range]:
-    """Return the distinct pairs that differ from the lines, and the numbers of the lines from which each is made."""
-    random = np.random.default_rng([*name.encode()])
+def perturb(name: str, pairs: Sequence[tuple[str, str]], languages: tuple[str, str] = ("", "")) -> dict[Pair, range]:
+    """Return the distinct pairs that differ from the lines, and the numbers of the lines from which each is made.
+
+    Args:
+        name: key of `PERTURBATIONS`.
+        pairs: source and reference of each line.
+        languages: their language codes; empty if unknown.
+    """
+    setting = Setting(np.random.default_rng([*name.encode()]), languages)
     num_joined = NUM_JOINED.get(name, 1)
     perturbed: dict[Pair, range] = {}
     for start in range(0, len(pairs), num_joined):
@@ -153,7 +166,7 @@ def perturb(name: str, pairs: Sequence[tuple[str, str]]) -> dict[Pair, range]:
         src = join_lines(src for src, _ in joined_pairs)
         ref = join_lines(ref for _, ref in joined_pairs)
 
-        new_pair = PERTURBATIONS[name](src, ref, random)
+        new_pair = PERTURBATIONS[name](src, ref, setting)
         new_src, _ = new_pair
         first_src, _ = joined_pairs[0]
         has_changed = new_src != first_src
@@ -189,10 +202,11 @@ def take_exam(translator: Translator, test: EvalSet, num_lines: int) -> Iterator
     sources = [src for src, _ in pairs]
     references = [ref for _, ref in pairs]
     length_ratio = sum(map(len, references)) / sum(map(len, sources))
+    languages = (test.src_lang or "", test.tgt_lang or "")
 
     plain_texts: list[str] = []
     for name in PERTURBATIONS:  # one call per row keeps attention weights in memory only for its lines
-        perturbed = perturb(name, pairs)
+        perturbed = perturb(name, pairs, languages)
         new_sources = [src for src, _ in perturbed]
         translations = translator.translate(new_sources, attention=True)
         if name == "plain":

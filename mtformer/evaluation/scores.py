@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from mtformer.config.languages import WITHOUT_SPACES, base_code
+from mtformer.config.languages import UNSPACED_SCRIPTS, base_code, has_spaces, script_code
 from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import ConfigError, log
+from mtformer.text.words import lacks_spaces
 
 if TYPE_CHECKING:  # importing sacreBLEU takes a second
     from sacrebleu.metrics.base import Metric
@@ -15,11 +16,12 @@ if TYPE_CHECKING:  # importing sacreBLEU takes a second
 MetricName = Literal["bleu", "chrf", "ter"]
 METRICS: tuple[MetricName, ...] = ("bleu", "chrf", "ter")
 BY_LANGUAGE = {
-    **dict.fromkeys(WITHOUT_SPACES, "char"),
     **dict.fromkeys(("zh", "lzh", "wuu", "yue"), "zh"),
     **{"ja": "ja-mecab", "ko": "ko-mecab"},
 }
-"""BLEU tokenizers that `auto` selects, by the language in a code such as zh-CN or zho_Hant; the default is 13a."""
+"""BLEU tokenizers that `auto` selects for languages with a tokenizer of their own, in their usual scripts."""
+OWN_SCRIPTS = frozenset((*UNSPACED_SCRIPTS, "", "hang", "kore"))
+"""Script codes with which these tokenizers are used; not in zh_Latn."""
 UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
 """BLEU tokenizers for text without spaces between words."""
 TOKENIZED_SHARE = 0.2
@@ -99,13 +101,31 @@ def looks_tokenized(references: Sequence[str]) -> bool:
     return num_tokenized > TOKENIZED_SHARE * len(references)
 
 
-def for_language(config: EvaluationConfig, tgt_lang: str | None) -> EvaluationConfig:
-    """Return the settings for a target language: `auto` becomes its tokenizer, or `char` if that is unavailable."""
+def for_language(config: EvaluationConfig, tgt_lang: str | None, references: Sequence[str] = ()) -> EvaluationConfig:
+    """Return the settings for a target language: `auto` becomes its tokenizer, or `char` if that is unavailable.
+
+    Args:
+        config: settings of the metrics.
+        tgt_lang: target language code; None if it is unknown.
+        references: text in this language, whose script decides if the code does not name one.
+    """
     if config.bleu_tokenizer != "auto":
         return config
-    language = base_code(tgt_lang or "")
-    tokenizer = BY_LANGUAGE.get(language, "13a")
+    tokenizer = _automatic(tgt_lang or "", references)
     return config.model_copy(update={"bleu_tokenizer": _runnable(tokenizer)})
+
+
+def _automatic(language: str, references: Sequence[str]) -> str:
+    """Return the BLEU tokenizer of a language: its own, `char` for scripts without spaces between words, or 13a."""
+    script = script_code(language)
+    base = base_code(language)
+    if base in BY_LANGUAGE and script in OWN_SCRIPTS:
+        return BY_LANGUAGE[base]
+
+    is_unspaced = None if script else lacks_spaces(references)
+    if is_unspaced is None:
+        is_unspaced = language != "" and not has_spaces(language)
+    return "char" if is_unspaced else "13a"
 
 
 @cache  # so that the warning appears once

@@ -485,7 +485,7 @@ def _measure(share: float, translator: Translator, dev_sets: Sequence[EvalSet], 
     for dev_set in dev_sets:
         translations = translator.into(dev_set.tgt_lang).translate(dev_set.sources)
         hypotheses = [translation.text for translation in translations]
-        settings = for_language(config.evaluation, dev_set.tgt_lang)
+        settings = for_language(config.evaluation, dev_set.tgt_lang, dev_set.references[0])
         bleu_score, chrf_score = score(hypotheses, dev_set.references[0], settings, ["bleu", "chrf"])
         bleu.append(bleu_score.value)
         chrf.append(chrf_score.value)

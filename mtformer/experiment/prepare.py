@@ -17,7 +17,7 @@ import numpy as np
 
 from mtformer.config.data import CorpusConfig, DataConfig, Source
 from mtformer.config.fields import key_metadata
-from mtformer.config.languages import WITHOUT_SPACES, base_code
+from mtformer.config.languages import has_spaces
 from mtformer.config.loading import config_diff, load_config
 from mtformer.config.schema import Config
 from mtformer.data.batching.augment import Augmentation
@@ -161,7 +161,7 @@ def _check_settings(config: Config) -> None:
 def _warn_of_noise_without_spaces(data: DataConfig) -> None:
     """Log a warning if noise on words is set for a source language without spaces between words."""
     has_word_noise = data.noise.word_dropout or data.noise.typos
-    languages = [src for src, _ in data.directions if base_code(src) in WITHOUT_SPACES]
+    languages = [src for src, _ in data.directions if not has_spaces(src)]
     if languages and has_word_noise:
         log.warning(
             "data.noise: word_dropout and typos need spaces between words; %s has none, so set them to 0",
@@ -248,7 +248,10 @@ def _in_each_direction(
             if not has_one_direction:
                 full_name += f".{direction.src_lang}-{direction.tgt_lang}"
             tags = tuple(ids.tags)
-            corpus = Corpus(full_name, store, is_swapped=direction.is_swapped, tags=tags, start=ids.start)
+            languages = (direction.src_lang, direction.tgt_lang)
+            corpus = Corpus(
+                full_name, store, is_swapped=direction.is_swapped, tags=tags, start=ids.start, languages=languages
+            )
             yield corpus, direction.tgt_lang
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mtformer.config.languages import MANY_CHARACTERS, WITHOUT_SPACES, base_code
+from mtformer.config.languages import MANY_CHARACTERS, base_code, has_spaces
 from mtformer.config.loading import leaves
 from mtformer.config.schema import Config, TrainingConfig
 from mtformer.config.yaml_text import dotted
@@ -98,9 +98,9 @@ class _TextOfTokenizer:
         code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         self.character_counts += np.bincount(code_points, minlength=len(self.character_counts))
 
-        has_spaces = base_code(language) not in WITHOUT_SPACES
+        separates_words = has_spaces(language)
         for line in lines:
-            words = line.split() if has_spaces else _letter_pairs(line)
+            words = line.split() if separates_words else _letter_pairs(line)
             self.words.update(words)
 
     def num_words(self) -> int:

@@ -110,7 +110,7 @@ def describe_environment(
 
     bleu_tokenizers: dict[str, str] = {}
     for dev_set in prepared.dev:
-        settings = for_language(config.evaluation, dev_set.tgt_lang)
+        settings = for_language(config.evaluation, dev_set.tgt_lang, dev_set.references)
         bleu_tokenizers[dev_set.tgt_lang] = settings.bleu_tokenizer
 
     return {

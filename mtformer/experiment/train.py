@@ -328,7 +328,7 @@ def decode_dev(config: Config, step: TrainingStep, prepared: Prepared, progress:
     samples: list[tuple[str, str, str]] = []
     for dev_set in prepared.dev:
         hypotheses = _translate_dev(translator, dev_set, step.ranks, progress)
-        settings = for_language(config.evaluation, dev_set.tgt_lang)
+        settings = for_language(config.evaluation, dev_set.tgt_lang, dev_set.references)
         for result in score(hypotheses, dev_set.references, settings, ("bleu", "chrf")):
             for name in ("", *dev_set.names):
                 key = f"{result.name} {name}".rstrip()

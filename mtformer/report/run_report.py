@@ -164,8 +164,9 @@ def _weights_text(run: RunContents) -> str | None:
 
 def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
     """Return the non-empty sections of one run; add lines about unreadable parts to `run.unread`."""
-    unspaced = compares_characters(run)
     sentences = judge(run)
+    references = [sentence.reference for sentence in chain.from_iterable(sentences.values())]
+    unspaced = compares_characters(run, references)
     maps = _try(run, "attention", lambda: attention.page_maps(run, sentences, max_weights))
     heat_maps = {"id": f"weights-{number}", "sentences": maps} if maps else None
     dev_translations = over_time(run.samples, unspaced)

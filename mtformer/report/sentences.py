@@ -56,10 +56,15 @@ def judge(run: RunContents) -> dict[str, list[Sentence]]:
     return sentences_of
 
 
-def compares_characters(run: RunContents) -> bool:
-    """Return True if the target language is written without spaces between words."""
+def compares_characters(run: RunContents, references: Sequence[str] = ()) -> bool:
+    """Return True if the target language is written without spaces between words.
+
+    Args:
+        run: contents of a run.
+        references: text in this language, whose script decides if the language code does not name one.
+    """
     tgt_lang = run.config.data.tgt_lang if run.config is not None else None
-    evaluation = for_language(run.evaluation, tgt_lang)
+    evaluation = for_language(run.evaluation, tgt_lang, references)
     return evaluation.bleu_tokenizer in UNSPACED
 
 

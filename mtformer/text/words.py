@@ -10,6 +10,7 @@ letter before it. In three cases terms need other rules:
   `C++11`, nor `#1` in `A#1`.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import regex
@@ -48,8 +49,26 @@ AFTER_PUNCTUATION = rf"(?!{SPACED})"
 """Border after a term that ends with another character."""
 IS_LETTER = regex.compile(rf"[\p{{Alphabetic}}\p{{Mark}}\p{{N}}_]|{UNSPACED}")
 """A character whose borders are those of letters."""
+WITHOUT_SPACES = (
+    rf"[{UNSPACED}\p{{Tibetan}}\p{{Yi}}\p{{Tangut}}\p{{Nushu}}\p{{Line_Break=Aksara}}\p{{Line_Break=Aksara_Start}}]"
+)
+"""Characters of all scripts without spaces between words, for a pattern with `regex.V1`; the scripts are those of
+`mtformer.config.languages.UNSPACED_SCRIPTS`."""
+UNSPACED_LETTER = regex.compile(rf"[{WITHOUT_SPACES}&&\p{{L}}]", regex.V1)
+LETTER = regex.compile(r"\p{L}")
+NUM_SAMPLED_LINES = 1000
+"""Number of lines whose letters show the script of a text."""
 INVISIBLE = regex.compile(r"[\p{Z}\p{Cc}\p{Cf}]*")
 """White space, control characters and characters without width."""
+
+
+def lacks_spaces(lines: Sequence[str]) -> bool | None:
+    """Return True if most letters belong to scripts without spaces between words; None for a text without letters."""
+    text = "".join(lines[:NUM_SAMPLED_LINES])
+    num_letters = len(LETTER.findall(text))
+    if not num_letters:
+        return None
+    return 2 * len(UNSPACED_LETTER.findall(text)) > num_letters
 
 
 def is_blank(text: str) -> bool:

@@ -19,6 +19,7 @@ from mtformer.data.batching.augment import (
     pair_keys,
     texts_to_copy,
     title_case,
+    upper_case,
 )
 from mtformer.data.store.pairs import Column, Pairs, count_id, flat, id_column, lengths, make_pairs
 from mtformer.text.tokenizer import UNK, Tokenizer, TokenizerPair
@@ -112,8 +113,37 @@ def test_capitals_change_both_sides_and_lowercase_only_the_source() -> None:
     ],
 )
 def test_case_of_pairs(src: str, tgt: str, upper: tuple[str, str], title: tuple[str, str]) -> None:
-    assert change_case(src, tgt, str.upper) == upper
+    assert change_case(src, tgt, upper_case) == upper
     assert change_case(src, tgt, title_case) == title
+
+
+@pytest.mark.parametrize(
+    ("languages", "src", "tgt", "upper", "title"),
+    [
+        (("en", "tr"), "it is so", "iyi ışık", ("IT IS SO", "İYİ IŞIK"), ("It Is So", "İyi Işık")),
+        (("tr", "en"), "iyi ışık", "it is so", ("İYİ IŞIK", "IT IS SO"), ("İyi Işık", "It Is So")),
+        (("en", "el"), "the egg", "ένα αυγό", ("THE EGG", "ΕΝΑ ΑΥΓΟ"), ("The Egg", "Ένα Αυγό")),
+        (("en", "nl"), "the ice", "het ijs", ("THE ICE", "HET IJS"), ("The Ice", "Het IJs")),
+        (("de", "en"), "das ijs", "the ice", ("DAS IJS", "THE ICE"), ("Das Ijs", "The Ice")),
+        (("en", "ga"), "the men", "na bhfear", ("THE MEN", "NA bhFEAR"), ("The Men", "Na bhFear")),
+        (("en", "ka"), "a dog", "ერთი ძაღლი", ("A DOG", "ერთი ძაღლი"), ("A Dog", "ერთი ძაღლი")),
+        (("ka", "en"), "nato ერთი ძაღლი", "nato dog", ("nato ერთი ძაღლი", "nato dog"), ("nato ერთი ძაღლი", "nato dog")),
+    ],
+)
+def test_case_of_pairs_follows_their_languages(
+    languages: tuple[str, str], src: str, tgt: str, upper: tuple[str, str], title: tuple[str, str]
+) -> None:
+    assert change_case(src, tgt, upper_case, languages) == upper
+    assert change_case(src, tgt, title_case, languages) == title
+
+
+def test_noise_uses_the_languages_of_the_pair() -> None:
+    random = np.random.default_rng(1)
+    pairs = {add_noise("ISI", "iyi", NoiseConfig(case=0.99), random, ("tr", "tr")) for _ in range(50)}
+    assert ("ısı", "iyi") in pairs
+    assert ("Iyi", "iyi") not in pairs
+    pairs = {add_noise("iki", "iyi", NoiseConfig(case=0.99), random, ("tr", "tr")) for _ in range(50)}
+    assert {("İKİ", "İYİ"), ("İki", "İyi")} <= pairs
 
 
 @pytest.mark.parametrize(
@@ -122,6 +152,8 @@ def test_case_of_pairs(src: str, tgt: str, upper: tuple[str, str], title: tuple[
         ("One.", "Eins.", ("One", "Eins")),
         ("One .", "一。", ("One", "一")),
         ("नमस्ते।", "Hello.", ("नमस्ते", "Hello")),
+        ("သူလာသည်။", "གཞུ་མཐོང།", ("သူလာသည်", "གཞུ་མཐོང")),
+        ("ខ្ញុំទៅ។", "ᱤᱧ ᱪᱟᱞᱟᱜ᱾", ("ខ្ញុំទៅ", "ᱤᱧ ᱪᱟᱞᱟᱜ")),
         ("One.", "Eins!", ("One", "Eins!")),
         ("One!", "Eins.", ("One!", "Eins.")),
         ("One...", "Eins.", ("One...", "Eins.")),

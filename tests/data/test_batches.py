@@ -19,7 +19,7 @@ import torch
 from mtformer.config.data import DataConfig, NoiseConfig
 from mtformer.config.schema import TokenizerConfig
 from mtformer.data.batching import shares
-from mtformer.data.batching.augment import Augmentation, Keys
+from mtformer.data.batching.augment import Augmentation, Keys, Languages
 from mtformer.data.batching.batches import Batch, TrainingBatches, make_batch, ordered_batches, plan_window
 from mtformer.data.batching.mixture import START, Mixture, SamplerState
 from mtformer.data.batching.mixture import Corpus as Mixed
@@ -365,10 +365,10 @@ def test_each_rank_adds_noise_to_its_own_pairs_only(store: Store, tokenizers: To
     training = noisy(store, tokenizers)
     counts: list[int] = []
 
-    def augment(pairs: pa.RecordBatch, keys: Keys) -> pa.RecordBatch:
+    def augment(pairs: pa.RecordBatch, keys: Keys, languages: Languages) -> pa.RecordBatch:
         counts.append(len(pairs))
         assert training.augmentation is not None
-        return training.augmentation(pairs, keys)
+        return training.augmentation(pairs, keys, languages)
 
     shares_of(replace(training, augmentation=augment), 3, max_epochs=2)
     assert sum(counts) == 2 * len(store)
@@ -444,7 +444,7 @@ def test_windows_with_noise_are_large_enough_for_little_padding(batch_tokens: in
     """Noise that changes nothing leaves at most one percent more padding than no noise, on one and on two processes."""
     store: Any = Lognormal(1 << 18)
     plain = TrainingBatches(Mixture([Mixed("train", store)], 1), batch_tokens)
-    unchanged = replace(plain, augmentation=lambda pairs, keys: pairs)
+    unchanged = replace(plain, augmentation=lambda pairs, keys, languages: pairs)
     expected = padding(epoch_of(plain, 0))
     assert padding(epoch_of(unchanged, 0)) < expected + 0.01
     both = [batch for share in shares_of(unchanged, 2, max_epochs=1) for batch in share if batch.num_pairs]

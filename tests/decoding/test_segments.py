@@ -19,7 +19,7 @@ from mtformer.decoding.lines.translation import Translation, flag_phrases
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.run_dir import RunDir
-from mtformer.text.case import title_case
+from mtformer.text.case import title_case, upper_case
 from mtformer.text.tokenizer import SPACE, Tokenizer
 from mtformer.text.train import train_tokenizer
 
@@ -243,7 +243,7 @@ def test_a_line_in_capital_letters_is_translated_in_lower_case(
 ) -> None:
     lines = ["Der hund schläft. Die katze liest.", "Ein hund im park liest"]
     expected = translator.translate(lines, attention=True, **settings)
-    for change in (str.upper, title_case):
+    for change in (upper_case, title_case):
         found = translator.translate([change(line) for line in lines], attention=True, **settings)
         for one, other in zip(found, expected, strict=True):
             assert one.text == change(other.text) != other.text
@@ -291,18 +291,64 @@ def test_lines_without_capitals(
 
 
 @pytest.mark.parametrize(
-    ("languages", "is_changed"), [(("de", "en"), True), (("tr", "en"), False), (("en", "az"), False)]
+    ("languages", "others", "is_changed"),
+    [
+        (("de", "en"), [], True),
+        (("en", "az"), [], True),
+        (("de", "en"), ["en tr"], True),
+        (("tr", "en"), ["de en"], False),
+    ],
 )
-def test_capitals_of_turkic_languages_are_kept(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch, languages: tuple[str, str], is_changed: bool
+def test_capitals_are_kept_if_it_is_unknown_whether_they_are_turkic(
+    translator: Translator,
+    monkeypatch: pytest.MonkeyPatch,
+    languages: tuple[str, str],
+    others: list[str],
+    is_changed: bool,
 ) -> None:
     assert translator.data is not None
-    both = dict(zip(("src_lang", "tgt_lang"), languages, strict=True))
-    monkeypatch.setattr(translator, "data", translator.data.model_copy(update=both))
+    changes = {"src_lang": languages[0], "tgt_lang": languages[1], "language_pairs": others}
+    monkeypatch.setattr(translator, "data", translator.data.model_copy(update=changes))
     lines = [line.upper() for line in random_lines(1, seed=1)]
     found = translator.translate(lines, attention=True)[0].attention
     assert found is not None
     assert ("".join(found.src_pieces).isupper()) != is_changed
+
+
+@pytest.mark.parametrize(("language", "letter"), [("tr", "İ"), ("ga", "t"), ("de", "I")])
+def test_translations_of_capitals_have_those_of_the_target_language(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, language: str, letter: str
+) -> None:
+    assert translator.data is not None
+    text = "ein mann liest in tS und tÚ"
+    monkeypatch.setattr(translator, "data", translator.data.model_copy(update={"tgt_lang": language}))
+    monkeypatch.setattr(Translator, "_search", lambda *_: [[Translation(text, 0.0, [])]])
+    [found] = translator.translate(["DER HUND UND DIE KATZEN"])
+    assert found.text == upper_case(text, language)
+    assert letter in found.text
+
+
+def test_the_language_determines_lower_case(tmp_path: Path) -> None:
+    lines = ["ısı iyi", "ısrar iki", "Irmak", "Ilık", "sıcak ırmak"]
+    train_tokenizer(iter(lines * 20), TokenizerConfig(vocab_size=22), tmp_path / "tr.model")
+    tokenizer = Tokenizer.load(tmp_path / "tr.model")
+    checked = check_inputs(["ISI SICAK IRMAK"], Requirements(), TargetText(tokenizer, 100), first_line=0)
+    assert [line.text for line in without_case(checked, tokenizer, "tr")] == ["Isı sıcak ırmak"]
+
+
+@pytest.mark.parametrize(
+    ("language", "term", "text"),
+    [
+        ("el", "ομάδα", "Η ΟΜΑΔΑ ΕΙΝΑΙ ΕΔΩ"),
+        ("el", "ομάδα", "Η Ομάδα είναι εδώ"),
+        ("de", "straße", "DIE LANGE STRASSE"),
+        ("ga", "t-úll", "AN tÚLL MÓR"),
+        ("tr", "ışık", "BU IŞIK"),
+        ("hy", "և", "ԱՅՍ ԵՎ ԱՅՆ"),
+    ],
+)
+def test_terms_are_found_in_capitals(language: str, term: str, text: str) -> None:
+    assert Glossary.from_mapping({term: "x"}, language).required_terms(text) == ["x"]
 
 
 def test_capitals_that_the_tokenizer_knows_are_kept(translator: Translator, tmp_path: Path) -> None:

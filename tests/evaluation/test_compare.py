@@ -10,7 +10,7 @@ from scored import CONFIG, corpus, corrupt, make_run, save
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
 from mtformer.errors import CheckpointError, DataError
 from mtformer.evaluation import significance
-from mtformer.evaluation.compare import compare, config_differences
+from mtformer.evaluation.compare import _source_lengths, compare, config_differences
 from mtformer.evaluation.scores import score, sentence_chrf
 from mtformer.evaluation.significance import Measure, paired_tests
 from mtformer.evaluation.systems import (
@@ -100,6 +100,21 @@ def test_length_buckets_contain_every_sentence_once() -> None:
     expected = [statistics.fmean(by_path[Path(f"a{seed}")] for seed in (1, 2, 3)), by_path[Path("b2")]]
     assert found.buckets[1].scores["bleu"] == pytest.approx(expected)
     assert found.buckets[1].scores.keys() == {"bleu", "chrf", "ter"}
+
+
+@pytest.mark.parametrize(
+    ("line", "unit"),
+    [
+        ("သူ လာသည် ငါ သွားမည်", "characters"),
+        ("我 来 了", "characters"),
+        ("བོད་ཡིག འདི", "characters"),
+        ("Donaudampfschifffahrtsgesellschaftskapitän", "words"),
+        ("그는 왔다", "words"),
+        ("123 456", "words"),
+    ],
+)
+def test_the_unit_of_lengths_follows_the_script(line: str, unit: str) -> None:
+    assert _source_lengths([line, ""])[0] == unit
 
 
 def test_languages_without_spaces_are_measured_in_characters() -> None:

@@ -120,6 +120,50 @@ def test_without_mecab_bleu_uses_characters_and_warns_once(
     assert "|tok:char|" in bleu.signature
 
 
+@pytest.mark.parametrize(("tokenizer", "languages"), [
+    ("char", "shn shn_Mymr rki mnw ksw blk nan nan_Hant nan-Hans hak gan cdo khb nod tdd bo dzo dz bod_Tibt lbj ii"),
+    ("char", "tha kjg lo_Laoo jv-Java ban_Bali kac_Mymr pi_Thai sa_Tibt th-TH cjm"),
+    ("13a", "nan_Latn zh-Latn ja_Latn ko-Latn yue_Latn jv ban ksw_Latn sr_Cyrl ar am pa_Guru km_Latn mni_Mtei"),
+])  # fmt: skip
+def test_scripts_without_spaces_are_scored_on_characters(tokenizer: str, languages: str) -> None:
+    for language in languages.split():
+        assert for_language(EvaluationConfig(), language).bleu_tokenizer == tokenizer, language
+
+
+@pytest.mark.parametrize(
+    ("language", "reference", "tokenizer"),
+    [
+        ("nan", "Lí hó, góa sī Tâi-oân lâng.", "13a"),
+        ("nan", "汝好，我是臺灣人。", "char"),
+        ("nan_Latn", "汝好，我是臺灣人。", "13a"),
+        ("jv", "ꦲꦏ꧀ꦱꦫꦗꦮ", "char"),
+        ("ban", "ᬅᬓ᭄ᬱᬭᬩᬮᬶ", "char"),
+        ("xal", "བོད་ཡིག", "char"),
+        ("mnw", "Bhasa Mon", "13a"),
+        (None, "ဘာသာမန်", "char"),
+        (None, "ein Hund", "13a"),
+        ("my", "123 - 456", "char"),
+        ("de", "Das heißt 犬.", "13a"),
+        ("zh", "Only English", "zh"),
+        ("ii", "ꆈꌠꉙ", "char"),
+        ("bku", "ᨅᨔ", "13a"),
+    ],
+)
+def test_the_script_of_the_references_decides_without_one_in_the_code(
+    language: str | None, reference: str, tokenizer: str
+) -> None:
+    config = EvaluationConfig()
+    assert for_language(config, language, [reference, ""]).bleu_tokenizer == tokenizer
+
+
+def test_the_tokenizer_of_a_test_set_follows_its_script() -> None:
+    references = ["မိူင်းတႆး", "လိၵ်ႈတႆး"]
+    settings = for_language(EvaluationConfig(), "shn", references)
+    (partly,) = score(["မိူင်းတႆ", "လိၵ်ႈတႆး"], references, settings, ("bleu",))
+    assert "|tok:char|" in partly.signature
+    assert 50 < partly.value < 100
+
+
 def test_looks_tokenized() -> None:
     assert not looks_tokenized(REFERENCES)
     assert looks_tokenized(["Ein Hund läuft durch den Park .", "Eine Frau liest ein Buch .", "Zwei Katzen ."])

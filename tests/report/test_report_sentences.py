@@ -44,6 +44,13 @@ def test_characters_are_compared_by_target_language(tgt_lang: str, tokenizer: st
     assert compares_characters(run) is expected
 
 
+@pytest.mark.parametrize(("reference", "expected"), [("Góa sī Tâi-oân lâng", False), ("我是臺灣人", True)])
+def test_characters_are_compared_by_the_script_of_the_references(reference: str, expected: bool) -> None:
+    config = SimpleNamespace(data=SimpleNamespace(tgt_lang="nan"))
+    run = cast(RunContents, SimpleNamespace(config=config, evaluation=EvaluationConfig()))
+    assert compares_characters(run, [reference]) is expected
+
+
 def test_the_worst_sentences_are_first_and_exact_matches_are_omitted() -> None:
     number = NUM_SENTENCES
     sentences = [Sentence(f"s{n}", f"r{n}", f"h{n}", float(n)) for n in range(3 * number)]

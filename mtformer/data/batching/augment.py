@@ -9,7 +9,7 @@ Noise that a translation should show (capitals, no final stop, text to copy) cha
 
 import re
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import compress
 from operator import ne
 from typing import Any
@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from mtformer.config.data import NoiseConfig
 from mtformer.data.store.pairs import Column, Ints, Pairs, count_id, lengths, make_pairs, text_of
 from mtformer.data.store.pipeline import encode
-from mtformer.text.case import title_case
+from mtformer.text.case import Change, lower_case, title_case, upper_case
 from mtformer.text.tokenizer import UNK, Tokenizer, TokenizerPair
 
-STOPS = (".", "。", "．", "｡", "।", "۔", "։", "።")
+STOPS = (".", "。", "．", "｡", "।", "۔", "։", "።", "။", "។", "།", "᱾", "꯫", "᠃")
 """Full stops of different scripts."""
 
 EMOJI = "😀😂😉😍🤔😢👍👏🙏🎉🔥🚀☀☕✅❤"
@@ -43,6 +43,12 @@ Keys = NDArray[np.uint64]
 
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 """Increment of SplitMix64 (Steele et al. 2014, "Fast splittable pseudorandom number generators", figure 16)."""
+
+Languages = tuple[str, str]
+"""Language codes of sources and targets."""
+
+UNKNOWN_LANGUAGES = ("", "")
+"""Languages of a pair for which the default rules of case apply."""
 
 
 class Augmentation:
@@ -62,14 +68,20 @@ class Augmentation:
         self.noise = noise
         self.max_tokens = max_tokens
 
-    def __call__(self, pairs: Pairs, keys: Keys) -> Pairs:
-        """Return the pairs with noise; the noise of each pair depends on its key only, see `pair_keys`."""
+    def __call__(self, pairs: Pairs, keys: Keys, languages: Languages = UNKNOWN_LANGUAGES) -> Pairs:
+        """Return the pairs with noise.
+
+        Args:
+            pairs: pairs with text.
+            keys: key of each pair, on which its noise depends, see `pair_keys`.
+            languages: languages of the pairs, for the rules of case.
+        """
         stored_src_lines, stored_tgt_lines = text_of(pairs)
         noisy_src_lines: list[str] = []
         noisy_tgt_lines: list[str] = []
         lines = zip(stored_src_lines, stored_tgt_lines, _generators(keys), strict=True)
         for src_line, tgt_line, random in lines:
-            noisy_src_line, noisy_tgt_line = add_noise(src_line, tgt_line, self.noise, random)
+            noisy_src_line, noisy_tgt_line = add_noise(src_line, tgt_line, self.noise, random, languages)
             noisy_src_lines.append(noisy_src_line)
             noisy_tgt_lines.append(noisy_tgt_line)
 
@@ -138,7 +150,9 @@ def _generators(keys: Keys) -> Iterator[np.random.Generator]:
         yield random
 
 
-def add_noise(src: str, tgt: str, config: NoiseConfig, random: np.random.Generator) -> tuple[str, str]:
+def add_noise(
+    src: str, tgt: str, config: NoiseConfig, random: np.random.Generator, languages: Languages = UNKNOWN_LANGUAGES
+) -> tuple[str, str]:
     """Add noise to a pair (Karpukhin et al. 2019; Niu et al. 2020).
 
     Args:
@@ -146,6 +160,7 @@ def add_noise(src: str, tgt: str, config: NoiseConfig, random: np.random.Generat
         tgt: target of the pair.
         config: kinds of noise and their shares.
         random: random number generator.
+        languages: their languages, which determine capitals.
     """
     if config.word_dropout:
         words = src.split()
@@ -154,7 +169,7 @@ def add_noise(src: str, tgt: str, config: NoiseConfig, random: np.random.Generat
     if config.typos:
         src = add_typos(src, config.typos, random)
     if config.case and random.random() < config.case:
-        src, tgt = _random_case(src, tgt, random)
+        src, tgt = _random_case(src, tgt, random, languages)
     if config.final_stop and random.random() < config.final_stop:
         src, tgt = drop_final_stop(src, tgt)
     if config.copies and random.random() < config.copies:
@@ -162,16 +177,17 @@ def add_noise(src: str, tgt: str, config: NoiseConfig, random: np.random.Generat
     return src, tgt
 
 
-def _random_case(src: str, tgt: str, random: np.random.Generator) -> tuple[str, str]:
+def _random_case(src: str, tgt: str, random: np.random.Generator, languages: Languages) -> tuple[str, str]:
     """Change both sides to upper case or title case, or only the source to lower case; keep tags and addresses."""
     if TAGS_OR_ADDRESSES.search(src + tgt):
         return src, tgt
     choice = random.integers(3)
     if choice == 0:
-        return change_case(src, tgt, str.upper)
+        return change_case(src, tgt, upper_case, languages)
     if choice == 1:
-        return change_case(src, tgt, title_case)
-    return src.lower(), tgt
+        return change_case(src, tgt, title_case, languages)
+    src_lang, _ = languages
+    return lower_case(src, src_lang), tgt
 
 
 def _add_copied_text(src: str, tgt: str, random: np.random.Generator) -> tuple[str, str]:
@@ -183,15 +199,17 @@ def _add_copied_text(src: str, tgt: str, random: np.random.Generator) -> tuple[s
     return f"{text} {src}", f"{text} {tgt}"
 
 
-def change_case(src: str, tgt: str, change: Callable[[str], str]) -> tuple[str, str]:
+def change_case(src: str, tgt: str, change: Change, languages: Languages = UNKNOWN_LANGUAGES) -> tuple[str, str]:
     """Change the case of both sides, unless the source stays the same or most of its letters have no case.
 
     Args:
         src: source of the pair.
         tgt: target of the pair.
         change: function that returns a text in the other case.
+        languages: languages of the pair.
     """
-    changed_src = change(src)
+    src_lang, tgt_lang = languages
+    changed_src = change(src, src_lang)
     if changed_src == src:
         return src, tgt
 
@@ -199,11 +217,12 @@ def change_case(src: str, tgt: str, change: Callable[[str], str]) -> tuple[str, 
     num_cased = sum(map(_is_cased, src))
     if 2 * num_cased < num_letters:
         return src, tgt
-    return changed_src, change(tgt)
+    return changed_src, change(tgt, tgt_lang)
 
 
 def _is_cased(character: str) -> bool:
-    return character.isalpha() and character.upper() != character.lower()
+    """Return True for a letter with a capital; Georgian has none that begins a word."""
+    return character.isalpha() and character.title() != character.lower()
 
 
 def drop_final_stop(src: str, tgt: str) -> tuple[str, str]:

@@ -36,6 +36,8 @@ class Corpus:
     """Ids to insert before each source."""
     start: int = BOS
     """First decoder input id of each target: bos, or a language tag."""
+    languages: tuple[str, str] = ("", "")
+    """Language codes of sources and targets; empty if unknown."""
 
     def read(self, numbers: Ints | None = None) -> Pairs:
         """Return the pairs of these blocks (default: all), sorted by block number, without tags."""

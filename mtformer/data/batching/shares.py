@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mtformer.cluster.workers import Workers
-from mtformer.data.batching.augment import Keys, pair_keys
+from mtformer.data.batching.augment import Keys, Languages, pair_keys
 from mtformer.data.batching.mixture import BlockWindow, Mixture
 from mtformer.data.store.pairs import Ints, Pairs, lengths
 from mtformer.data.store.store import BLOCK_PAIRS
@@ -21,8 +21,8 @@ from mtformer.data.store.store import BLOCK_PAIRS
 TASK_BLOCKS = 8
 """Number of blocks of pairs that are augmented at a time, about 50 ms of work; sending them to a process takes 1 ms."""
 
-Augment = Callable[[Pairs, Keys], Pairs]
-"""Function of (pairs with text, keys of the pairs) that returns augmented pairs without text."""
+Augment = Callable[[Pairs, Keys, Languages], Pairs]
+"""Function of (pairs with text, keys of the pairs, their languages) that returns augmented pairs without text."""
 
 
 class Share(NamedTuple):
@@ -39,6 +39,7 @@ class Task(NamedTuple):
 
     corpus_number: int
     """Number of the corpus in the mixture."""
+    languages: Languages
     pairs: Pairs
     keys: Keys
 
@@ -51,7 +52,7 @@ class AugmentTask:
 
     def __call__(self, task: Task, num_threads: int) -> Pairs:
         """Return the augmented pairs; the number of threads is ignored."""
-        return self.augment(task.pairs, task.keys)
+        return self.augment(task.pairs, task.keys, task.languages)
 
 
 AugmentWorkers = Workers[Task, Pairs]
@@ -76,7 +77,7 @@ def tasks(mixture: Mixture, window: BlockWindow, share: Share) -> Iterator[Task]
             keys = pair_keys(mixture.seed, corpus.name, numbers)
             rows = _own_rows(pairs, keys, share)
             if len(rows):
-                yield Task(number, pairs.take(rows), keys[rows])
+                yield Task(number, corpus.languages, pairs.take(rows), keys[rows])
 
 
 def _stream_numbers(positions: Ints, sizes: Ints) -> Ints:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mtformer.cluster.workers import Workers
 from mtformer.config.data import DataConfig, FilterConfig, Source
-from mtformer.config.languages import WITHOUT_SPACES, base_code
+from mtformer.config.languages import has_spaces
 from mtformer.config.schema import TokenizerConfig
 from mtformer.data.check.result import (
     FAULTS,
@@ -351,7 +351,7 @@ class _ChunkCheck:
         all_rows = np.arange(len(lines))
         self.rank(FindingKind.LONG, side, all_rows, lengths, "{:,} characters")
 
-        if base_code(language) not in WITHOUT_SPACES:
+        if has_spaces(language):
             num_words = [len(line.split()) for line in lines]
             self._count("words", side, num_words)
 

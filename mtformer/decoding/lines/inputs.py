@@ -10,7 +10,7 @@ from mtformer.decoding.lines.glossary import Glossary
 from mtformer.decoding.lines.sentences import split_line, split_sentences
 from mtformer.decoding.search.segments import Phrase, Segment
 from mtformer.errors import DataError
-from mtformer.text.case import case_of
+from mtformer.text.case import capitalize, case_of
 from mtformer.text.tokenizer import EOS, UNK, Tokenizer
 from mtformer.text.words import UNSPACED, is_blank
 
@@ -172,26 +172,36 @@ def one_line(text: str) -> str:
     return LINE_BREAKS.sub(" ", without_surrogates)
 
 
-def sentence_case(text: str) -> str:
-    """Return the text in lower case, except for the first letter of each sentence."""
-    return "".join(sentence.capitalize() for sentence in split_sentences(text))
+def sentence_case(text: str, language: str = "") -> str:
+    """Return the text in lower case, except for the first letter of each sentence.
+
+    Args:
+        text: a line of text.
+        language: its language code, which may be unknown (empty).
+    """
+    return "".join(capitalize(sentence, language) for sentence in split_sentences(text))
 
 
-def without_case(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Line]:
+def without_case(lines: Sequence[Line], tokenizer: Tokenizer, language: str = "") -> list[Line]:
     """Return the lines, of which those in capital letters or in title case are in sentence case.
 
     A tokenizer trained on normal text splits capitals into many short pieces, which models translate badly. A line
     stays the same if lower case neither avoids unknown tokens nor saves `MIN_SAVED` of the tokens, or if its
     translation must contain a prefix or phrases.
+
+    Args:
+        lines: checked lines.
+        tokenizer: source tokenizer.
+        language: code of the source language, which may be unknown (empty).
     """
-    return [_without_case(line, tokenizer) for line in lines]
+    return [_without_case(line, tokenizer, language) for line in lines]
 
 
-def _without_case(line: Line, tokenizer: Tokenizer) -> Line:
-    if case_of(line.text) is None or line.prefix or line.required:
+def _without_case(line: Line, tokenizer: Tokenizer, language: str) -> Line:
+    if case_of(line.text, language) is None or line.prefix or line.required:
         return line
 
-    new_text = sentence_case(line.text)
+    new_text = sentence_case(line.text, language)
     ids, new_ids = tokenizer.encode([line.text, new_text])
     has_fewer_unknown = new_ids.count(UNK) < ids.count(UNK)
     saves_tokens = len(new_ids) <= (1 - MIN_SAVED) * len(ids)

@@ -33,8 +33,8 @@ EMAIL = re.compile(r"[\w.%+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
 ADDRESS = re.compile(f"{URL.pattern}|{EMAIL.pattern}", re.ASCII)
 AFTER_ADDRESS = ".,;:!?)]}>\"'"
 """Punctuation that is no part of an address if it ends with it."""
-THAI = re.compile("[\u0e00-\u0e7f]")
-"""Letters of a script in which the end of a sentence is not marked."""
+UNMARKED = re.compile("[\u0e00-\u0eff]")
+"""Letters of Thai and Lao, in which the end of a sentence is not marked."""
 LOOP = re.compile(r"(\w)\1{7}")
 """A repeated letter or digit, as in 3000000000000."""
 MAX_LOOP_LENGTH = 8
@@ -231,7 +231,7 @@ def text_flags(source: str, text: str, number_rules: NumberRules) -> Iterator[Fl
 
 
 def _has_fewer_sentences(source: str, text: str) -> bool:
-    if THAI.search(text):
+    if UNMARKED.search(text):
         return False
     num_sentences = len(split_sentences(source))
     return num_sentences > 1 and len(split_sentences(text)) < num_sentences

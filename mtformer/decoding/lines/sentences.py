@@ -1,36 +1,112 @@
-"""Splitting lines into sentences, and joining their translations."""
+"""Splitting lines into sentences, and joining their translations.
 
-import re
+Which marks end a sentence follows Unicode's property Sentence_Terminal. Whether a space must follow a mark depends on
+its script and its property Line_Break. Three choices are not Unicode's:
+
+- The Tibetan shad, which is not Sentence_Terminal, ends sentences and clauses alike, and nothing distinguishes them. A
+  line is split at each, because a model that was trained on single sentences would omit the others.
+- In some scripts, Sentence_Terminal includes a mark that is used like a comma; see `COMMAS`.
+- Thai and Lao separate sentences only by a space, as they do clauses. Their lines are split at `!` and `?`, those in
+  Lao also at a period.
+"""
+
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import pairwise
 
-UNSPACED = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
-"""Chinese characters, kana and their punctuation, which are not separated by spaces."""
-CLOSING = "[\"'«»“”’)\\]」』）】]*"
-"""Quotation marks and brackets after the end of a sentence."""
-SENTENCE_END = re.compile(
-    rf"(?:(?<=[.!?…।॥؟۔։።។။፧\u037e])|(?<=[\u0370-\u03ff\u1f00-\u1fff];))(?:\s»)?{CLOSING}\s+"
-    rf"|(?:[。！？｡]|．(?!\d)|(?<={UNSPACED.pattern})[!?]+)+{CLOSING.replace('“', '')}\s*"  # in Chinese, “ opens
+import regex
+
+from mtformer.text.words import WITHOUT_SPACES
+
+UNSPACED = regex.compile(
+    "[\u3000-\u30ff\u3100-\u312f\u31a0-\u31bf\u3400-\u9fff\ua000-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
 )
-"""Final punctuation, which in scripts with spaces is followed by one. In Greek, a semicolon is a question mark."""
-AFTER_END = re.compile(rf"(?:{SENTENCE_END.pattern})\w")
+"""Characters of Chinese, Japanese and Yi and their punctuation, between which there are no spaces. Other scripts
+without spaces between words, such as Thai, Khmer and Tibetan, have spaces between sentences."""
+CLOSING_CHARACTERS = "\\p{Close_Punctuation}\\p{Final_Punctuation}\"'＂＇"
+"""Quotation marks and brackets that close."""
+CLOSING = rf"[{CLOSING_CHARACTERS}\p{{Initial_Punctuation}}]*"
+"""Quotation marks and brackets after the end of a sentence; in German, “ and « close."""
+CLOSING_DIRECTLY = f"[{CLOSING_CHARACTERS}]*"
+"""The same if no space follows: “ and « belong to the next sentence."""
+WIDE = r"[\p{East_Asian_Width=Wide}\p{East_Asian_Width=Fullwidth}\p{East_Asian_Width=Halfwidth}]"
+"""Characters of Chinese and Japanese, with their punctuation."""
+
+COMMAS = "\u104a\ua9c8\u1b5e\u1735\uaaf0"
+"""Sentence_Terminal marks of one stroke that are used like commas, because a mark of two strokes is the full stop: in
+Burmese ၊ and ။, Javanese ꧈ and ꧉, Balinese ᭞ and ᭟, Philippine scripts ᜵ and ᜶, Meetei Mayek ꫰ and ꯫."""
+STOPS = rf"[\p{{Sentence_Terminal}}…\u0df4--[{COMMAS}]]"
+"""Marks that end sentences. The ellipsis and the Sinhala kunddaliya lack the property."""
+UNSPACED_STOPS = (
+    rf"[{STOPS}&&[{WIDE}\p{{Myanmar}}\p{{Khmer}}\p{{Tai_Tham}}\p{{Ahom}}\p{{Javanese}}\p{{Balinese}}\p{{Cham}}]]"
+)
+"""Marks of scripts without spaces between words: those of Chinese and Japanese, and those whose letters have the
+Line_Break SA, AK or AS (Unicode Standard Annex 14)."""
+BREAKING_STOPS = rf"[{STOPS}&&[\p{{Line_Break=Break_After}}\p{{Ethiopic}}؟։]]"
+"""Marks such as the danda, which never occur inside words, so a space after them may be missing."""
+AFTER_UNSPACED = rf"(?<={WITHOUT_SPACES}[\p{{Mark}}\p{{Grapheme_Extend}}]*)"
+"""Position after a letter of a script without spaces between words, with its marks."""
+SHADS = r"[\u0f0d-\u0f11\u0f14]"
+"""Marks at the end of Tibetan phrases (`tibetan_shad` of Unicode document L2/05-073)."""
+IMPLIED_SHAD = r"[\u0f40\u0f42]\s+"
+"""Letters ཀ and ག, after which there is a space instead of a shad (`tibetan_impliedshad` of that document)."""
+TWO_WORDSPACES = r"፡\s?፡"
+"""Ethiopic full stop, as it is often typed."""
+ET_CETERA = r"។\s?ល\s?។"
+"""The Khmer `etc.`, a letter between two full stops."""
+
+UNSPACED_END = (
+    rf"(?:(?![．﹒]\d|{ET_CETERA}){UNSPACED_STOPS}|(?=[!?‼⁇-⁉]){AFTER_UNSPACED}[!?‼⁇-⁉]+)+{CLOSING_DIRECTLY}\s*"
+)
+"""End of a sentence in a script without spaces between words; `3．5` contains none."""
+TIBETAN_END = rf"{SHADS}(?:\s*{SHADS})*{CLOSING_DIRECTLY}\s*|{IMPLIED_SHAD}(?=\p{{Tibetan}})(?:{SHADS}\s*)*"
+"""End of a sentence in Tibetan; two shads, with or without a space between them, end a section."""
+END_BEFORE_LETTER = rf"(?:(?!{ET_CETERA}){BREAKING_STOPS}|{TWO_WORDSPACES}){CLOSING_DIRECTLY}(?=\p{{L}})"
+"""End of a sentence without a space, in a script with spaces."""
+OTHER_STOPS = rf"{TWO_WORDSPACES}|\p{{Greek}}\p{{M}}*[;\u037e]|\p{{Armenian}}:|\p{{Ethiopic}}::"
+"""Greek question mark, and colons that are typed for the full stop in Armenian and Ethiopic."""
+END_BEFORE_SPACE = rf"(?:(?!{ET_CETERA}){STOPS}|{OTHER_STOPS})(?:\s[»›])?{CLOSING}\s+"
+"""End of a sentence before a space; in French, there is also one before a quotation mark."""
+SENTENCE_END = regex.compile(f"{UNSPACED_END}|{TIBETAN_END}|{END_BEFORE_LETTER}|{END_BEFORE_SPACE}", regex.V1)
+"""Final punctuation, with the quotation marks, brackets and spaces after it."""
+AFTER_END = regex.compile(rf"(?:{SENTENCE_END.pattern})\w", regex.V1)
 """Final punctuation and the letter after it."""
-CLAUSE_END = re.compile(r"[,;:،؛]\s+|[、，；：､]\s*")
-SPACE = re.compile(r"\s+")
+
+CLAUSE_MARKS = rf"[[\p{{Terminal_Punctuation}}--[\p{{Sentence_Terminal}}\p{{Tibetan}}፡]]{COMMAS}]"
+"""Marks at the end of clauses. The Ethiopic wordspace, which is Terminal_Punctuation too, only separates words."""
+CLAUSE_END = regex.compile(rf"[{CLAUSE_MARKS}&&[{WIDE}{COMMAS}]]\s*|{CLAUSE_MARKS}\s+", regex.V1)
+WORD_END = regex.compile("[\u0f0b\u1361]")
+"""Marks that separate Tibetan syllables (tsheg) and Ethiopic words, without a space."""
+SPACE = regex.compile(rf"\s+|{WORD_END.pattern}")
+
 TITLES = (
     "adm|bzw|ca|capt|col|dhr|dott|dra?|evtl|fr|ft|gen|gov|hon|hr|inkl|lt|maj|mevr|mlle|mme|mrs?|ms|mt|prof|rev|sen|sgt|"
     "sig|sog|sra?|srta|st|uds?|vgl|vs"
 )
 """Abbreviations in several languages that are nearly always followed by another word."""
-ABBREVIATION = re.compile(rf"(?<![^\s(])(?:(?![ap]\.m\.)(?:\w\.)+|\d\d\.|(?:{TITLES})\.)\s+$", re.IGNORECASE)
-"""Initials, an ordinal number or a title, as in `J. R. Smith`, `21. März` and `Dr. Smith`."""
-SHORT_WORD = re.compile(r"(?<!\w)\w{1,4}\.\s+$")
+VIRAMA = r"\p{Canonical_Combining_Class=9}"
+"""A sign that takes the vowel from a letter of an Indic script."""
+SYLLABLE = rf"\w\p{{M}}*(?:(?<={VIRAMA})\p{{L}}\p{{M}}*)*(?:\p{{L}}{VIRAMA})?"
+"""A letter or, in Indic scripts, a syllable, which initials and titles have in place of a letter."""
+INITIALS = rf"(?![ap]\.m\.)(?:{SYLLABLE}\.)+"
+THAI_ABBREVIATION = r"\p{Thai}\p{M}*\.\s+$"
+"""In Thai, a period only ends abbreviations."""
+ABBREVIATION = regex.compile(
+    rf"(?<![^\s(])(?:{INITIALS}|\d\d\.|(?:{TITLES})\.)\s+$|{THAI_ABBREVIATION}|{ET_CETERA}\s*$", regex.IGNORECASE
+)
+"""Initials, an ordinal number or a title, as in `J. R. Smith`, `डॉ. शर्मा`, `21. März` and `Dr. Smith`."""
+SHORT_WORD = regex.compile(r"(?<!\w)\w{1,4}\.\s+$")
 """Short word that ends with a period; usually an abbreviation if a number follows, as in `Nr. 5`."""
 MAX_ABBREVIATION = 64
 """Number of characters before a possible sentence end in which an abbreviation is searched; a line may be long."""
-OPENING_BRACKETS = "(（「『【｢"
-CLOSING_BRACKETS = ")）」』】｣"
+CASED_END = regex.compile(rf"[.!?…‼⁇-⁉;\u037e։:](?:\s[»›])?{CLOSING}\s*$")
+"""A mark of a script with capitals, or of several scripts, at the end of a text."""
+VERSE_NUMBER = regex.compile(r"\p{Nd}+\s*॥[^\p{Alphabetic}\p{N}]*")
+"""Number of a verse, as in `॥ १२ ॥`."""
+LOW_QUOTES = "‚„〝〞〟"
+"""Quotation marks that count as brackets in Unicode."""
+BRACKET = regex.compile(
+    rf"(?P<opening>[\p{{Open_Punctuation}}--[{LOW_QUOTES}]])|[\p{{Close_Punctuation}}--[{LOW_QUOTES}]]", regex.V1
+)
 OPENING_QUOTE = "“"
 CLOSING_QUOTE = "”"
 CountTokens = Callable[[Sequence[str]], list[int]]
@@ -55,7 +131,7 @@ def split_line(line: str, num_tokens: CountTokens, preferred: int, max_tokens: i
         lengths = num_tokens(parts)
         for part, length in zip(parts, lengths, strict=True):
             pieces = _cut(part, border) if length > max_tokens else [part]
-            shorter_parts += _pack(pieces, num_tokens(pieces), preferred)
+            shorter_parts += _pack(pieces, num_tokens(pieces), preferred, [True] * len(pieces))
         parts = shorter_parts
 
     # Only a word can still be too long.
@@ -77,14 +153,17 @@ def join_lines(parts: Iterable[str]) -> str:
 
 
 def needs_space(before: str, after: str) -> bool:
-    """Return True if a space belongs between two nonempty strings."""
+    """Return True if a space belongs between two nonempty strings.
+
+    Chinese, Japanese and Yi have none. In Tibetan, none follows a tsheg, which ends a syllable inside a sentence.
+    """
     last_character = before.rstrip("\"'’”")[-1:]
     first_character = after.lstrip("\"'‘“")[:1]
     is_unspaced = UNSPACED.match(last_character) or UNSPACED.match(first_character)
-    return not is_unspaced
+    return not is_unspaced and not WORD_END.match(last_character)
 
 
-def _cut(text: str, border: re.Pattern[str]) -> list[str]:
+def _cut(text: str, border: regex.Pattern[str]) -> list[str]:
     """Split a text after each match of a pattern."""
     ends = [match.end() for match in border.finditer(text)]
     borders = [0, *ends, len(text)]
@@ -99,57 +178,113 @@ def split_sentences(line: str, num_tokens: CountTokens | None = None, limit: int
         num_tokens: function that returns the number of tokens of each text; None: never split at uncertain ends.
         limit: number of tokens above which a sentence is split at uncertain ends; not used without `num_tokens`.
     """
-    pieces = _cut(line, SENTENCE_END)
+    pieces = _with_wordless_pieces(_cut(line, SENTENCE_END))
     lengths = num_tokens(pieces) if num_tokens else [0] * len(pieces)
-    is_continued = partial(_is_continued, has_capitals=not line.islower())
-    return _pack(pieces, lengths, limit, is_continued)
+    has_capitals = not line.islower()
+
+    is_inside_brackets = _are_inside_brackets(line, pieces)
+    is_continued = [False]
+    for (before, after), is_inside in zip(pairwise(pieces), is_inside_brackets, strict=True):
+        is_continued.append(is_inside or _is_continued(before, after, has_capitals))
+    return _pack(pieces, lengths, limit, is_continued[: len(pieces)])
 
 
 def with_capitals(line: str) -> str:
     """Return the line with a capital letter after each final punctuation mark, where a sentence may begin."""
-    return AFTER_END.sub(lambda match: match[0].upper(), line)
+    return AFTER_END.sub(lambda match: match[0][:-1] + match[0][-1].title(), line)
+
+
+def _with_wordless_pieces(pieces: Sequence[str]) -> list[str]:
+    """Join each piece without words, such as `... ` or `॥ १ ॥`, to the piece before it, the first ones to the next."""
+    groups: list[list[str]] = []
+    has_word = False
+    """True if the last group has words."""
+    for piece in pieces:
+        is_wordless = not any(map(str.isalnum, piece)) or VERSE_NUMBER.fullmatch(piece.lstrip()) is not None
+        if groups and (is_wordless or not has_word):
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
+            has_word = False
+        has_word = has_word or not is_wordless
+    return ["".join(group) for group in groups]
+
+
+def _are_inside_brackets(line: str, pieces: Sequence[str]) -> list[bool]:
+    """Return True for each border between two pieces that is inside a pair of brackets."""
+    pairs = _outer_brackets(line)
+    are_inside = []
+    border = 0
+    number = 0
+    for piece in pieces[:-1]:
+        border += len(piece)
+        while number < len(pairs) and pairs[number][1] < border:
+            number += 1
+        are_inside.append(number < len(pairs) and pairs[number][0] < border)
+    return are_inside
+
+
+def _outer_brackets(line: str) -> list[tuple[int, int]]:
+    """Return the positions of all pairs of brackets that are not inside another pair, in order."""
+    open_brackets: list[int] = []
+    pairs: list[tuple[int, int]] = []
+    for match in BRACKET.finditer(line):
+        if match["opening"]:
+            open_brackets.append(match.start())
+        elif open_brackets:
+            start = open_brackets.pop()
+            while pairs and pairs[-1][0] > start:
+                pairs.pop()
+            pairs.append((start, match.start()))
+    return pairs
 
 
 def _is_continued(before: str, after: str, has_capitals: bool) -> bool:
-    """Return True if it is uncertain whether a sentence ends between two adjacent parts of a line."""
+    """Return True if it is uncertain whether a sentence ends between two adjacent pieces of a line.
+
+    Args:
+        before: the piece before the possible end.
+        after: the piece after it.
+        has_capitals: True if the line has letters that are not in lower case.
+    """
     end = before[-MAX_ABBREVIATION:]
     first_character = after[0]
     if ABBREVIATION.search(end) is not None:
         return True
     if first_character.isdigit() and SHORT_WORD.search(end) is not None:
         return True
-    if has_capitals and first_character.islower():
+
+    # In Georgian, which has lower case according to Unicode, sentences do not begin with capitals.
+    begins_in_lower_case = first_character.islower() and first_character.title() != first_character
+    if has_capitals and begins_in_lower_case and CASED_END.search(end) is not None:
         return True
-    if not any(map(str.isalnum, after)):
-        return True
 
-    closes_brackets = before[-1] in CLOSING_BRACKETS + CLOSING_QUOTE
-    opens_brackets = first_character in OPENING_BRACKETS + OPENING_QUOTE
-    if closes_brackets and not opens_brackets:
-        return True
-    num_opened = sum(map(before.count, OPENING_BRACKETS))
-    num_closed = sum(map(before.count, CLOSING_BRACKETS))
-    return num_opened > num_closed
+    bracket = BRACKET.match(before[-1])
+    closes = before[-1] == CLOSING_QUOTE or (bracket is not None and not bracket["opening"])
+    next_bracket = BRACKET.match(first_character)
+    opens = first_character == OPENING_QUOTE or (next_bracket is not None and next_bracket["opening"] is not None)
+    return closes and not opens
 
 
-def _always(before: str, after: str) -> bool:
-    return True
+def _pack(pieces: Sequence[str], lengths: Sequence[int], limit: int, belongs_to_previous: Sequence[bool]) -> list[str]:
+    """Join adjacent pieces that belong together as long as their total number of tokens is within the limit.
 
-
-def _pack(
-    pieces: list[str], lengths: list[int], limit: int, belong_together: Callable[[str, str], bool] = _always
-) -> list[str]:
-    """Join adjacent pieces that belong together as long as their total number of tokens is within the limit."""
-    packed: list[str] = []
+    Args:
+        pieces: parts of a line.
+        lengths: number of tokens of each piece.
+        limit: maximum number of tokens of joined pieces.
+        belongs_to_previous: True for each piece that belongs to the piece before it.
+    """
+    groups: list[list[str]] = []
     num_left = 0
-    for piece, length in zip(pieces, lengths, strict=True):
-        if packed and length <= num_left and belong_together(packed[-1], piece):
-            packed[-1] += piece
+    for piece, length, belongs in zip(pieces, lengths, belongs_to_previous, strict=True):
+        if groups and belongs and length <= num_left:
+            groups[-1].append(piece)
             num_left -= length
         else:
-            packed.append(piece)
+            groups.append([piece])
             num_left = limit - length
-    return packed
+    return ["".join(group) for group in groups]
 
 
 def _halves(text: str, num_tokens: CountTokens, limit: int) -> list[str]:

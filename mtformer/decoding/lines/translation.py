@@ -6,10 +6,10 @@ S source pieces (without eos), T target pieces, W source words, X target words. 
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 from statistics import fmean
 from typing import TypeVar
 from unicodedata import normalize
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mtformer.decoding.lines.sentences import join_lines, needs_space
 from mtformer.enums import StrEnum
+from mtformer.text.case import Change
 from mtformer.text.tokenizer import BYTE_PIECE, SPACE
 from mtformer.text.words import whole_words
 
@@ -207,20 +208,33 @@ def has_phrase(text: str, phrase: str) -> bool:
     return pattern.search(normalize("NFC", text)) is not None
 
 
-def in_case(translation: Translation, change: Callable[[str], str]) -> Translation:
-    """Return the translation after `change`, see `case_of`; `tokens` and `pieces` stay those of the search."""
+def in_case(translation: Translation, change: Change, language: str = "") -> Translation:
+    """Return the translation in another case; `tokens` and `pieces` stay those of the search.
+
+    Args:
+        translation: translation of a line.
+        change: function of the case, see `case_of`.
+        language: code of the target language, which may be unknown (empty).
+    """
     attention = translation.attention
     if attention is not None:
-        tgt_pieces = _pieces_in_case(attention.tgt_pieces, change)
+        tgt_pieces = _pieces_in_case(attention.tgt_pieces, change, language)
         attention = replace(attention, tgt_pieces=tgt_pieces)
-    return replace(translation, text=change(translation.text), attention=attention)
+    return replace(translation, text=change(translation.text, language), attention=attention)
 
 
-def _pieces_in_case(pieces: Sequence[str], change: Callable[[str], str]) -> list[str]:
+def _pieces_in_case(pieces: Sequence[str], change: Change, language: str) -> list[str]:
     """Return the pieces after a change of their whole text; pieces for single bytes stay the same."""
-    text = "\0".join(pieces).replace(SPACE, " ")  # text has no NUL
-    changed_text = change(text)
-    changed_pieces = changed_text.replace(" ", SPACE).split("\0")
+    text = "".join(pieces).replace(SPACE, " ")
+    changed_text = change(text, language).replace(" ", SPACE)
+    if len(changed_text) == len(text):
+        ends = list(accumulate(map(len, pieces)))
+        changed_pieces = [changed_text[end - len(piece) : end] for piece, end in zip(pieces, ends, strict=True)]
+    else:
+        # The text has no NUL, so this is where the pieces end, in words whose letters become more or fewer.
+        text = "\0".join(pieces).replace(SPACE, " ")
+        changed_pieces = change(text, language).replace(" ", SPACE).split("\0")
+
     result = []
     for piece, changed in zip(pieces, changed_pieces, strict=True):
         result.append(piece if BYTE_PIECE.fullmatch(piece) else changed)
