@@ -97,7 +97,7 @@ def test_a_package_is_written_whole_or_not_at_all(bundle: RunDir, monkeypatch: p
 
 
 def test_the_same_run_gives_the_same_package(bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages = [tmp_path / "one", tmp_path / "two"]
+    packages = [tmp_path / folder / "it" for folder in ("one", "two")]  # the model card contains the name
     export(bundle, packages[0], None, "argos", None)
     real = module.write_argos
 
