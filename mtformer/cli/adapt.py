@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mtformer.experiment.adapt import Point
 
 CHOSEN_ON_DEV = (
-    "The dev sets also chose the weights, so the scores of the chosen weights are slightly too high; to measure them on "
-    "other text, use `mtformer eval` with --src and --ref."
+    "The dev sets also chose the weights, so the scores of the chosen weights are slightly too high; to measure them "
+    "on other text, use `mtformer eval` with --src and --ref."
 )
 """Note below the scores."""
 
