@@ -336,6 +336,41 @@ def test_an_interrupted_translation_shows_how_to_resume(
     assert (result.exit_code, "was written with backend None, not ctranslate2" in result.stderr) == (2, True)
 
 
+def test_an_interrupted_translation_of_a_pipe_resumes(
+    run: Path, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer pauses at other lines than before."""
+    pipe, target, whole = tmp_path / "pipe", tmp_path / "out", Translator.translate
+    os.mkfifo(pipe)
+
+    def write(num_at_once: int) -> None:
+        with pipe.open("w") as file:
+            for start in range(0, len(lines), num_at_once):
+                file.write(text_of(lines[start : start + num_at_once]))
+                file.flush()
+                time.sleep(0.1)
+
+    def interrupted(self: Translator, *arguments: Any, **named: Any) -> Any:
+        if named["first_line"] + len(arguments[0]) > 12:
+            raise KeyboardInterrupt
+        return whole(self, *arguments, **named)
+
+    words = ("translate", run, "--input", pipe, "--output", target)
+    with ThreadPoolExecutor(1) as background:
+        background.submit(write, 5)
+        with monkeypatch.context() as patch:
+            patch.setattr(Translator, "translate", interrupted)
+            assert invoke(*words).exit_code == 130
+    num_done = lines_done(target)
+    assert 0 <= num_done <= 12
+    with ThreadPoolExecutor(1) as background:
+        background.submit(write, 7)
+        result = invoke(*words, "--continue")
+    assert result.exit_code == 0, result.stderr
+    assert f"continuing after line {num_done}\n" in result.stderr
+    assert target.read_text() == translate(run, stdin=text_of(lines)).stdout
+
+
 def lines_done(target: Path) -> int:
     try:
         state: dict[str, int] = json.loads((target.parent / f".{target.name}.mtformer.json").read_text())
