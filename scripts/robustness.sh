@@ -29,11 +29,14 @@ attack() {
 }
 
 folder=tests/robustness
-several=("$folder"/test_kill.py "$folder"/test_kill_phases.py "$folder"/test_noise_lines.py)
+several=(test_kill.py test_kill_phases.py test_full_disk.py test_damaged_inputs.py test_noise_lines.py)
 failed=0
-attack 8 "$folder"/test_kill.py "$folder"/test_kill_phases.py || failed=1   # 104 kills
-attack 166 "$folder"/test_noise_lines.py || failed=1                        # 1,005,960 lines
-attack 25 "$folder" "${several[@]/#/--ignore=}" || failed=1                 # everything else
+attack 8 "$folder"/test_kill.py || failed=1            # 40 kills of training runs
+attack 4 "$folder"/test_kill_phases.py || failed=1     # 92 kills of all other commands that write
+attack 10 "$folder"/test_full_disk.py || failed=1      # 160 full disks, for all commands that write
+attack 8 "$folder"/test_damaged_inputs.py || failed=1  # 8 for each kind of file that a command reads
+attack 166 "$folder"/test_noise_lines.py || failed=1   # 1,005,960 lines
+attack 25 "$folder" "${several[@]/#/--ignore=$folder/}" || failed=1  # everything else
 
 echo
 echo "Passed attacks:"

@@ -100,6 +100,20 @@ def test_results_keep_the_order_and_both_nodes_work(cluster: Cluster) -> None:
     assert len({node for _, node in results}) == 2
 
 
+def test_a_result_is_yielded_before_an_item_that_has_to_be_waited_for(cluster: Cluster) -> None:
+    results: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(5):
+            assert len(results) == number, "the next item is written after the answer"
+            yield number
+
+    with use_ray("ray"), Workers(square, 1) as workers:
+        for _, (result, _) in workers.map(items(), pauses=lambda: True):
+            results.append(result)
+    assert results == [0, 1, 4, 9, 16]
+
+
 def test_a_task_runs_in_the_folder_of_the_driver(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

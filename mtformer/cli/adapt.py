@@ -17,6 +17,12 @@ from mtformer.run_dir import RunDir
 if TYPE_CHECKING:
     from mtformer.experiment.adapt import Point
 
+CHOSEN_ON_DEV = (
+    "The dev sets also chose the weights, so the scores of the chosen weights are slightly too high; to measure them "
+    "on other text, use `mtformer eval` with --src and --ref."
+)
+"""Note below the scores."""
+
 
 def adapt(
     run: Annotated[Path, argument("Run directory or bundle to adapt.", "RUN")],
@@ -57,6 +63,7 @@ def adapt(
     calibrate_on_dev(new, Translator.load(run_dir, device=config.training.device), line_progress)
 
     echo(*_score_table(points[0], points[-1], chosen))
+    echo(CHOSEN_ON_DEV)
     echo(f"translate with: mtformer translate {run_dir}", err=True)
 
 

@@ -3,6 +3,7 @@
 The module of a command is imported only when the command is named, and torch only when it runs, so `--help` is fast.
 """
 
+import errno
 import os
 import re
 import sys
@@ -189,6 +190,8 @@ def _describe_system_error(error: OSError, text: str) -> str:
     if not flush_or_discard_stdout() and path is None:
         path = "stdout"
     reason = error.strerror or text or type(error).__name__
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        reason += "; free some space, or write to another disk"
     return reason if path is None else f"{path}: {reason}"
 
 

@@ -5,13 +5,13 @@ import itertools
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
+from mtformer.cli.paced_input import BlockLimits, is_pipe, open_stdin, paced_input
 from mtformer.data.corpus.readers import BOM, SUFFIXES, create_bytes, open_bytes, read_line, reading, suffixes
 from mtformer.errors import DataError, log
 from mtformer.files import atomic_file, file_sha256, locked, read_json, sync, write_text
@@ -19,7 +19,7 @@ from mtformer.files import atomic_file, file_sha256, locked, read_json, sync, wr
 LINES_AT_ONCE = 2000
 """Maximum number of lines that are read, sorted by length and translated together, to limit memory."""
 BYTES_AT_ONCE = 1 << 20
-"""Number of bytes of the first file at which a block of lines ends."""
+"""Number of bytes of all files at which a block of lines ends."""
 CHUNK_BYTES = 1 << 20
 """Number of bytes that are read at once to count lines or to compute a checksum."""
 SIGNATURES = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh", b"\xff\xfe", b"\xfe\xff")
@@ -44,16 +44,21 @@ class ParallelLines:
     Args:
         files: pairs (name for messages, file opened for reading bytes).
         total: number of lines of each file, if known.
+        is_piped: True if a file is a pipe: a thread reads the files, and a block also ends at a pause of the writer.
     """
 
-    def __init__(self, files: Sequence[tuple[str, IO[bytes]]], total: int | None = None) -> None:
+    def __init__(
+        self, files: Sequence[tuple[str, IO[bytes]]], total: int | None = None, *, is_piped: bool = False
+    ) -> None:
         self.files = files
         self.total = total
         self.num_lines = 0
+        self._is_piped = is_piped
         self._digests = [hashlib.sha256() for _ in files]
         self._num_bad = 0
         columns = [_lines(name, file) for name, file in files]
-        self._rows: Iterator[tuple[bytes, ...]] = itertools.zip_longest(*columns)
+        limits = BlockLimits(LINES_AT_ONCE, BYTES_AT_ONCE)
+        self._rows = paced_input(_rows(columns), _num_bytes, limits, is_piped=is_piped)
 
     @property
     def position(self) -> InputPosition:
@@ -70,14 +75,20 @@ class ParallelLines:
 
     def has_more(self) -> bool:
         """Return True if there is another line."""
-        row = next(self._rows, None)
-        if row is None:
-            return False
-        self._rows = itertools.chain([row], self._rows)
-        return True
+        return self._rows.has_more()
+
+    def is_silent(self) -> bool:
+        """Return True if the program that writes the input pauses: the next line has to be waited for."""
+        return self._rows.is_silent()
+
+    def stop(self) -> bool:
+        """Stop reading; return True if the files can be closed, False if a thread may still be reading them."""
+        return self._rows.stop()
 
     def blocks(self) -> Iterator[list[list[str]]]:
         """Yield blocks of up to LINES_AT_ONCE lines or about BYTES_AT_ONCE bytes, with a list of lines for each file.
+
+        Lines of a pipe are also yielded when no other line has arrived for 50 ms.
 
         Raise DataError if a file has more lines than another or became shorter, or compressed data is damaged.
         """
@@ -104,19 +115,16 @@ class ParallelLines:
     def _read_rows(self, max_lines: int) -> list[tuple[bytes, ...]]:
         """Return up to `max_lines` rows, each with a line of each file."""
         rows: list[tuple[bytes, ...]] = []
-        num_bytes = 0
-        while len(rows) < max_lines and num_bytes < BYTES_AT_ONCE:
-            row = next(self._rows, None)
-            if row is None:
-                break
+        for row in self._rows.take(max_lines):
             if None in row:
                 self._refuse_incomplete(row, self.num_lines + len(rows))
             rows.append(row)
-            num_bytes += len(row[0])
         return rows
 
     def _refuse_incomplete(self, row: tuple[bytes | None, ...], num_before: int) -> None:
         """Raise DataError for a row in which a file has no line, with the number of lines of each file.
+
+        The rest of a pipe is not counted, because it may only end when the program that writes it gets an answer.
 
         Args:
             row: a line of each file, None for files that have ended.
@@ -124,12 +132,14 @@ class ParallelLines:
         """
         totals = []
         for (name, file), line in zip(self.files, row, strict=True):
-            num_lines = num_before
-            if line is not None:
-                num_lines += 1
-            with reading(name):
-                num_lines += sum(1 for _ in file)
-            totals.append((name, num_lines))
+            if line is None:
+                totals.append((name, str(num_before)))
+            elif self._is_piped:
+                totals.append((name, "more"))
+            else:
+                with reading(name):
+                    num_later = sum(1 for _ in file)
+                totals.append((name, str(num_before + 1 + num_later)))
         _refuse_unequal(totals)
 
     def _text(self, line: bytes) -> str:
@@ -154,6 +164,18 @@ def _lines(name: str, file: IO[bytes]) -> Iterator[bytes]:
             yield line
 
 
+def _rows(columns: Sequence[Iterator[bytes]]) -> Iterator[tuple[bytes, ...]]:
+    """Yield a line of each file, up to the first row in which a file has ended before another."""
+    for row in itertools.zip_longest(*columns):
+        yield row
+        if None in row:
+            return
+
+
+def _num_bytes(row: tuple[bytes | None, ...]) -> int:
+    return sum(len(line) for line in row if line is not None)
+
+
 @contextmanager
 def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
     """Open plain or compressed files; None is stdin.
@@ -167,17 +189,24 @@ def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
 
     totals = [(str(path), _count_lines(path)) for path in _countable(paths)]
     if len({total for _, total in totals}) > 1:
-        _refuse_unequal(totals)
+        _refuse_unequal([(name, str(total)) for name, total in totals])
 
     with ExitStack() as stack:
         files: list[tuple[str, IO[bytes]]] = []
         for path in paths:
             if path is None:
-                files.append(("the input", sys.stdin.buffer))
+                files.append(("the input", open_stdin()))
             else:
                 with reading(str(path)):
                     files.append((str(path), stack.enter_context(open_bytes(path))))
-        yield ParallelLines(files, totals[0][1] if totals else None)
+
+        total = totals[0][1] if totals else None
+        lines = ParallelLines(files, total, is_piped=any(map(is_pipe, paths)))
+        try:
+            yield lines
+        finally:
+            if not lines.stop():
+                stack.pop_all()  # closing a pipe would wait for the thread that reads it
 
 
 def _require_file(path: Path) -> None:
@@ -209,7 +238,8 @@ def _count_lines(path: Path) -> int:
     return num_lines
 
 
-def _refuse_unequal(totals: Sequence[tuple[str, int]]) -> NoReturn:
+def _refuse_unequal(totals: Sequence[tuple[str, str]]) -> NoReturn:
+    """Raise DataError with the name and the number of lines of each file."""
     counts = ", ".join(f"{name} has {total}" for name, total in totals)
     raise DataError(
         f"files of unequal length: {counts} lines; give parallel files, which have the same number of lines"

@@ -103,8 +103,11 @@ def for_terminal(text: str, out: IO[Any]) -> str:
 
 def echo(*lines: str, err: bool = False) -> None:
     """Write lines to stdout or stderr."""
-    for line in lines:
-        typer.echo(printable(line) if err else for_terminal(line, sys.stdout), err=err)
+    from mtformer.files import naming_file  # imports Pydantic, which `--help` does not need
+
+    with naming_file(Path("stderr" if err else "stdout")):
+        for line in lines:
+            typer.echo(printable(line) if err else for_terminal(line, sys.stdout), err=err)
 
 
 def error_lines(message: str) -> None:

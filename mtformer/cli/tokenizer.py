@@ -1,7 +1,7 @@
 """`mtformer tokenizer`: train and use tokenizers."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +10,7 @@ import typer
 from mtformer.cli.help import Command, Group, examples
 from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, optional
 from mtformer.cli.output import echo, for_terminal
+from mtformer.cli.paced_input import BlockLimits, is_pipe, open_stdin, paced_input
 from mtformer.config.loading import load_config, resolve_paths
 from mtformer.data.corpus.readers import decode_valid, read_line
 from mtformer.errors import ConfigError, DataError
@@ -19,6 +20,8 @@ from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 
 LINES_AT_ONCE = 1000
 """Number of lines after which the output is flushed."""
+BYTES_AT_ONCE = 1 << 20
+"""Number of bytes after which the output is flushed."""
 MAX_DIGITS = 9
 """Number of digits of the longest word that can be a token id."""
 
@@ -134,8 +137,10 @@ def _load(path: Path, side: Side) -> Tokenizer:
 
 def _convert_lines(convert: Callable[[str, str], str]) -> None:
     """Write the converted lines of stdin to stdout; `convert` takes a line and its location for messages."""
+    limits = BlockLimits(LINES_AT_ONCE, BYTES_AT_ONCE)
+    lines = paced_input(_stdin_lines(), len, limits, is_piped=is_pipe(None))
     num_lines = 0
-    while block := _read_block():
+    while block := lines.take(LINES_AT_ONCE):
         output = ""
         for number, line in enumerate(decode_valid("stdin", num_lines, block), start=num_lines + 1):
             # With byte fallback, a model can generate a line break, which would split the line.
@@ -146,12 +151,8 @@ def _convert_lines(convert: Callable[[str, str], str]) -> None:
         num_lines += len(block)
 
 
-def _read_block() -> list[bytes]:
-    """Return the next lines of stdin; none at its end."""
-    block: list[bytes] = []
-    while len(block) < LINES_AT_ONCE:
-        line = read_line(sys.stdin.buffer, "stdin")
-        if not line:
-            break
-        block.append(line)
-    return block
+def _stdin_lines() -> Iterator[bytes]:
+    """Yield the lines of stdin with their line ends."""
+    file = open_stdin()
+    while line := read_line(file, "stdin"):
+        yield line

@@ -160,7 +160,7 @@ class TranslationJob:
         ):
             if not self.is_on_ray:
                 self.translate_block.progress = bar.update
-            for block, translations in workers.map(self._blocks()):
+            for block, translations in workers.map(self._blocks(), self.lines.is_silent):
                 self._write(file, block, translations)
                 if self.is_on_ray:
                     bar.update(len(translations))
@@ -241,16 +241,24 @@ class TranslationJob:
 
 
 def _joined_page(blocks: Iterator[list[list[str]]]) -> Iterator[list[list[str]]]:
-    """Yield blocks; if the first line with text starts an HTML page and does not end it, all lines become one."""
+    """Yield blocks; if the first line with text starts an HTML page and does not end it, all lines become one.
+
+    Blank lines at the start wait for the first line with text, so that the result does not depend on the blocks.
+    """
+    first_lines: list[str] = []
     for [lines] in blocks:
-        start = _first_text(lines).lower().lstrip("\ufeff \t")
-        if start.startswith(PAGE_STARTS) and "</html" not in start:
-            page = list(lines)
-            for [later_lines] in blocks:
-                page += later_lines
-            lines = ["\n".join(page)]
-        yield [lines]
-        yield from blocks
+        first_lines += lines
+        if _first_text(lines):
+            break
+
+    start = _first_text(first_lines).lower().lstrip("\ufeff \t")
+    if start.startswith(PAGE_STARTS) and "</html" not in start:
+        for [lines] in blocks:
+            first_lines += lines
+        first_lines = ["\n".join(first_lines)]
+    if first_lines:
+        yield [first_lines]
+    yield from blocks
 
 
 def _first_text(lines: Sequence[str]) -> str:

@@ -97,8 +97,14 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
             if pool is not None:
                 pool.shutdown(cancel_futures=True)
 
-    def map(self, items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-        """Yield each item with its result, in order; at most as many items as there are processes are read ahead."""
+    def map(self, items: Iterable[Item], pauses: Callable[[], bool] = lambda: False) -> Iterator[tuple[Item, Result]]:
+        """Yield each item with its result, in order; at most as many items as there are processes are read ahead.
+
+        Args:
+            items: the items.
+            pauses: function that returns True if the next item has to be waited for: the results of all items before
+                it are yielded first.
+        """
         waiting: deque[tuple[Item, Future[Result]]] = deque()
         for item in items:
             if self._num_alone > 0:
@@ -106,7 +112,8 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
                 yield item, self._function(item, self.num_processes)
                 continue
             waiting.append((item, self._submit(item)))
-            if len(waiting) == self.num_processes:
+            num_ahead = 0 if pauses() else self.num_processes - 1
+            while len(waiting) > num_ahead:
                 yield self._first(waiting)
         while waiting:
             yield self._first(waiting)

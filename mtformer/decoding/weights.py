@@ -15,6 +15,8 @@ MIN_LEAD = 0.01
 scores is too high by chance: in a run on Multi30k both had 41.1 dev BLEU, and the average was 0.6 better on test."""
 ADAPTED_METRIC = "bleu new"
 """`training.best_metric` of adapted models."""
+ADAPTED_TEXT = "weights that `mtformer adapt` chose on its dev sets, whose scores are therefore slightly too high"
+"""Description of the weights of adapted models."""
 LATEST = re.compile(r"last:([1-9]\d{0,8})")
 """Name of the latest N checkpoints."""
 STEP = re.compile(r"\d{1,18}")
@@ -107,7 +109,7 @@ def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
 
     meta = read_meta(run.averaged)
     if meta.get("is_chosen"):
-        return DefaultWeights(run.averaged, None, "weights chosen by `mtformer adapt`")
+        return DefaultWeights(run.averaged, None, ADAPTED_TEXT)
     if not best_steps:
         return DefaultWeights(run.averaged, None, "averaged weights (not validated: there is no dev data)")
 

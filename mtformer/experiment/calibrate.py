@@ -64,3 +64,9 @@ def calibrate_on_dev(run: RunDir, translator: Translator, progress: OpenProgress
         calibrate_run(run, translator, named_sets(sources, data), progress)
     except DataError as error:
         log.info("no confidence was fitted: %s", error)
+        return
+    log.info(
+        "these pairs also chose the weights, so the confidence may be slightly too high; to fit it to others: mtformer "
+        "eval %s --calibrate --src FILE --ref FILE",
+        run.path,
+    )

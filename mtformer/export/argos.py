@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,11 @@ from mtformer.decoding.ctranslate2.conversion import write_model
 from mtformer.errors import log
 from mtformer.files import atomic_file
 from mtformer.text.tokenizer import BYTE_PIECE, TokenizerPair
+
+FILE_MODE = 0o644
+"""Permissions of the files in a package."""
+UNIX_MODE_BITS = 16
+"""Number of bits before the Unix permissions in the attributes of a zip entry."""
 
 
 def write_argos(
@@ -57,5 +63,17 @@ def atomic_archive(target: Path, name: str) -> Iterator[Path]:
         folder = Path(parent, name)
         folder.mkdir()
         yield folder
-        archive = shutil.make_archive(f"{parent}/archive", "zip", parent, name)
-        shutil.copyfile(archive, temporary)
+        _write_archive(temporary, folder)
+
+
+def _write_archive(target: Path, folder: Path) -> None:
+    """Write a zip file that contains a folder; the same contents always produce the same bytes."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    with zipfile.ZipFile(target, "w") as archive:
+        for path in sorted(paths):
+            entry = zipfile.ZipInfo(path.relative_to(folder.parent).as_posix())  # with the same time in each archive
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = FILE_MODE << UNIX_MODE_BITS
+            entry.file_size = path.stat().st_size  # large files need a larger header
+            with path.open("rb") as file, archive.open(entry, "w") as compressed:
+                shutil.copyfileobj(file, compressed)

@@ -25,6 +25,7 @@ from mtformer.cli.output import error_lines, for_terminal, log_to_file, set_up_l
 from mtformer.errors import MtformerError
 from mtformer.run_dir import RunDir
 
+FULL = "No space left on device; free some space, or write to another disk"
 HEAVY = ("torch", "datasets", "sentencepiece", "sacrebleu", "numpy", "yaml", "pyarrow", "mtformer.config.section")
 
 
@@ -141,7 +142,7 @@ def test_unknown_export_format_names_the_formats() -> None:
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141, ""),
         (PermissionError(errno.EACCES, "Permission denied", "runs/x"), 2, "error: runs/x: Permission denied\n"),
-        (OSError(errno.ENOSPC, "No space left on device"), 2, "error: No space left on device\n"),
+        (OSError(errno.ENOSPC, "No space left on device", "x"), 2, f"error: x: {FULL}\n"),
         (OSError("two\nlines"), 2, "error: two lines\n"),
     ],
 )
@@ -167,8 +168,9 @@ def test_stdout_on_a_full_disk_is_reported() -> None:
     with open("/dev/full", "wb") as full:
         done = run_process("config", "schema", stdout=full)
         short = run_process("--version", stdout=full, environment={"PYTHONUNBUFFERED": ""})
-    assert (done.returncode, done.stderr) == (2, b"error: No space left on device\n")
-    assert (short.returncode, short.stderr) == (2, b"error: stdout: No space left on device\n")
+    expected = f"error: stdout: {FULL}\n".encode()
+    assert (done.returncode, done.stderr) == (2, expected)
+    assert (short.returncode, short.stderr) == (2, expected)
 
 
 def test_an_internal_error_is_reported_as_a_bug(

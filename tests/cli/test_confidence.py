@@ -204,8 +204,11 @@ def test_a_finished_run_keeps_the_confidence_that_was_fitted_for_it(run: Path, f
     assert invoke(*words).exit_code == 0
     assert fitted == []
     (run / "confidence.json").unlink()
-    assert invoke(*words).exit_code == 0
+    result = invoke(*words)
+    assert result.exit_code == 0
     assert [path for path, *_ in fitted] == [run]
+    message = "these pairs also chose the weights, so the confidence may be slightly too high; to fit it to others: "
+    assert f"{message}mtformer eval {run} --calibrate --src FILE --ref FILE\n" in result.stderr
 
 
 def test_further_training_removes_the_confidence_of_the_earlier_weights(run: Path) -> None:

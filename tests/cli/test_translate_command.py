@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from mtformer.decoding.translator import Translator
 
 PROGRAM = "import mtformer.cli.line_files as f; f.LINES_AT_ONCE = 40; from mtformer.cli.app import main; main()"
 """Code that runs the program with small blocks, for a separate process."""
+PATIENCE_SECONDS = 300
+"""Time after which a test fails if a program does not answer."""
 
 
 @pytest.fixture
@@ -55,6 +59,24 @@ def refusal(*arguments: object) -> str:
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1, result.stderr
     return result.stderr
+
+
+@contextmanager
+def conversation(*arguments: object) -> Iterator[Any]:
+    """Start the program with pipes, and kill it if it does not answer in time or is still running at the end."""
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    program = subprocess.Popen([sys.executable, "-m", "mtformer", *map(str, arguments)], **streams)
+    guard = threading.Timer(PATIENCE_SECONDS, program.kill)
+    guard.start()
+    try:
+        yield program
+    finally:
+        guard.cancel()
+        program.kill()
+        program.wait()
+        for stream in (program.stdin, program.stdout, program.stderr):
+            with suppress(BrokenPipeError):
+                stream.close()
 
 
 def text_of(lines: list[str]) -> str:
@@ -314,6 +336,41 @@ def test_an_interrupted_translation_shows_how_to_resume(
     assert (result.exit_code, "was written with backend None, not ctranslate2" in result.stderr) == (2, True)
 
 
+def test_an_interrupted_translation_of_a_pipe_resumes(
+    run: Path, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer pauses at other lines than before."""
+    pipe, target, whole = tmp_path / "pipe", tmp_path / "out", Translator.translate
+    os.mkfifo(pipe)
+
+    def write(num_at_once: int) -> None:
+        with pipe.open("w") as file:
+            for start in range(0, len(lines), num_at_once):
+                file.write(text_of(lines[start : start + num_at_once]))
+                file.flush()
+                time.sleep(0.1)
+
+    def interrupted(self: Translator, *arguments: Any, **named: Any) -> Any:
+        if named["first_line"] + len(arguments[0]) > 12:
+            raise KeyboardInterrupt
+        return whole(self, *arguments, **named)
+
+    words = ("translate", run, "--input", pipe, "--output", target)
+    with ThreadPoolExecutor(1) as background:
+        background.submit(write, 5)
+        with monkeypatch.context() as patch:
+            patch.setattr(Translator, "translate", interrupted)
+            assert invoke(*words).exit_code == 130
+    num_done = lines_done(target)
+    assert 0 <= num_done <= 12
+    with ThreadPoolExecutor(1) as background:
+        background.submit(write, 7)
+        result = invoke(*words, "--continue")
+    assert result.exit_code == 0, result.stderr
+    assert f"continuing after line {num_done}\n" in result.stderr
+    assert target.read_text() == translate(run, stdin=text_of(lines)).stdout
+
+
 def lines_done(target: Path) -> int:
     try:
         state: dict[str, int] = json.loads((target.parent / f".{target.name}.mtformer.json").read_text())
@@ -362,19 +419,86 @@ def test_a_killed_translation_resumes_to_the_same_bytes(run: Path, lines: list[s
     ]  # fmt: skip
 
 
-def test_stdout_is_written_after_each_block(run: Path, lines: list[str]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "translate", str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(text_of((lines * 2)[:40]).encode())
-    process.stdin.flush()
-    # The input is still open, but finished blocks must already be written.
-    first = [process.stdout.readline() for _ in range(40)]
-    assert all(line.endswith(b"\n") for line in first)
-    out, _ = process.communicate(lines[0].encode() + b"\n", timeout=60)
-    assert out == first[0]
+def test_each_line_of_a_conversation_is_answered_before_the_next(
+    run: Path, lines: list[str], translator: Translator
+) -> None:
+    with conversation("translate", run) as program:
+        for line in (lines[0], "", lines[1]):
+            program.stdin.write(text_of([line]).encode())
+            program.stdin.flush()
+            assert program.stdout.readline() == text_of([one.text for one in translator.translate([line])]).encode()
+        out, _ = program.communicate(lines[2].encode(), timeout=PATIENCE_SECONDS)
+        assert out == text_of([one.text for one in translator.translate(lines[2:3])]).encode()
+        assert program.returncode == 0
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM", "no reader", "an error"])
+def test_a_program_that_waits_for_input_can_be_ended(how: str, run: Path, lines: list[str], tmp_path: Path) -> None:
+    (tmp_path / "prefixes").write_text("Der\n")
+    options = ["--prefixes", tmp_path / "prefixes"] if how == "an error" else []
+    with conversation("translate", run, *options) as program:
+        program.stdin.write(text_of(lines[:1]).encode())
+        program.stdin.flush()
+        program.stdout.readline()
+        if how == "Ctrl-C":
+            program.send_signal(signal.SIGINT)
+        elif how == "SIGTERM":
+            program.send_signal(signal.SIGTERM)
+        else:
+            program.stdout.close()
+            program.stdin.write(text_of(lines[:1]).encode())
+            program.stdin.flush()
+        code = program.wait(PATIENCE_SECONDS)  # stdin is still open
+        words = program.stderr.read().decode()
+    assert code == {"Ctrl-C": 130, "SIGTERM": -signal.SIGTERM, "no reader": 141, "an error": 2}[how]
+    expected = {
+        "Ctrl-C": "interrupted\n",
+        "SIGTERM": "",
+        "no reader": "",
+        "an error": f"error: files of unequal length: the input has more, {tmp_path}/prefixes has 1 lines; give "
+        "parallel files, which have the same number of lines\n",
+    }
+    assert words == expected[how]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--html"], ["--prefixes"], ["--require"], ["--n-best", "2"]])
+def test_named_pipes_are_a_conversation_too(options: list[str], run: Path, lines: list[str], tmp_path: Path) -> None:
+    """A line is answered when it has arrived in each of the pipes that are read in parallel."""
+    num_answers = 2 if "--n-best" in options else 1
+    source, beside, target = (tmp_path / name for name in ("source", "beside", "target"))
+    for path in (source, beside, target):
+        os.mkfifo(path)
+    is_parallel = options in (["--prefixes"], ["--require"])
+    arguments = ["translate", run, "--input", source, "--output", target, *options, *([beside] * is_parallel)]
+    with ThreadPoolExecutor(1) as background:
+        called = background.submit(invoke, *arguments)
+        with ExitStack() as stack:
+            inputs = [stack.enter_context(source.open("w"))]
+            if is_parallel:
+                inputs.append(stack.enter_context(beside.open("w")))
+            answers = stack.enter_context(target.open())
+            for line in lines[:3]:
+                for file, text in zip(inputs, (line, "Der"), strict=False):
+                    file.write(f"{text}\n")
+                    file.flush()
+                assert all(answers.readline().endswith("\n") for _ in range(num_answers))
+        result = called.result(timeout=PATIENCE_SECONDS)
+    assert result.exit_code == 0, result.stderr
+
+
+@pytest.mark.parametrize("form", ["lines", "page", "page after blank lines"])
+@pytest.mark.parametrize("num_at_once", [1, 3, 2000])
+def test_html_does_not_depend_on_blocks(
+    form: str, num_at_once: int, run: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = ["<!DOCTYPE html>", "<html><p>{}", "</p>", "<p>{}</p>", "</html>"]
+    given = {"lines": ["", "", "", "<p>{}</p>", "<b>{}</b>"], "page": page, "page after blank lines": ["", "", *page]}
+    text = text_of(given[form]).format(*lines[:2])
+    expected = [json.loads(line)["text"] for line in translate(run, "--html", "--json", stdin=text).stdout.splitlines()]
+    assert len(expected) == (5 if form == "lines" else 1)
+    monkeypatch.setattr(line_files, "LINES_AT_ONCE", num_at_once)
+    parts = translate(run, "--html", "--json", stdin=text).stdout
+    assert [json.loads(line)["text"] for line in parts.splitlines()] == expected
 
 
 # ---- attention of every layer and head ------------------------------------------------------------------------------

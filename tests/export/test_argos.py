@@ -2,10 +2,12 @@
 
 import json
 import logging
+import os
 import platform
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import ctranslate2
 import pytest
@@ -83,7 +85,7 @@ def test_a_package_is_written_whole_or_not_at_all(bundle: RunDir, monkeypatch: p
         ("export", bundle.path, "--format", "argos", "--quantization", "int8"),
     )
     with monkeypatch.context() as patch:
-        patch.setattr(module.shutil, "copyfile", fail)
+        patch.setattr(module.shutil, "copyfileobj", fail)
         result = invoke(*words)
     assert "argos.argosmodel: cannot be written: No space left on device; free some space" in result.stderr
     assert sorted(bundle.path.iterdir()) == before
@@ -92,3 +94,21 @@ def test_a_package_is_written_whole_or_not_at_all(bundle: RunDir, monkeypatch: p
     result = invoke(*words)
     assert (result.exit_code, result.stdout) == (0, f"{bundle.path}/argos.argosmodel\n"), result.stderr
     assert sorted(bundle.path.iterdir()) == sorted([*before, bundle.path / "argos.argosmodel"])
+
+
+def test_the_same_run_gives_the_same_package(bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = [tmp_path / folder / "it" for folder in ("one", "two")]  # the model card contains the name
+    export(bundle, packages[0], None, "argos", None)
+    real = module.write_argos
+
+    def with_other_times(folder: Path, *arguments: Any) -> None:
+        real(folder, *arguments)
+        for path in folder.rglob("*"):
+            os.utime(path, (1_000_000_000, 1_000_000_000))
+
+    monkeypatch.setattr("mtformer.export.bundle.write_argos", with_other_times)
+    export(bundle, packages[1], None, "argos", None)
+    assert packages[0].read_bytes() == packages[1].read_bytes()
+    with zipfile.ZipFile(packages[0]) as archive:
+        assert archive.testzip() is None
+        assert all(info.external_attr >> 16 == 0o644 for info in archive.infolist())

@@ -379,6 +379,23 @@ def test_an_unknown_quantization_raises_config_error(bundle: RunDir, tmp_path: P
     assert not (tmp_path / "it").exists()
 
 
+def test_a_full_disk_during_the_conversion_names_the_cache(
+    bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")  # like the library, without a file name
+
+    monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("mtformer.decoding.ctranslate2.conversion.write_model", fail)
+    message = (
+        rf"^{tmp_path}/cache/ctranslate2/\w+: the converted model cannot be written: No space left on device; "
+        "free some space, or set MTFORMER_CACHE to another folder$"
+    )
+    with pytest.raises(DataError, match=message):
+        Translator.load(bundle.path, backend="ctranslate2")
+    assert not list((tmp_path / "cache" / "ctranslate2").glob(".*tmp*"))
+
+
 def test_exports_are_atomic(bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "exports").mkdir()
     target = tmp_path / "exports" / "it"

@@ -58,6 +58,7 @@ data check SMALL --tokenizer PATH
 data check SMALL --json PATH
 data clean PATH OUT
 data clean SMALL PATH
+data clean SMALL OUT --tokenizer PATH
 sweep PATH --dry-run
 serve PATH --port 1
 """.strip().splitlines()

@@ -12,8 +12,12 @@ import zstandard
 from attack_tools import Attacks, Passed, is_calm, is_good_error
 from program import invoke
 
+from mtformer.config.data import JsonlFile, TextFiles, TsvFile
+
 SEED = 1
 NUM_LINES = 120
+KINDS = {TextFiles: "txt", TsvFile: "tsv", JsonlFile: "jsonl"}
+"""Suffix of the files of each kind of source."""
 LANGUAGES = ("--src-lang", "en", "--tgt-lang", "de")
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress,
@@ -58,7 +62,7 @@ def damage(data: bytes, chance: random.Random) -> bytes:
 
 def write_damaged(folder: Path, corpus: Path, chance: random.Random) -> list[Path]:
     """Write a corpus of a random kind and compression, damaged in one to three places before or after compression."""
-    kind, suffix = chance.choice(["txt", "tsv", "jsonl"]), chance.choice(list(COMPRESSIONS))
+    kind, suffix = chance.choice(list(KINDS.values())), chance.choice(list(COMPRESSIONS))
     files, paths = good(kind, corpus), list[Path]()
     for _ in range(chance.randint(1, 3)):
         number = chance.randrange(len(files))

@@ -96,7 +96,7 @@ def test_wrong_types_in_json_files(
         number = chance.randrange(len(lines))
         value = json.loads(lines[number])
         value.pop("checksum", None)
-        changed, what = _changed(value, chance)
+        changed, what = changed_value(value, chance)
         if path.name in (META, CHECKSUMS) and isinstance(changed, dict):
             _seal(path, changed)
         else:
@@ -114,7 +114,7 @@ def test_wrong_types_in_trainer_states(copies: Iterator[Path], corpus: Path, att
     for _ in range(count):
         run = next(copies)
         folder = RunDir(run).checkpoint(12)
-        state, what = _changed(torch.load(folder / TRAINER_STATE, weights_only=True), chance)
+        state, what = changed_value(torch.load(folder / TRAINER_STATE, weights_only=True), chance)
         _replace_state(folder, state)
         found = problem("train", corpus / "small.yaml", "training.max_steps=13", "--run-dir", run, "--resume")
         problems.append(found and f"{what}: {found}")
@@ -130,7 +130,7 @@ def _replace_state(folder: Path, state: Any) -> None:
     write_meta(folder, **{key: value for key, value in meta.items() if key != "sha256"})
 
 
-def _changed(value: Any, chance: random.Random) -> tuple[Any, str]:
+def changed_value(value: Any, chance: random.Random) -> tuple[Any, str]:
     """Return the value with an unusual value at a random position, and a description of the change."""
     path = chance.choice(list(_paths(value)))
     odd = chance.choice([*ODD, GONE] if path else ODD)

@@ -7,107 +7,75 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from attack_tools import Attacks, Passed, is_good_error, tree
 from forked import PATIENCE_SECONDS, Program
+from writing import CALLS, SMALL, SOURCE_LINES, Call, Place, converting
+from writing import result_of as written
 
 from mtformer.experiment.run_state import read_state
 from mtformer.files import LEFTOVER
 from mtformer.run_dir import WEIGHTS, RunDir
 
 SEED = 1
-SOURCE_LINES = 300
-SMALL = ("data.num_workers=1", "data.test={}")
-
-
-@dataclass(frozen=True)
-class Files:
-    """Files of a phase: its input, and its own output folder."""
-
-    corpus: Path
-    run: Path
-    """A finished run, which must be copied before it is changed."""
-    folder: Path
-
-    @property
-    def config(self) -> Path:
-        return self.corpus / "small.yaml"
+Undisturbed = tuple[str, object, float, Place]
+"""A phase, its result without an attack, its duration in seconds, and its place."""
 
 
 @dataclass(frozen=True)
 class Phase:
     """A command; `result` returns its output after checking that all files are complete."""
 
-    arguments: Callable[[Files], list[object]]
-    result: Callable[[Files], object]
+    arguments: Call
+    result: Callable[[Place], object]
 
 
-def prepared(files: Files) -> object:
+def prepared(place: Place) -> object:
     """Return the cache without its locks; the names of prepared corpora are hashes of their contents."""
-    assert not list((files.folder / "cache").glob("*.building"))
-    return {name: data for name, data in tree(files.folder / "cache").items() if not name.startswith(".locks")}
+    cache = place.out.parent / "cache"
+    assert not list(cache.glob("*.building"))
+    return {name: data for name, data in tree(cache).items() if not name.startswith(".locks")}
 
 
-def copied(files: Files) -> Path:
+def copied(place: Place) -> Path:
     """Return a copy of the run without averaged weights."""
-    run = files.folder / "run"
-    if not run.exists():
-        shutil.copytree(files.run, run)
-        shutil.rmtree(RunDir(run).averaged)
-    return run
+    if not place.out.exists():
+        shutil.copytree(place.run, place.out)
+        shutil.rmtree(RunDir(place.out).averaged)
+    return place.out
 
 
-def averaged(files: Files) -> object:
-    run = RunDir(files.folder / "run")
-    meta = json.loads((run.averaged / "meta.json").read_text(encoding="utf-8"))
-    return (run.averaged / WEIGHTS).read_bytes(), meta["metrics"]
+def averaged(place: Place) -> object:
+    folder = RunDir(place.out).averaged
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    return (folder / WEIGHTS).read_bytes(), meta["metrics"]
 
 
-def sources(files: Files) -> Path:
-    path = files.folder / "sources.txt"
-    if not path.exists():
-        lines = (files.corpus / "train.en").read_text(encoding="utf-8").splitlines()[:SOURCE_LINES]
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
-
-
-def translated(files: Files) -> object:
+def translated(place: Place) -> object:
     """Return the translations; the file exists only if it is complete."""
-    text = (files.folder / "out.txt").read_text(encoding="utf-8")
+    text = place.out.read_text(encoding="utf-8")
     assert text.count("\n") == SOURCE_LINES
     return text
 
 
-def exporting(name: str) -> Phase:
-    return Phase(
-        lambda files: ["export", files.run, "--format", name, "--output", files.folder / "out"],
-        lambda files: tree(files.folder / "out"),
-    )
+def converted(place: Place) -> object:
+    """Return the converted model, whose folder is named by a checksum."""
+    [folder] = (place.out.parent / "cache" / "ctranslate2").iterdir()
+    return tree(folder)
 
 
-PHASES = {
-    "training a tokenizer": Phase(
-        lambda files: ["tokenizer", "train", files.config, "--output", files.folder / "out"],
-        lambda files: tree(files.folder / "out"),
-    ),
-    "preparing": Phase(lambda files: ["train", files.config, "--dry-run", *SMALL, "data.dev=[]"], prepared),
+PHASES = {name: Phase(call, partial(written, name)) for name, call in CALLS.items()} | {
+    "preparing": Phase(lambda place: ["train", place.config, "--dry-run", *SMALL, "data.dev=[]"], prepared),
+    "preparing a corpus": Phase(lambda place: ["data", "prepare", place.config, *SMALL, "data.dev=[]"], prepared),
     "averaging": Phase(
-        lambda files: ["train", files.config, "--run-dir", copied(files), "--resume", "auto", *SMALL], averaged
+        lambda place: ["train", place.config, "--run-dir", copied(place), "--resume", "auto", *SMALL], averaged
     ),
-    "translating": Phase(
-        lambda files: ["translate", files.run, "--input", sources(files), "--output", files.folder / "out.txt"],
-        translated,
-    ),
-    "exporting a bundle": exporting("bundle"),
-    "exporting to CTranslate2": exporting("ctranslate2"),
-    "exporting to Hugging Face": exporting("huggingface"),
-    "cleaning": Phase(
-        lambda files: ["data", "clean", files.config, files.folder / "out", *SMALL],
-        lambda files: tree(files.folder / "out"),
-    ),
+    "translating": Phase(CALLS["translating"], translated),
+    "converting to CTranslate2": Phase(converting, converted),
 }
 
 SAMPLE = ("training a tokenizer", "preparing", "averaging", "translating", "exporting a bundle")
@@ -115,25 +83,26 @@ SAMPLE_OF_TWO = ("preparing", "translating")
 ONLY_MORE = "not in the sample: needs --attacks of at least 2"
 
 
-def start(phase: Phase, files: Files, number: int = 0) -> Program:
-    files.folder.mkdir(exist_ok=True)
-    cache, stderr = str(files.folder / "cache"), files.folder.with_suffix(f".stderr{number}")
-    return Program(*phase.arguments(files), stderr=stderr, MTFORMER_CACHE=cache)
+def start(phase: Phase, place: Place, number: int = 0) -> Program:
+    folder = place.out.parent
+    folder.mkdir(exist_ok=True)
+    cache, stderr = str(folder / "cache"), folder.with_suffix(f".stderr{number}")
+    return Program(*phase.arguments(place), stderr=stderr, MTFORMER_CACHE=cache)
 
 
-def finish(phase: Phase, files: Files) -> object:
+def finish(phase: Phase, place: Place) -> object:
     """Let the command finish; if its output is already complete, it may refuse to overwrite the folder."""
-    program = start(phase, files)
+    program = start(phase, place)
     code, words = program.wait(), program.stderr.read_text()
     assert code == 0 or "already exists" in words or "exists already" in words, words
-    return result_of(phase, files)
+    return result_of(phase, place)
 
 
-def result_of(phase: Phase, files: Files) -> object:
+def result_of(phase: Phase, place: Place) -> object:
     """Return the output of the command after checking that there are no other files."""
-    left = [path for path in files.folder.rglob(".*") if LEFTOVER.fullmatch(path.name)]
+    left = [path for path in place.out.parent.rglob(".*") if LEFTOVER.fullmatch(path.name)]
     assert not left, f"seed {SEED}: remaining temporary files: {left}"
-    return phase.result(files)
+    return phase.result(place)
 
 
 @pytest.fixture(scope="module", params=PHASES)
@@ -143,65 +112,60 @@ def undisturbed(
     trained: tuple[Path, object],
     attacks: Attacks,
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[str, object, float]:
-    """Return a phase, its result without an attack, and its duration."""
+) -> Undisturbed:
+    """Return a phase, its result without an attack, its duration, and its place."""
     name: str = request.param
     if name not in SAMPLE and attacks(1) == 1:
         pytest.skip(ONLY_MORE)
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "inputs").mkdir()
+    place = Place(corpus, trained[0], folder / "inputs", folder / "whole" / "out")
+    PHASES[name].arguments(place)  # writes further inputs, which others use too
+
     begin = time.monotonic()
-    result = finish(PHASES[name], Files(corpus, trained[0], tmp_path_factory.mktemp("undisturbed") / "whole"))
-    return name, result, time.monotonic() - begin
+    result = finish(PHASES[name], place)
+    return name, result, time.monotonic() - begin, place
 
 
 @pytest.mark.process
 def test_killed_and_repeated_commands(
-    undisturbed: tuple[str, object, float],
-    corpus: Path,
-    trained: tuple[Path, object],
-    attacks: Attacks,
-    passed: Passed,
-    tmp_path: Path,
+    undisturbed: Undisturbed, attacks: Attacks, passed: Passed, tmp_path: Path
 ) -> None:
-    name, expected, seconds = undisturbed
+    name, expected, seconds, whole = undisturbed
     phase, chance = PHASES[name], random.Random(f"{SEED} {name}")
     count, num_killed, num_passed, number = attacks(1), 0, 0, 0
     while num_killed < count:
-        files, number = Files(corpus, trained[0], tmp_path / str(number)), number + 1
-        program = start(phase, files)
+        place, number = replace(whole, out=tmp_path / str(number) / "out"), number + 1
+        program = start(phase, place)
         time.sleep(chance.uniform(0.0, seconds))
         program.signal(signal.SIGKILL)
         if program.wait() == 0:  # finished before the signal
             seconds *= 0.7
             continue
         num_killed += 1
-        num_passed += finish(phase, files) == expected
+        num_passed += finish(phase, place) == expected
     passed(f"kills while {name}", num_passed, count)
 
 
 @pytest.mark.process
 def test_two_processes_with_the_same_output(
-    undisturbed: tuple[str, object, float],
-    corpus: Path,
-    trained: tuple[Path, object],
-    attacks: Attacks,
-    passed: Passed,
-    tmp_path: Path,
+    undisturbed: Undisturbed, attacks: Attacks, passed: Passed, tmp_path: Path
 ) -> None:
     """Both succeed, or one is rejected in one line; the output is that of a single process."""
-    name, expected, seconds = undisturbed
+    name, expected, seconds, whole = undisturbed
     if name not in SAMPLE_OF_TWO and attacks(1) == 1:
         pytest.skip(ONLY_MORE)
     phase, chance, num_passed = PHASES[name], random.Random(f"{SEED} {name}"), 0
     for number in range(attacks(1)):
-        files = Files(corpus, trained[0], tmp_path / str(number))
-        first = start(phase, files)
+        place = replace(whole, out=tmp_path / str(number) / "out")
+        first = start(phase, place)
         time.sleep(chance.uniform(0.0, seconds / 2))
-        second = start(phase, files, 1)
+        second = start(phase, place, 1)
         codes = [program.wait() for program in (first, second)]
         words = [program.stderr.read_text() for program in (first, second)]
         assert 0 in codes, words
         is_answered = all(code == 0 or is_good_error(code, text) for code, text in zip(codes, words, strict=True))
-        num_passed += is_answered and result_of(phase, files) == expected
+        num_passed += is_answered and result_of(phase, place) == expected
     passed(f"two processes at a time: {name}", num_passed, attacks(1))
 
 

@@ -17,8 +17,12 @@ NUM_LINES = 400
 Command = Callable[[Path, Path, Path], list[object]]
 COMMANDS: dict[str, Command] = {
     "config show": lambda run, corpus, folder: ["config", "show", corpus / "small.yaml"],
+    "config schema": lambda run, corpus, folder: ["config", "schema"],
     "runs": lambda run, corpus, folder: ["runs", run.parent],
     "tokenizer encode": lambda run, corpus, folder: ["tokenizer", "encode", run],
+    "tokenizer decode": lambda run, corpus, folder: ["tokenizer", "decode", run],
+    "score": lambda run, corpus, folder: ["score", run, folder / "lines", folder / "lines"],
+    "data cache": lambda run, corpus, folder: ["data", "cache"],
     "translate": lambda run, corpus, folder: ["translate", run, "--beam-size", 1, "--max-length", 3],
     "translate --input": lambda run, corpus, folder: [
         "translate", run, "--beam-size", 1, "--max-length", 3, "--input", folder / "lines",

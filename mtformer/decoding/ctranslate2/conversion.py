@@ -18,7 +18,7 @@ from mtformer.config.schema import ModelConfig
 from mtformer.data.store.cache import CTRANSLATE2, delete_unused, entries, make_lock
 from mtformer.decoding.ctranslate2.loading import import_ctranslate2
 from mtformer.decoding.search.inference import alignment_layer
-from mtformer.errors import CheckpointError, ConfigError, log
+from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log
 from mtformer.files import (
     CHECKSUMS,
     atomic_folder,
@@ -65,7 +65,11 @@ def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: Token
         if not _is_intact(folder):
             _delete_unused_models(folder.parent)
             log.info("converting the model to CTranslate2 format in %s (once for these weights)", folder)
-            with atomic_folder(folder) as temporary, _require_same(weights, weight_hashes):
+            with (
+                explain_write_errors(f"{folder}: the converted model", "set MTFORMER_CACHE to another folder"),
+                atomic_folder(folder) as temporary,
+                _require_same(weights, weight_hashes),
+            ):
                 write_model(temporary, weights, config, tokenizers)
                 write_checksums(temporary)
         os.utime(folder)
