@@ -61,8 +61,18 @@ def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
         name = set_check.name
         if not set_check.pairs:
             exceeded.append(Excess("no pairs", name, f"{name}: no pairs found; give sources that contain text"))
+        else:
+            exceeded += _empty_sources(set_check)
         exceeded += _over_limit(_set_measures(set_check), data)
     return exceeded + _over_limit(_overlap_measures(check.overlaps), data)
+
+
+def _empty_sources(set_check: SetCheck) -> Iterator[Excess]:
+    """Yield an excess for each source without pairs in a set that has pairs."""
+    for source in set_check.sources:
+        if not source.pairs:
+            message = f"{set_check.name}: {source.name}: no pairs found; give a file that contains text"
+            yield Excess("no pairs", set_check.name, message)
 
 
 def _over_limit(measures: Iterator[_Measure], data: DataConfig) -> list[Excess]:
