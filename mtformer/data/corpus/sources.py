@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.data.corpus import hub, readers
@@ -62,15 +62,18 @@ def read_raw_records(source: Source, data: DataConfig, size: int) -> Iterator[re
     with open_reader(source, data) as reader:
         records = reader.take(size)
         if not records.size:
-            raise empty_error(source)
+            refuse_empty(source)
         while records.size:
             yield records
             records = reader.take(size)
 
 
-def empty_error(source: Source) -> DataError:
-    """Return the error for a source without records."""
-    return DataError(f"{describe(source)}: the corpus is empty: no lines were read; check its files")
+def refuse_empty(source: Source) -> NoReturn:
+    """Raise DataError for a source without records; DamagedError for text of `distill` or `adapt` that was emptied."""
+    for path in files_of(source):
+        if os.path.isfile(path):
+            require_recorded(Path(path), file_sha256(path))
+    raise DataError(f"{describe(source)}: the corpus is empty: no lines were read; check its files")
 
 
 @contextmanager
@@ -169,7 +172,7 @@ def require_sources(data: DataConfig) -> None:
             first = reader.take(1)
             first.texts()
         if not first.size:
-            raise empty_error(source)
+            refuse_empty(source)
     for source in data.dev_sources:
         deque(read_pairs(source, data), maxlen=0)
 

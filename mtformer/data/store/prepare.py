@@ -424,7 +424,7 @@ def _raw_shards(contents: _Contents) -> Iterator[_RawShard]:
                     yield _RawShard(end // SHARD_PAIRS - 1, records, end, share)
                     records = []
         if end == end_before:
-            raise corpus.empty_error(source)
+            corpus.refuse_empty(source)
         if isinstance(source, HubDataset) and source.stream:
             corpus.require_same_version(source, data, fingerprint)
         num_bytes_before += corpus.bytes_on_disk(source)
