@@ -11,7 +11,7 @@ from mtformer.cli.help import Command, Group, examples
 from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, optional
 from mtformer.cli.output import echo, for_terminal
 from mtformer.config.loading import load_config, resolve_paths
-from mtformer.data.corpus.readers import decode_valid, read_line
+from mtformer.data.corpus.readers import decode_valid, read_line, require_text
 from mtformer.errors import ConfigError, DataError
 from mtformer.run_dir import RunDir
 from mtformer.text.tags import with_tags
@@ -136,6 +136,8 @@ def _convert_lines(convert: Callable[[str, str], str]) -> None:
     """Write the converted lines of stdin to stdout; `convert` takes a line and its location for messages."""
     num_lines = 0
     while block := _read_block():
+        if not num_lines:
+            require_text("stdin", block[0])
         output = ""
         for number, line in enumerate(decode_valid("stdin", num_lines, block), start=num_lines + 1):
             # With byte fallback, a model can generate a line break, which would split the line.

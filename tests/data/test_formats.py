@@ -123,9 +123,13 @@ BINARY: dict[str, tuple[bytes, Content]] = {
     "JSON array of pairs": (b'[["a", "b"], ["c", "d"]]', Content.JSON_ARRAY),
     "JSON object": (json.dumps({"data": ROWS}, indent=1).encode(), Content.JSON_DOCUMENT),
     "XLIFF": (b'<?xml version="1.0"?>\n<xliff version="1.2"><file/></xliff>\n', Content.XML),
+    "WMT": (b'<srcset setid="newstest" srclang="any">\n<doc>\n', Content.XML),
+    "head of a page": (b"<head><title>504 Gateway Time-out</title></head>\n", Content.HTML),
+    "old line ends": (b"A dog.\rA cat.\rA cow.\r", Content.OLD_LINE_ENDS),
     "UTF-16": (LINES.encode("utf-16"), Content.UTF_16),
     "UTF-16 without mark": (LINES.encode("utf-16-be"), Content.UTF_16),
     "UTF-32": (LINES.encode("utf-32"), Content.UTF_32),
+    "Latin-1 at line ends": ("Il est allé\n".encode("latin-1") * 3, Content.OTHER_ENCODING),
     "Latin-1": ("Où est-il allé ?\tJa\n".encode("latin-1") * 3, Content.OTHER_ENCODING),
 }
 """Files that no reader of lines accepts."""
@@ -286,6 +290,7 @@ PLAIN = [
     b"\0\n",
     b"T\xfcr\na dog\n",
     "Tür\nT\xfcr\n".encode() + b"T\xfcr\nT\xfcr\nT\xfcr\n",
+    b"T\xfcr\n" * 3 + b"a dog\n" * 100,
     b"{}\n",
     b'{"a": 1} is JSON\n{"b": 2} too\n',
     b'{"a": 1}\nThe line above is JSON.\n',
@@ -301,6 +306,10 @@ PLAIN = [
     b"%PDF- is how it starts\n",
     b"version 2 of the file\n",
     b"ID3 tags\n",
+    b"a dog\r",
+    b"a\rb\rc\rd\r\n",
+    b"<header> is an element\n",
+    b"<body> is an element".replace(b">", b"s>"),
     b"[" * 5000,
     b'{"a":' * 5000,
 ]

@@ -181,6 +181,7 @@ HEADERS = {
     ],
     ("en", "am"): [("English", "Amharic"), ("English", "አማርኛ"), ("eng", "amh"), ("eng_Latn", "amh_Ethi")],
     ("am", "en"): [("source", "target")],
+    ("en", "pcm"): [("en", "de"), ("shn_Mymr", "ace_Arab"), ("fr-CA", "PT_br")],
     ("th", "lo"): [("src", "tgt"), ("ไทย", "ລາວ")],
     ("pt", "zh"): [("pt-BR", "zh_TW"), ("Português", "中文")],
     ("en", "sw"): [("sentence_en", "sentence_sw"), ("English", "Kiswahili")],

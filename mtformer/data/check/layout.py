@@ -126,10 +126,25 @@ def measure(texts: Columns, languages: tuple[str, str], first_row: int) -> Chunk
 
 def is_column_names(src: str, tgt: str, languages: tuple[str, str]) -> bool:
     """Return True if the cells of a row are two different names of columns, such as `en` and `de`."""
+    if _are_codes(src.strip(), tgt.strip(), languages):
+        return True
     src_name = _column_name(src, languages)
     tgt_name = _column_name(tgt, languages)
     # `German` and `Deutsch` are the same name in two languages, which may be a pair of a dictionary.
     return bool(src_name) and bool(tgt_name) and src_name != tgt_name
+
+
+def _are_codes(src: str, tgt: str, languages: tuple[str, str]) -> bool:
+    """Return True for two codes of any languages, except for words such as `it` and `es`, which are also codes."""
+    if base_code(src) == base_code(tgt) or not _is_known_code(src) or not _is_known_code(tgt):
+        return False
+    src_words, tgt_words = map(words_of, languages)
+    return src.lower() not in src_words or tgt.lower() not in tgt_words
+
+
+def _is_known_code(text: str) -> bool:
+    has_script = re.fullmatch("[a-z]{3}[-_][A-Z][a-z]{3}", text) is not None
+    return has_script or (is_language(text) and base_code(text) in NAMES)
 
 
 def _column_name(cell: str, languages: tuple[str, str]) -> tuple[str, ...]:

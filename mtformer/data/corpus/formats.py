@@ -25,6 +25,12 @@ MIN_LINES = 2
 MIN_INVALID_LINES = 3
 """Minimum number of lines that are not UTF-8, without any other line beyond ASCII, in a file in another encoding."""
 
+MIN_INVALID_SHARE = 0.05
+"""Minimum share of these lines; a few of them in ASCII text are faults of these lines."""
+
+MIN_OLD_LINE_ENDS = 3
+"""Minimum number of carriage returns in a file without line feeds for lines that end with them."""
+
 MIN_NUL_SHARE = 0.03
 """Minimum share of NUL bytes in UTF-16 text whose bytes are also UTF-8 with control characters."""
 
@@ -58,6 +64,7 @@ class Content(StrEnum):
     UTF_16 = "text in UTF-16"
     UTF_32 = "text in UTF-32"
     OTHER_ENCODING = "text in another encoding than UTF-8 (such as Windows-1252, ISO-8859-1 or Shift_JIS)"
+    OLD_LINE_ENDS = "text with the line ends of old systems (\\r)"
     LFS = "a Git LFS pointer, not the file that it points to"
     ANNEX = "a git-annex pointer, not the file that it points to"
     HTML = "an HTML page"
@@ -123,6 +130,7 @@ REMEDIES = {
     Content.UTF_16: "convert it with `iconv -f UTF-16 -t UTF-8`",
     Content.UTF_32: "convert it with `iconv -f UTF-32 -t UTF-8`",
     Content.OTHER_ENCODING: f"{ICONV_REMEDY} (Windows-1252 for most files in Western European languages)",
+    Content.OLD_LINE_ENDS: "convert it with `tr '\\r' '\\n'`",
     Content.LFS: "download the file with `git lfs pull`",
     Content.ANNEX: "download the file with `git annex get`",
     Content.HTML: "check that the download succeeded; `mtformer translate --html` translates pages",
@@ -135,11 +143,11 @@ REMEDIES = {
 }
 """What to do about a file with this content; `CONVERT_REMEDY` for all others."""
 
-HTML_START = re.compile(rb"(<!doctype\s+html|<html[\s>])", re.IGNORECASE)
+HTML_START = re.compile(rb"<!doctype\s+html|<(html|head|body)[\s>]", re.IGNORECASE)
 """Start of an HTML page without an XML declaration and comments."""
 
-XML_START = re.compile(rb"<\?xml\s|<!doctype\s|<tmx[\s>]", re.IGNORECASE)
-"""Start of an XML document."""
+XML_START = re.compile(rb"<\?xml\s|<!doctype\s|<(tmx|xliff|srcset|refset|tstset|mteval)[\s>]", re.IGNORECASE)
+"""Start of an XML document, or of a test set in the SGML or XML format of WMT."""
 
 TMX_ELEMENT = re.compile(rb"<(!doctype\s+)?tmx[\s>]", re.IGNORECASE)
 """Root element of a translation memory, or its document type."""
@@ -166,7 +174,7 @@ def content_of(head: bytes) -> Content | None:
 
 
 def _text_content(head: bytes) -> Content | None:
-    return _wide_encoding(head) or _markup(head) or _json(head) or _other_encoding(head)
+    return _wide_encoding(head) or _markup(head) or _json(head) or _other_encoding(head) or _old_line_ends(head)
 
 
 def _binary(head: bytes) -> Content | None:
@@ -315,14 +323,22 @@ def _other_encoding(head: bytes) -> Content | None:
     if head.isascii() or _is_utf8(head) or b"\0" in head:
         return None
 
+    lines = head.split(b"\n")[:-1]
     num_invalid = 0
-    for line in head.split(b"\n")[:-1]:
+    for line in lines:
         if line.isascii():
             continue
-        if _is_utf8(line):
+        if _is_utf8(line + b"\n"):
             return None
         num_invalid += 1
-    return Content.OTHER_ENCODING if num_invalid >= MIN_INVALID_LINES else None
+    is_found = num_invalid >= max(MIN_INVALID_LINES, MIN_INVALID_SHARE * len(lines))
+    return Content.OTHER_ENCODING if is_found else None
+
+
+def _old_line_ends(head: bytes) -> Content | None:
+    """Recognize text in which only carriage returns end lines, which would be read as a single line."""
+    is_found = b"\n" not in head and head.count(b"\r") >= MIN_OLD_LINE_ENDS
+    return Content.OLD_LINE_ENDS if is_found else None
 
 
 # ---- formats of text ------------------------------------------------------------------------------------------------
