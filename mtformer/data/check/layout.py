@@ -285,7 +285,7 @@ class _Numbered:
     def is_found(self, num_rows: int) -> bool:
         """Return True if these are line numbers or identifiers, in a source with this number of rows."""
         limit = MIN_NUMBERED_SHARE * num_rows
-        # The number of the first line is not larger than another one, or one larger only if it is 0.
+        # The first line has no line before it.
         is_consecutive = num_rows >= MIN_CONSECUTIVE and self.num_consecutive >= min(limit, num_rows - 1)
         is_increasing = num_rows >= MIN_INCREASING and self.num_increasing >= limit
         return self.num_lines >= limit and (is_consecutive or is_increasing)

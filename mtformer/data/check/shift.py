@@ -10,7 +10,8 @@ also if it begins in the middle of a file.
 Notation: W windows' rows, K distances from -MAX_SHIFT to MAX_SHIFT.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,13 @@ WINDOW = 50
 """Number of pairs of a window."""
 
 MIN_WINDOW = 20
-"""Minimum number of pairs of the last window of a file."""
+"""Minimum number of pairs of the last window of a file, and of a file that is examined."""
+
+SMALL_FILE = 2 * WINDOW
+"""Maximum number of pairs of a file that is examined from each `START_STEP`th row to its end, instead of in windows."""
+
+START_STEP = 5
+"""Distance in rows of the places where a shift may start in a small file."""
 
 MAX_CORRELATION = 0.999
 """Higher correlations, as in generated text, count as this one."""
@@ -34,9 +41,9 @@ MAX_CORRELATION = 0.999
 PENALTY = 2.0
 """Gain (in nats) that each window must exceed, so that the sum of the gains of unrelated lines does not grow."""
 
-MIN_GAIN = 15.0
-"""Minimum sum of gains in nats; unrelated lines exceed it with a probability of about exp(-MIN_GAIN - PENALTY) for each
-window and distance."""
+FALSE_ALARMS = 0.001
+"""Approximate probability with which a shift is reported in unrelated lines. The gain of a window exceeds g with a
+probability of about exp(-g - PENALTY) for each distance, from which the minimum gain follows."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +66,11 @@ class _Run:
 
     first: int
     last: int
+    context: tuple[Ints, Ints]
+    """Lengths of the sources and targets around its start."""
+    context_first: int
+    """Index of the first row of the context."""
     gain: float = 0.0
-    context: tuple[Ints, Ints] | None = None
-    """Lengths around its start, from row `first - WINDOW - MAX_SHIFT` on."""
 
 
 class ShiftDetector:
@@ -100,6 +109,8 @@ class ShiftDetector:
 
     def find(self) -> Shift | None:
         """Return the clearest shift after the last row; None if there is none."""
+        if self._first + len(self._src) <= SMALL_FILE:
+            return _find_in_small_file(self._src, self._tgt)
         size = self._first + len(self._src) - MAX_SHIFT - self._next
         if size >= MIN_WINDOW:
             self._add_window(size)
@@ -107,7 +118,7 @@ class ShiftDetector:
             return None
 
         distance, run = max(self._best.items(), key=lambda item: item[1].gain)
-        if run.gain < MIN_GAIN:
+        if run.gain < _min_gain(self._next // WINDOW):
             return None
         first = _exact_start(run, distance)
         is_at_end = run.last >= self._next
@@ -119,7 +130,7 @@ class ShiftDetector:
         start = self._next - self._first
         src_W = self._src[start : start + size]
         tgt = self._tgt[start - MAX_SHIFT : start + size + MAX_SHIFT]
-        gains_K = _gains(src_W, tgt)
+        gains_K = _gains(_window_likelihoods(src_W, tgt))
         for index, gain in enumerate(gains_K.tolist()):
             distance = index - MAX_SHIFT
             if distance:
@@ -132,10 +143,10 @@ class ShiftDetector:
         if run is None:
             if gain <= 0:
                 return
-            context_start = max(0, self._next - WINDOW - MAX_SHIFT - self._first)
-            context_end = self._next + size + MAX_SHIFT - self._first
-            context = (self._src[context_start:context_end].copy(), self._tgt[context_start:context_end].copy())
-            run = _Run(self._next, self._next, context=context)
+            start = max(0, self._next - WINDOW - MAX_SHIFT - self._first)
+            end = self._next + size + MAX_SHIFT - self._first
+            context = (self._src[start:end].copy(), self._tgt[start:end].copy())
+            run = _Run(self._next, self._next, context, self._first + start)
             self._runs[distance] = run
 
         run.gain += gain
@@ -145,30 +156,76 @@ class ShiftDetector:
             return
         best = self._best.get(distance)
         if best is None or run.gain > best.gain:
-            self._best[distance] = _Run(run.first, run.last, run.gain, run.context)
+            self._best[distance] = replace(run)
 
 
-def _gains(src_W: Ints, tgt: Ints) -> Floats:
-    """Return the gain of each distance against all other distances, so that periodic lengths have no gain.
+def _min_gain(num_windows: int) -> float:
+    """Return the gain that a shift must exceed in a file with this number of windows."""
+    num_chances = num_windows * 2 * MAX_SHIFT
+    return math.log(num_chances / FALSE_ALARMS) - PENALTY
+
+
+def _find_in_small_file(src: Ints, tgt: Ints) -> Shift | None:
+    """Return the clearest shift from some row to the end of a small file, without leaving out its first rows."""
+    num_rows = len(src)
+    starts = range(0, num_rows - MIN_WINDOW + 1, START_STEP)
+    if not starts:
+        return None
+
+    best_gain = _min_gain(len(starts))
+    best: Shift | None = None
+    for start in starts:
+        gains_K = _gains(_suffix_likelihoods(src[start:], tgt[start:]))
+        distance = int(np.argmax(gains_K)) - MAX_SHIFT
+        gain = float(gains_K.max())
+        if distance and gain > best_gain:
+            best_gain = gain + PENALTY  # of two starts with nearly the same gain, the first one counts
+            best = Shift(distance, start, num_rows, gain)
+
+    if best is None:
+        return None
+    first = _exact_start(_Run(best.first, num_rows, (src, tgt), 0), best.distance)
+    return replace(best, first=first)
+
+
+def _suffix_likelihoods(src: Ints, tgt: Ints) -> Floats:
+    """Return the likelihood of each distance in the last rows of a file, each in the rows that have a partner."""
+    num_rows = len(src)
+    likelihoods: list[float] = []
+    for distance in range(-MAX_SHIFT, MAX_SHIFT + 1):
+        first = max(0, -distance)
+        end = min(num_rows, num_rows - distance)
+        src_ranks = _ranks(src[first:end])
+        tgt_ranks = _ranks(tgt[first + distance : end + distance])
+        likelihoods.append(float(_likelihoods(src_ranks, tgt_ranks[np.newaxis])[0]))
+    return np.array(likelihoods)
+
+
+def _window_likelihoods(src_W: Ints, tgt: Ints) -> Floats:
+    """Return the likelihood of each distance in a window.
 
     Args:
         src_W: lengths of the source lines of a window.
         tgt: lengths of the target lines, with MAX_SHIFT more at both ends.
     """
-    size = len(src_W)
-    src_ranks_W = _ranks(src_W)
-    tgt_ranks = _ranks(tgt)
-    tgt_ranks_KW = np.lib.stride_tricks.sliding_window_view(tgt_ranks, size)
+    tgt_KW = np.lib.stride_tricks.sliding_window_view(_ranks(tgt), len(src_W))
+    return _likelihoods(_ranks(src_W), tgt_KW)
 
-    src_W = src_ranks_W - src_ranks_W.mean()
-    tgt_KW = tgt_ranks_KW - tgt_ranks_KW.mean(axis=1, keepdims=True)
+
+def _likelihoods(src_W: Floats, tgt_KW: Floats) -> Floats:
+    """Return the gain in likelihood by the correlation of the source ranks with each row of target ranks."""
+    src_W = src_W - src_W.mean()
+    tgt_KW = tgt_KW - tgt_KW.mean(axis=1, keepdims=True)
     # `@` is not used, because BLAS threads spin between calls and occupy the cores.
     products_K = np.einsum("kw,w->k", tgt_KW, src_W)
     squares_K = np.einsum("kw,kw->k", tgt_KW, tgt_KW) * np.einsum("w,w->", src_W, src_W)
     correlations_K = products_K / np.sqrt(np.maximum(squares_K, 1e-9))
     correlations_K = np.clip(correlations_K, 0, MAX_CORRELATION)
+    return -len(src_W) / 2 * np.log1p(-(correlations_K**2))
 
-    likelihoods_K = -size / 2 * np.log1p(-(correlations_K**2))
+
+def _gains(likelihoods_K: Floats) -> Floats:
+    """Return the gain of each distance against all other distances, so that periodic lengths have no gain."""
     best = int(np.argmax(likelihoods_K))
     second = np.delete(likelihoods_K, best).max()
     gains_K = likelihoods_K - likelihoods_K[best] - PENALTY
@@ -186,15 +243,13 @@ def _ranks(values: Ints) -> Floats:
 
 def _exact_start(run: _Run, distance: int) -> int:
     """Return the row from which on the shifted pairs fit better than the pairs as they are."""
-    assert run.context is not None
     src_lengths, tgt_lengths = run.context
     src = _ranks(src_lengths)
     tgt = _ranks(tgt_lengths)
-    offset = max(0, run.first - WINDOW - MAX_SHIFT)
     rows = np.arange(MAX_SHIFT, len(src) - MAX_SHIFT)
     straight = (src[rows] - tgt[rows]) ** 2
     shifted = (src[rows] - tgt[rows + distance]) ** 2
     sums_from_row = np.cumsum((straight - shifted)[::-1])[::-1]
-    row = int(rows[np.argmax(sums_from_row)]) + offset
-    is_whole_file = run.first == MAX_SHIFT and row <= WINDOW // 2  # the first rows are in no window
+    row = int(rows[np.argmax(sums_from_row)]) + run.context_first
+    is_whole_file = run.first <= MAX_SHIFT and row <= WINDOW // 2  # the first rows are in no window
     return 0 if is_whole_file else row
