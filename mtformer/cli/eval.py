@@ -142,7 +142,7 @@ def _set_name(src: Path, ref: Path, data: DataConfig) -> str:
 
     If it is the name of another test set of the config, `-file` is added.
     """
-    stem = re.sub(r"(?<=.)(\.[^.]+)?(\.(gz|xz|zst))?$", "", src.name)
+    stem = re.sub(r"(?<=.)(\.[^.]+)?(\.(gz|xz|zst|bz2))?$", "", src.name)
     name = stem.replace(".", "-")
     known = data.test.get(name)
     if known is None:

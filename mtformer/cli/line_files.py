@@ -5,14 +5,24 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
 from mtformer.cli.paced_input import BlockLimits, is_pipe, open_stdin, paced_input
-from mtformer.data.corpus.readers import BOM, SUFFIXES, create_bytes, open_bytes, read_line, reading, suffixes
+from mtformer.data.corpus.formats import BOM, Content
+from mtformer.data.corpus.readers import (
+    TEXT,
+    create_bytes,
+    open_bytes,
+    open_text,
+    read_line,
+    reading,
+    require_text,
+    suffixes,
+)
 from mtformer.errors import DataError, log
 from mtformer.files import atomic_file, file_sha256, locked, read_json, sync, write_text
 
@@ -22,8 +32,6 @@ BYTES_AT_ONCE = 1 << 20
 """Number of bytes of all files at which a block of lines ends."""
 CHUNK_BYTES = 1 << 20
 """Number of bytes that are read at once to count lines or to compute a checksum."""
-SIGNATURES = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh", b"\xff\xfe", b"\xfe\xff")
-"""First bytes of gzip, xz, zstd, bzip2 and UTF-16 (in either byte order)."""
 REPLACEMENT = "\ufffd"
 """Character that replaces invalid UTF-8."""
 
@@ -45,10 +53,16 @@ class ParallelLines:
         files: pairs (name for messages, file opened for reading bytes).
         total: number of lines of each file, if known.
         is_piped: True if a file is a pipe: a thread reads the files, and a block also ends at a pause of the writer.
+        accepted: contents other than plain text that the lines may be.
     """
 
     def __init__(
-        self, files: Sequence[tuple[str, IO[bytes]]], total: int | None = None, *, is_piped: bool = False
+        self,
+        files: Sequence[tuple[str, IO[bytes]]],
+        total: int | None = None,
+        *,
+        is_piped: bool = False,
+        accepted: Collection[Content] = TEXT,
     ) -> None:
         self.files = files
         self.total = total
@@ -56,7 +70,7 @@ class ParallelLines:
         self._is_piped = is_piped
         self._digests = [hashlib.sha256() for _ in files]
         self._num_bad = 0
-        columns = [_lines(name, file) for name, file in files]
+        columns = [_lines(name, file, accepted) for name, file in files]
         limits = BlockLimits(LINES_AT_ONCE, BYTES_AT_ONCE)
         self._rows = paced_input(_rows(columns), _num_bytes, limits, is_piped=is_piped)
 
@@ -149,15 +163,11 @@ class ParallelLines:
         return text
 
 
-def _lines(name: str, file: IO[bytes]) -> Iterator[bytes]:
+def _lines(name: str, file: IO[bytes], accepted: Collection[Content]) -> Iterator[bytes]:
     """Yield the lines of a file without its byte order mark; refuse files that are not UTF-8 text."""
     with reading(name):
         first = read_line(file, name)
-        if first.startswith(SIGNATURES):
-            raise DataError(
-                f"{name}: compressed or UTF-16, not UTF-8 text; convert it, or use a suffix that is read "
-                f"({', '.join(SUFFIXES)})"
-            )
+        require_text(name, first, accepted)
         if first:
             yield first.removeprefix(BOM)
         while line := read_line(file, name):
@@ -177,19 +187,27 @@ def _num_bytes(row: tuple[bytes | None, ...]) -> int:
 
 
 @contextmanager
-def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
-    """Open plain or compressed files; None is stdin.
+def parallel_lines(paths: Sequence[Path | None], accepted: Collection[Content] = TEXT) -> Iterator[ParallelLines]:
+    """Open plain or compressed files.
 
-    Lines are counted in advance, except for a single compressed file, to avoid decompressing it twice. Raise DataError
-    if a file is missing or damaged, or has more lines than another (raised at the end for pipes).
+    Lines are counted in advance, except for a single compressed file, to avoid decompressing it twice.
+
+    Args:
+        paths: the files; None is stdin.
+        accepted: contents other than plain text that the lines may be.
+
+    Raise DataError if a file is missing, damaged or not text, or has more lines than another (raised at the end for
+    pipes).
     """
     for path in paths:
         if path is not None:
-            _require_file(path)
+            _require_file(path, accepted)
 
     totals = [(str(path), _count_lines(path)) for path in _countable(paths)]
     if len({total for _, total in totals}) > 1:
         _refuse_unequal([(name, str(total)) for name, total in totals])
+    if totals and totals[0] == (str(paths[0]), 0):
+        log.warning("%s: is empty, so there are no lines to read; check the file", paths[0])
 
     with ExitStack() as stack:
         files: list[tuple[str, IO[bytes]]] = []
@@ -201,7 +219,7 @@ def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
                     files.append((str(path), stack.enter_context(open_bytes(path))))
 
         total = totals[0][1] if totals else None
-        lines = ParallelLines(files, total, is_piped=any(map(is_pipe, paths)))
+        lines = ParallelLines(files, total, is_piped=any(map(is_pipe, paths)), accepted=accepted)
         try:
             yield lines
         finally:
@@ -209,12 +227,15 @@ def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
                 stack.pop_all()  # closing a pipe would wait for the thread that reads it
 
 
-def _require_file(path: Path) -> None:
-    """Raise DataError if there is no file or pipe with this path."""
+def _require_file(path: Path, accepted: Collection[Content]) -> None:
+    """Raise DataError if there is no file or pipe with this path, or the file is not text."""
     if path.is_dir():
         raise DataError(f"{path}: is a folder, not a file; give the name of a file")
     if not path.exists():
         raise DataError(f"{path}: no such file; check the path")
+    if path.is_file():
+        with reading(str(path)), open_text(path, accepted):
+            pass
 
 
 def _countable(paths: Sequence[Path | None]) -> list[Path]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def score(
     run: Annotated[Path, argument("Run directory or bundle.", "RUN")],
-    src: Annotated[Path, argument("Source file: plain, .gz, .xz or .zst.", "SOURCE")],
+    src: Annotated[Path, argument("Source file: plain, .gz, .xz, .zst or .bz2.", "SOURCE")],
     tgt: Annotated[Path, argument("File with one translation per source line.", "TARGET")],
     tokens: Annotated[
         bool, optional("Also print each token with its log-probability.", "--tokens", panel=INPUT_OUTPUT)

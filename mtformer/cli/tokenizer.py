@@ -12,7 +12,7 @@ from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, op
 from mtformer.cli.output import echo, for_terminal
 from mtformer.cli.paced_input import BlockLimits, is_pipe, open_stdin, paced_input
 from mtformer.config.loading import load_config, resolve_paths
-from mtformer.data.corpus.readers import decode_valid, read_line
+from mtformer.data.corpus.readers import decode_valid, read_line, require_text
 from mtformer.errors import ConfigError, DataError
 from mtformer.run_dir import RunDir
 from mtformer.text.tags import with_tags
@@ -141,6 +141,8 @@ def _convert_lines(convert: Callable[[str, str], str]) -> None:
     lines = paced_input(_stdin_lines(), len, limits, is_piped=is_pipe(None))
     num_lines = 0
     while block := lines.take(LINES_AT_ONCE):
+        if not num_lines:
+            require_text("stdin", block[0])
         output = ""
         for number, line in enumerate(decode_valid("stdin", num_lines, block), start=num_lines + 1):
             # With byte fallback, a model can generate a line break, which would split the line.

@@ -16,7 +16,8 @@ from mtformer.cli.output import require_no_input
 from mtformer.cli.translation_format import OutputFormat
 from mtformer.cli.translation_job import TranslateBlock, TranslationJob, TranslatorDescription
 from mtformer.cluster.workers import Workers, use_ray
-from mtformer.data.corpus.readers import create_bytes, read_lines
+from mtformer.data.corpus.formats import MARKUP
+from mtformer.data.corpus.readers import TEXT, create_bytes, read_lines
 from mtformer.errors import ConfigError, DataError
 from mtformer.files import naming_file
 from mtformer.run_dir import RunDir
@@ -85,8 +86,8 @@ def translate(
 ) -> None:
     """Translate each line when it is typed, if there are no files and stdin is a terminal.
 
-    Decoding options default to the values in the run's config; see docs/decoding.md. Files may be plain, .gz, .xz or
-    .zst. With --n-best, lines have the format of Moses: number ||| text ||| score.
+    Decoding options default to the values in the run's config; see docs/decoding.md. Files may be plain, .gz,
+    .xz, .zst or .bz2. With --n-best, lines have the format of Moses: number ||| text ||| score.
     """
     request = _Request(
         runs=runs,
@@ -228,7 +229,8 @@ def _translate(request: _Request) -> None:
 
     # Missing files, and an output that another process is writing, are reported before a model is loaded.
     inputs = [request.source, *request.side_files.values()]
-    with parallel_lines(inputs) as lines, lock, use_ray(request.ray_address):
+    accepted = (*TEXT, *MARKUP) if request.is_html else TEXT
+    with parallel_lines(inputs, accepted) as lines, lock, use_ray(request.ray_address):
         translate_block = _translate_block(request, terms)
         description = _describe(translate_block)
         _check_translator(request, description)
@@ -330,4 +332,6 @@ def _read_glossary(path: Path) -> dict[str, str]:
                 "already given must not change)"
             )
         terms[cells[0]] = cells[1]
+    if not terms:
+        raise DataError(f"{path}: has no terms, because it is empty; give lines with a source term, a tab and a target")
     return terms

@@ -32,7 +32,7 @@ class _Source(Section):
 
 
 class TextFiles(_Source):
-    """Two parallel text files with one sentence per line, optionally compressed (`.gz`, `.xz`, `.zst`)."""
+    """Two parallel text files with one sentence per line, optionally compressed (`.gz`, `.xz`, `.zst`, `.bz2`)."""
 
     src: Annotated[str, Key(path="file")]
     """File with the source sentences."""
@@ -44,7 +44,7 @@ class TsvFile(_Source):
     """A tab-separated file."""
 
     tsv: Annotated[str, Key(path="file")]
-    """Path of the file, optionally compressed (`.gz`, `.xz`, `.zst`)."""
+    """Path of the file, optionally compressed (`.gz`, `.xz`, `.zst`, `.bz2`)."""
     src_column: Positive = 1
     """Column of the source sentence; the first column is 1."""
     tgt_column: Positive = 2
@@ -61,7 +61,7 @@ class JsonlFile(_Source):
     """A file with one JSON object per line."""
 
     jsonl: Annotated[str, Key(path="file")]
-    """Path of the file, optionally compressed (`.gz`, `.xz`, `.zst`)."""
+    """Path of the file, optionally compressed (`.gz`, `.xz`, `.zst`, `.bz2`)."""
     src_field: str | None = None
     """Field with the source text (`a.b` for nested fields); default: `translation.LANG`, or `LANG` (language code)."""
     tgt_field: str | None = None

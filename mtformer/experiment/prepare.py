@@ -23,6 +23,7 @@ from mtformer.config.schema import Config
 from mtformer.data.batching.augment import Augmentation
 from mtformer.data.batching.batches import Batch, TrainingBatches, ordered_batches
 from mtformer.data.batching.mixture import Corpus, Mixture
+from mtformer.data.check.check import warn_of_layout
 from mtformer.data.corpus.sources import file_states, read_pairs, require_sources, require_unchanged, source_fingerprint
 from mtformer.data.data_report import DataReport
 from mtformer.data.store.pairs import text_of
@@ -151,6 +152,7 @@ def _check_settings(config: Config) -> None:
         require_extra("training.tensorboard", "tensorboard", "tensorboard")
 
     require_sources(config.data)
+    warn_of_layout(config.data)
     for name, source in config.data.test.items():
         source_set(name, source, config.data)  # reports an unreadable test set before training instead of after it
     if has_dev or config.data.test:

@@ -119,18 +119,20 @@ def test_invalid_utf8_is_counted(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "message"),
     [
-        gzip.compress(b"a dog\n", mtime=0),
-        bz2.compress(b"a dog\n"),
-        lzma.compress(b"a dog\n"),
-        b"\x28\xb5\x2f\xfd\x04\x00",
-        "a dog\n".encode("utf-16"),
-        "\ufeffa dog\n".encode("utf-16-be"),
+        (gzip.compress(b"a dog\n", mtime=0), "a gzip file"),
+        (bz2.compress(b"a dog\n"), "a bzip2 file"),
+        (lzma.compress(b"a dog\n"), "an xz file"),
+        (b"\x28\xb5\x2f\xfd\x04\x00", "a zstd file"),
+        ("a dog\n".encode("utf-16"), "text in UTF-16"),
+        ("\ufeffa dog\n".encode("utf-16-be"), "text in UTF-16"),
+        ("a dog\n".encode("utf-16-le"), "text in UTF-16"),
+        (b"<!DOCTYPE html>\n<html>", "an HTML page"),
     ],
 )
-def test_files_that_are_not_utf8_text_are_refused(content: bytes) -> None:
-    with pytest.raises(DataError, match=r"^file 1: compressed or UTF-16, not UTF-8 text; convert it"):
+def test_pipes_that_are_not_utf8_text_are_refused(content: bytes, message: str) -> None:
+    with pytest.raises(DataError, match=f"^file 1: contains {message}, which cannot be read here; "):
         lines_of(b"one\n", content)
 
 

@@ -1,5 +1,6 @@
 """Attacks with malformed corpora: commands succeed or report the file in one line, and all pairs are accounted for."""
 
+import bz2
 import gzip
 import json
 import lzma
@@ -20,7 +21,7 @@ KINDS = {TextFiles: "txt", TsvFile: "tsv", JsonlFile: "jsonl"}
 """Suffix of the files of each kind of source."""
 LANGUAGES = ("--src-lang", "en", "--tgt-lang", "de")
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress,
+    "": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress, ".bz2": bz2.compress,
 }  # fmt: skip
 ODD = [b"", b"\xef\xbb\xbf", b"\x00", b"\r", b"\r\n", b"\n", b"\n\n\n", b"\t", b"\t\t\t\t", b"\xff\xfe",
        b"\xed\xa0\x80", b"\xe2\x80\xa8", b"\x1b[31m", b"a" * 200_000, b"[" * 5000, b'{"en":' * 900,

@@ -22,6 +22,7 @@ from mtformer.cluster.workers import Workers
 from mtformer.config.data import DataConfig, FilterConfig, Source
 from mtformer.config.languages import has_spaces
 from mtformer.config.schema import TokenizerConfig
+from mtformer.data.check.layout import ChunkLayout, SourceLayout, measure
 from mtformer.data.check.result import (
     FAULTS,
     NUM_EXAMPLES,
@@ -59,6 +60,9 @@ MAX_TRACKED = 1000
 
 MIN_RATIO_LENGTH = 20
 """Length ratios are checked if at least one side has more characters than this."""
+
+LAYOUT_PAIRS = 2000
+"""Number of pairs at the start of a training file in which faults of the whole file are looked for before training."""
 
 ANY_FAULT = re.compile(f"[{re.escape(''.join(FAULTS.values()))}]")
 """Any character of `FAULTS`."""
@@ -159,6 +163,11 @@ class _Chunk:
         texts = self.records.parse(faults)
         return texts, faults
 
+    def measured_layout(self) -> ChunkLayout:
+        """Return the measures by which faults of the whole source are found."""
+        texts, _ = self.parsed
+        return measure(texts, self.languages, self.first_line - 1)
+
     def example(self, row: int, side: str = "pair", note: str = "", rank: float = 0.0) -> Example:
         """Return a pair of the chunk as an example of a finding.
 
@@ -176,6 +185,25 @@ class _Chunk:
         return Example(file, line_number, src, tgt, note, rank)
 
 
+def warn_of_layout(data: DataConfig) -> None:
+    """Log a warning for each fault of a whole training file, such as column names, according to its first pairs.
+
+    Hugging Face datasets are left out, because their columns have names, and a stream would be read twice.
+    """
+    for source in data.sources:
+        files = files_of(source)
+        if not files:
+            continue
+        with open_reader(source, data) as reader:
+            records = reader.take(LAYOUT_PAIRS)
+        chunk = _Chunk(records, 1, 0, files[0], files[-1], data.languages(source), is_training=True)
+        layout = SourceLayout()
+        layout.add(chunk.measured_layout(), chunk.example)
+        for finding in layout.findings():
+            example = finding.examples[0]
+            log.warning("%s:%d: %s; %s", example.file, example.line, finding.title, finding.rule)
+
+
 @dataclass(frozen=True)
 class _CheckedChunk:
     """Results of a worker process."""
@@ -185,6 +213,7 @@ class _CheckedChunk:
     """Hashes of sources (src), targets (tgt) and pairs (pair; near: without case, punctuation and whitespace)."""
     codes: Codes
     """Codes of the reasons for removal, except duplicates."""
+    layout: ChunkLayout
 
 
 # ---- worker processes -----------------------------------------------------------------------------------------------
@@ -217,7 +246,8 @@ def _check(
         check.check_tokens("src", src_tokens, src_unknown)
         check.check_tokens("tgt", tgt_tokens, tgt_unknown)
     hashes = check.check_equality()
-    return _CheckedChunk(check.counts, hashes, filtered.codes)
+    layout = chunk.measured_layout()
+    return _CheckedChunk(check.counts, hashes, filtered.codes, layout)
 
 
 class _ChunkCheck:
@@ -492,6 +522,8 @@ class _SetPass:
         self._several_targets = _RepeatedTexts(FindingKind.SEVERAL_TARGETS, "src", "has {} targets")
         self._sources_with_several_targets = SeenKeys()
 
+        self._layouts: list[SourceLayout] = []
+        """Layout of each source read so far."""
         self._kept = SeenKeys()
         """Keys of the pairs that the filters keep."""
         self._num_removed = Counter[str]()
@@ -529,6 +561,9 @@ class _SetPass:
     def add(self, chunk: _Chunk, checked: _CheckedChunk) -> None:
         """Add the results of the next chunk."""
         self.result.merge(checked.counts)
+        if chunk.first_line == 1:
+            self._layouts.append(SourceLayout())
+        self._layouts[-1].add(checked.layout, chunk.example)
         is_duplicate = self._add_duplicates(chunk, checked.hashes)
         self._add_several_targets(chunk, checked.hashes, is_duplicate)
         self._add_overlaps(chunk, checked.hashes)
@@ -623,6 +658,9 @@ class _SetPass:
             finding = self.result.findings.get(key)
             if finding is not None:
                 finding.add(0, repeated.described_examples())
+        for layout in self._layouts:
+            for layout_finding in layout.findings():
+                self.result.add_finding(layout_finding)
         if self.is_training:
             self.result.removed = in_order(self._num_removed)
         self.result.finish()

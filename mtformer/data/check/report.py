@@ -7,6 +7,7 @@ from typing import NamedTuple
 from mtformer.config.data import DataConfig
 from mtformer.data.check.check import TEXT_LENGTH
 from mtformer.data.check.result import (
+    SIDE_NAMES,
     SIDES,
     UNITS,
     CorpusCheck,
@@ -20,9 +21,6 @@ from mtformer.data.check.result import (
 )
 from mtformer.data.corpus.readers import FaultKind
 from mtformer.templating import render
-
-SIDE_NAMES = {"src": "source", "tgt": "target", "pair": ""}
-"""Names of the sides in the report."""
 
 EXCERPT = 60
 """Maximum number of characters of an example in the terminal."""
@@ -55,14 +53,34 @@ class _Measure(NamedTuple):
 
 
 def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
-    """Return exceeded limits of `data.check` and `data.filters`, with empty sets."""
+    """Return exceeded limits of `data.check` and `data.filters`, with empty sets and lines in wrong places."""
     exceeded: list[Excess] = []
     for set_check in check.sets:
         name = set_check.name
         if not set_check.pairs:
             exceeded.append(Excess("no pairs", name, f"{name}: no pairs found; give sources that contain text"))
+        else:
+            exceeded += _empty_sources(set_check)
+            exceeded += _misplaced_lines(set_check)
         exceeded += _over_limit(_set_measures(set_check), data)
     return exceeded + _over_limit(_overlap_measures(check.overlaps), data)
+
+
+def _empty_sources(set_check: SetCheck) -> Iterator[Excess]:
+    """Yield an excess for each source without pairs in a set that has pairs."""
+    for source in set_check.sources:
+        if not source.pairs:
+            message = f"{set_check.name}: {source.name}: no pairs found; give a file that contains text"
+            yield Excess("no pairs", set_check.name, message)
+
+
+def _misplaced_lines(set_check: SetCheck) -> Iterator[Excess]:
+    """Yield an excess for shifted or swapped lines, of which a model learns nothing."""
+    for kind in (FindingKind.SHIFTED, FindingKind.SWAPPED):
+        finding = set_check.findings.get((kind, "pair"))
+        if finding is not None:
+            message = f"{set_check.name}: {finding.kind} in {finding.count:,} pairs; {finding.rule}"
+            yield Excess(finding.kind, set_check.name, message)
 
 
 def _over_limit(measures: Iterator[_Measure], data: DataConfig) -> list[Excess]:
@@ -110,7 +128,7 @@ def _set_measures(set_check: SetCheck) -> Iterator[_Measure]:
 def _unreadable_lines(set_name: str, findings: Sequence[Finding]) -> _Measure:
     """Return the number of lines that cannot be read, with the place of the first one."""
     count = sum(finding.count for finding in findings)
-    kinds = [f"{title(finding)} {finding.count:,}" for finding in findings]
+    kinds = [f"{finding.title} {finding.count:,}" for finding in findings]
     description = f"{count:,} lines cannot be read ({', '.join(kinds)})"
 
     example = findings[0].examples[0]
@@ -166,7 +184,7 @@ def _set_lines(set_check: SetCheck) -> list[str]:
 
     for finding in set_check.findings.values():
         share = percent(finding.count / num_pairs)
-        description = f"{title(finding)} ({share})"
+        description = f"{finding.title} ({share})"
         if finding.rule:
             description += f"; {finding.rule}"
         lines.append(f"  {finding.count:>9,}  {description}")
@@ -273,11 +291,6 @@ def _rate(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:.2f}"
 
 
-def title(finding: Finding) -> str:
-    """Return the title of a finding: side and kind."""
-    return f"{SIDE_NAMES[finding.side]}: {finding.kind}".removeprefix(": ")
-
-
 def printable(text: str, length: int | None = None) -> str:
     """Truncate text to `length` characters and escape nonprintable characters."""
     if length is not None and len(text) > length:
@@ -316,7 +329,6 @@ def page(check: CorpusCheck, exceeded: Sequence[Excess]) -> str:
         max_text=TEXT_LENGTH,
         figures=figures,
         random_pairs=random_pairs,
-        finding_title=title,
         percentile=percentile,
         printable=printable,
         percent=percent,

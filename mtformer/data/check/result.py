@@ -41,6 +41,9 @@ UNITS = ("characters", "words", "tokens")
 SIDES = ("src", "tgt")
 """Sides of a pair."""
 
+SIDE_NAMES = {"src": "source", "tgt": "target", "pair": ""}
+"""Names of the sides in the report."""
+
 CONTROL_POINTS = (*range(1, 9), *range(0x0E, 0x1C), 0x1F, *range(0x7F, 0x85), *range(0x86, 0xA0))
 """Code points of control characters, except for those of `UNUSUAL`, tabs and line ends."""
 
@@ -55,6 +58,11 @@ FAULTS = {
 class FindingKind(StrEnum):
     """Property of a line or pair, other than a `FaultKind` or an unusual character of `FAULTS`."""
 
+    HEADER = "column names in the first line"
+    SHIFTED = "target lines are shifted"
+    SWAPPED = "source and target are swapped"
+    LINE_NUMBERS = "line numbers or identifiers"
+    QUOTED = "cells in CSV quotes"
     EMPTY = "empty side"
     COPY = "copy"
     DUPLICATE = "exact duplicate"
@@ -75,6 +83,11 @@ class FindingKind(StrEnum):
 ORDER: tuple[str, ...] = (
     *FaultKind,
     *FAULTS,
+    FindingKind.HEADER,
+    FindingKind.SHIFTED,
+    FindingKind.SWAPPED,
+    FindingKind.LINE_NUMBERS,
+    FindingKind.QUOTED,
     FindingKind.MIXED,
     FindingKind.NORMALIZED,
     FindingKind.EMPTY,
@@ -122,6 +135,11 @@ class Finding:
     """Description of the limit, if it depends on the corpus."""
     examples: list[Example] = field(default_factory=list)
     """Examples, worst first; examples with the same rank are in order of occurrence."""
+
+    @property
+    def title(self) -> str:
+        """Side and kind in words."""
+        return f"{SIDE_NAMES[self.side]}: {self.kind}".removeprefix(": ")
 
     def add(self, count: int, examples: Iterable[Example]) -> None:
         """Add the count and examples of later lines."""
@@ -260,6 +278,12 @@ class SetCheck:
             new_finding = Finding(kind, side)
             finding = self.findings.setdefault((kind, side), new_finding)
             finding.add(count, examples)
+
+    def add_finding(self, finding: Finding) -> None:
+        """Add a finding of one of the sources; of several with the same kind and side, the first rule is kept."""
+        self.find(finding.kind, finding.side, finding.count, finding.examples)
+        combined = self.findings[finding.kind, finding.side]
+        combined.rule = combined.rule or finding.rule
 
     def merge(self, chunk: "SetCheck") -> None:
         """Add the counts of the next chunk."""

@@ -5,6 +5,7 @@ so raw records can be sent to other processes to be parsed, which read lines of 
 line; a \r before it (files from Windows) and a byte order mark at the start of a file are removed.
 """
 
+import bz2
 import gzip
 import io
 import json
@@ -13,7 +14,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mtformer.config.data import HubDataset, JsonlFile, TextFiles, TsvFile
+from mtformer.data.corpus.formats import BOM, COMPRESSION_OF, HEAD_BYTES, Content, require_compression, require_content
 from mtformer.data.data_report import Columns
 from mtformer.enums import StrEnum
 from mtformer.errors import DataError
@@ -33,11 +35,11 @@ BLOCK_BYTES = 1 << 17
 LONGEST_LINE = 1 << 26
 """Maximum line length in bytes; a file with longer lines is not text."""
 
-SUFFIXES = (".gz", ".xz", ".zst")
+SUFFIXES = tuple(COMPRESSION_OF)
 """Suffixes of compressed files."""
 
-BOM = b"\xef\xbb\xbf"
-"""Byte order mark, which some editors write at the start of a file."""
+TEXT = (Content.CSV,)
+"""Contents that readers of lines accept: plain text, in which each line may have a comma."""
 
 LINES_AT_ONCE = 1000
 """Number of lines that are read together."""
@@ -75,20 +77,61 @@ def open_bytes(path: str | Path) -> IO[bytes]:
     """Open a plain or compressed file, or a pipe, for reading.
 
     Opening and reading raise EOFError, OSError, zlib.error or lzma.LZMAError if the file is missing, damaged or
-    truncated; for damaged files, the error has no `strerror`.
+    truncated; for damaged files, the error has no `strerror`. Raise DataError if a file is compressed in another way
+    than its name says.
     """
     require_file(path, or_pipe=True)
     suffix = suffixes(path)[1]
+    if os.path.isfile(path):
+        with open(path, "rb") as start:
+            require_compression(str(path), suffix, start.read(HEAD_BYTES))
+
     if suffix == ".gz":
         return io.BufferedReader(gzip.open(path, "rb"), BLOCK_BYTES)
     if suffix == ".xz":
         return lzma.open(path, "rb")
+    if suffix == ".bz2":
+        return bz2.open(path, "rb")
     file = open(path, "rb", buffering=BLOCK_BYTES)  # noqa: SIM115
     if suffix == ".zst":
         import pyarrow as pa
 
         return io.BufferedReader(pa.CompressedInputStream(file, "zstd"), BLOCK_BYTES)
     return file
+
+
+def open_text(path: str | Path, accepted: Collection[Content] = TEXT) -> IO[bytes]:
+    """Open a file like `open_bytes`; raise DataError if it contains something else than text.
+
+    A pipe is not read here, because its writer may first wait for another one to be opened; its first line is checked
+    by `require_text`.
+
+    Args:
+        path: the file.
+        accepted: contents other than plain text that the caller understands.
+    """
+    file = open_bytes(path)
+    if os.path.isfile(path):
+        try:
+            require_content(str(path), head_of(file), accepted)
+        except BaseException:
+            file.close()
+            raise
+    return file
+
+
+def head_of(file: Any) -> bytes:
+    """Return the next bytes of a file that `open_bytes` opened, without reading past them."""
+    head: bytes = file.peek(HEAD_BYTES)
+    return head[:HEAD_BYTES]
+
+
+def require_text(name: str, first_line: bytes, accepted: Collection[Content] = TEXT) -> None:
+    """Raise DataError if the first line of a pipe or stdin is not text; see `open_text`.
+
+    A line with a JSON object is accepted, because the other lines are unknown.
+    """
+    require_content(name, first_line, (*accepted, Content.JSON_LINES, Content.JSON_ARRAY))
 
 
 def read_line(file: IO[bytes], name: str) -> bytes:
@@ -115,6 +158,8 @@ def create_bytes(path: str | Path, name: str | Path | None = None) -> Iterator[I
             file = stack.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
         elif suffix == ".xz":
             file = stack.enter_context(lzma.open(file, "wb"))
+        elif suffix == ".bz2":
+            file = stack.enter_context(bz2.open(file, "wb"))
         elif suffix == ".zst":
             import pyarrow as pa
 
@@ -213,15 +258,23 @@ def _version(file: IO[bytes]) -> tuple[int, int]:
 
 
 class Lines(AbstractContextManager["Lines"]):
-    """Lines of a file, which a `with` statement closes; raises DataError if the file is missing or damaged."""
+    """Lines of a file, which a `with` statement closes; raises DataError if the file is missing, damaged or not text.
 
-    def __init__(self, path: str) -> None:
+    Args:
+        path: name of the file.
+        accepted: contents other than plain text that are accepted.
+    """
+
+    def __init__(self, path: str, accepted: Collection[Content] = TEXT) -> None:
         self.path = path
+        self._accepted = accepted
         self.number = 0
         """Number of lines returned."""
         self._num_bytes = 0
         with reading(self.path):
-            self._file = open_bytes(self.path)
+            self._file = open_text(self.path, accepted)
+            self.head = head_of(self._file) if os.path.isfile(self.path) else b""
+            """First bytes, after decompression; empty for a pipe."""
         _, compression = suffixes(self.path)
         is_plain = os.path.isfile(self.path) and not compression
         self._version = _version(self._file) if is_plain else None
@@ -243,6 +296,8 @@ class Lines(AbstractContextManager["Lines"]):
         """Return the next lines, at most `count`, with their line endings."""
         with reading(self.path):
             lines = list(islice(self._lines, count))
+        if not self.number and lines and not os.path.isfile(self.path):
+            require_text(self.path, lines[0], self._accepted)
         self.number += len(lines)
         self._num_bytes += sum(map(len, lines))
         return lines

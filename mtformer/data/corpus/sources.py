@@ -5,14 +5,15 @@ Unusual characters in a line are kept and counted in the data report.
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.data.corpus import hub, readers
+from mtformer.data.corpus.formats import Content
 from mtformer.data.data_report import Pair
 from mtformer.errors import DataError, log
 from mtformer.files import (
@@ -51,6 +52,8 @@ def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
 def read_raw_records(source: Source, data: DataConfig, size: int) -> Iterator[readers.RawRecords]:
     """Yield the records of a source in order; raise DataError like `read_pairs`, but not for faults inside lines.
 
+    A source without records is an error.
+
     Args:
         source: the source.
         data: the `data` section, whose language codes determine the default fields.
@@ -58,25 +61,62 @@ def read_raw_records(source: Source, data: DataConfig, size: int) -> Iterator[re
     """
     with open_reader(source, data) as reader:
         records = reader.take(size)
+        if not records.size:
+            refuse_empty(source)
         while records.size:
             yield records
             records = reader.take(size)
+
+
+def refuse_empty(source: Source) -> NoReturn:
+    """Raise DataError for a source without records; DamagedError for text of `distill` or `adapt` that was emptied."""
+    for path in files_of(source):
+        if os.path.isfile(path):
+            require_recorded(Path(path), file_sha256(path))
+    raise DataError(f"{describe(source)}: the corpus is empty: no lines were read; check its files")
 
 
 @contextmanager
 def open_reader(source: Source, data: DataConfig) -> Iterator[readers.FileReader | hub.HubReader]:
     """Open a reader for a source; raise DataError if a file is missing or damaged, or the Hub cannot be reached."""
     with ExitStack() as stack:
-        files = [stack.enter_context(readers.Lines(path)) for path in files_of(source)]
+        accepted = _accepted(source)
+        files = [stack.enter_context(readers.Lines(path, accepted)) for path in files_of(source)]
         languages = data.languages(source)
         if isinstance(source, TextFiles):
             yield readers.FileReader(partial(readers.parse_text, source), *files)
         elif isinstance(source, TsvFile):
+            _warn_of_other_columns(source, files[0].head)
             yield readers.FileReader(partial(readers.parse_tsv, source), *files)
         elif isinstance(source, JsonlFile):
             yield readers.FileReader(partial(readers.parse_jsonl, source, languages), *files)
         else:
             yield hub.HubReader(source, languages)
+
+
+def _warn_of_other_columns(source: TsvFile, head: bytes) -> None:
+    """Log a warning if a file has more columns than are read, and the config does not name the columns."""
+    first_line, _, _ = head.partition(b"\n")
+    num_columns = first_line.count(b"\t") + 1
+    is_chosen = not source.model_fields_set.isdisjoint(("src_column", "tgt_column"))
+    if num_columns > max(source.src_column, source.tgt_column) and not is_chosen:
+        _warn_once(
+            "%s: has %d columns, of which %d (source) and %d (target) are read; set src_column and tgt_column in a "
+            "config if these are not the sentences",
+            source.tsv,
+            num_columns,
+            source.src_column,
+            source.tgt_column,
+        )
+
+
+def _accepted(source: Source) -> Collection[Content]:
+    """Return the contents other than plain text that the files of a source may have."""
+    if isinstance(source, TsvFile):
+        return ()
+    if isinstance(source, JsonlFile):
+        return (Content.JSON_LINES, *readers.TEXT)
+    return readers.TEXT
 
 
 def describe(source: Source) -> str:
@@ -109,14 +149,15 @@ def bytes_on_disk(source: Source) -> int:
 
 
 def require_files(sources: Iterable[Source]) -> None:
-    """Open each file, so that a missing one is reported early; raise DataError if one cannot be opened.
+    """Open each file, so that a missing or wrong one is reported early; raise DataError if one cannot be opened.
 
     Pipes are not opened, because closing one would terminate the process that writes to it.
     """
-    for path in _all_files(sources):
-        if not Path(path).is_fifo():
-            with readers.reading(path), readers.open_bytes(path):
-                pass
+    for source in sources:
+        for path in files_of(source):
+            if not Path(path).is_fifo():
+                with readers.reading(path), readers.open_text(path, _accepted(source)):
+                    pass
 
 
 def require_sources(data: DataConfig) -> None:
@@ -128,7 +169,10 @@ def require_sources(data: DataConfig) -> None:
     file_states(all_sources)  # reports missing files and pipes
     for source in data.sources:
         with open_reader(source, data) as reader:
-            reader.take(1).texts()
+            first = reader.take(1)
+            first.texts()
+        if not first.size:
+            refuse_empty(source)
     for source in data.dev_sources:
         deque(read_pairs(source, data), maxlen=0)
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element, ParseError
 
 from mtformer.config.languages import base_code
-from mtformer.data.corpus.readers import open_bytes, reading
+from mtformer.data.corpus.formats import Content
+from mtformer.data.corpus.readers import open_text, reading
 from mtformer.data.data_report import Pair
 from mtformer.errors import DataError, require_extra
 
@@ -13,6 +14,16 @@ LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 NATIVE_CODES = ("bpt", "ept", "it", "ph", "ut")
 """Inline elements of TMX 1.4 that contain mark-up of the original document instead of text."""
+
+ACCEPTED = (
+    Content.TMX,
+    Content.XML,
+    Content.UTF_16,
+    Content.UTF_32,
+    Content.OTHER_ENCODING,
+    Content.CSV,
+)
+"""Contents of a translation memory: XML in any encoding; the parser refuses everything that is not XML."""
 
 
 def read_tmx(path: str, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
@@ -57,7 +68,7 @@ def _units(path: str) -> Iterator[Element]:
     from defusedxml.ElementTree import iterparse
 
     body = Element("body")
-    with reading(path), open_bytes(path) as file:
+    with reading(path), open_text(path, ACCEPTED) as file:
         try:
             for event, element in iterparse(file, ("start", "end")):
                 if _tag(element) == "body":

@@ -371,8 +371,6 @@ def _make_shards(where: str, contents: _Contents, job: _Job, advance: Advance) -
         with Workers(job.make_shard, contents.data.num_workers) as workers:
             for shard, _ in workers.map(missing_shards):
                 advance(shard.end, shard.share)
-        if not missing_shards.num_shards:
-            raise DataError(f"{where}: the corpus is empty: no lines were read; check its files")
     except WorkerEndedError as error:
         raise DataError(f"{error}; finished shards are kept") from error
     except DataError as error:
@@ -412,6 +410,7 @@ def _raw_shards(contents: _Contents) -> Iterator[_RawShard]:
         with corpus.open_reader(source, data) as reader:
             # `datasets` has now resolved the commit, or downloaded Arrow files, which do not change.
             corpus.require_same_version(source, data, fingerprint)
+            end_before = end
             while True:
                 missing = SHARD_PAIRS - end % SHARD_PAIRS
                 next_records = reader.take(min(PAIRS_AT_ONCE, missing))
@@ -424,6 +423,8 @@ def _raw_shards(contents: _Contents) -> Iterator[_RawShard]:
                     share = (num_bytes_before + reader.position) / max(1, num_bytes)
                     yield _RawShard(end // SHARD_PAIRS - 1, records, end, share)
                     records = []
+        if end == end_before:
+            corpus.refuse_empty(source)
         if isinstance(source, HubDataset) and source.stream:
             corpus.require_same_version(source, data, fingerprint)
         num_bytes_before += corpus.bytes_on_disk(source)
