@@ -1,7 +1,7 @@
 """Distributed training: communication between the processes of `torchrun`, and DDP or FSDP2.
 
-Numbers and small objects are exchanged on the CPU (gloo), so this never waits for a device; gradients and sharded
-weights use PyTorch's DistributedDataParallel and FSDP2 (`fully_shard`).
+Numbers and small objects are exchanged on the CPU (gloo), so this never waits for a device; the updates of Muon are
+exchanged on the device; gradients and sharded weights use PyTorch's DistributedDataParallel and FSDP2 (`fully_shard`).
 """
 
 import inspect
@@ -58,6 +58,16 @@ class Ranks:
         items: list[Any] = [None] * self.size
         dist.all_gather_object(items, item)
         return items
+
+    def gather_rows(self, row: Tensor) -> Tensor:
+        """Return tensors (N,) of the same size and dtype of all processes as (number of processes, N), on the device.
+
+        In contrast to `gather`, they may be large, and on a GPU they are not copied to the CPU.
+        """
+        own_bytes = row.view(torch.uint8)  # gloo does not support each dtype in each version
+        all_bytes = own_bytes.new_empty(self.size * len(own_bytes))
+        dist.all_gather_into_tensor(all_bytes, own_bytes)
+        return all_bytes.view(row.dtype).view(self.size, len(row))
 
     def any(self, flag: bool) -> bool:
         """Return True if the flag is set on any process."""

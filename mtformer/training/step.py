@@ -91,7 +91,7 @@ class TrainingStep:
         layers = [*model.encoder, *model.decoder]
         self.objective = parallelize(self._local_objective, layers, ranks, config.sharded, dtype)
 
-        self.optimizer = make_optimizer(model, config)
+        self.optimizer = make_optimizer(model, config, ranks)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=dtype == torch.float16)
         self.ema = Ema(model, config.ema_decay) if config.ema_decay else None
         self.skipped_in_a_row = torch.zeros((), dtype=torch.int64, device=self.device)
