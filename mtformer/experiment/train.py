@@ -36,7 +36,7 @@ from mtformer.training.budget import Plans
 from mtformer.training.checkpoint import newest_good, save_averaged
 from mtformer.training.loop import Trainer
 from mtformer.training.progress import Progress
-from mtformer.training.ranks import Ranks, join_ranks, own_device
+from mtformer.training.ranks import Ranks, check_own_devices, join_ranks, own_device
 from mtformer.training.resuming import resume_trainer
 from mtformer.training.state import TrainPosition
 from mtformer.training.step import TrainingStep
@@ -110,6 +110,7 @@ def train_experiment(
         be_deterministic()
 
     with join_ranks(device) as ranks:
+        check_own_devices(device, ranks)
         session = _Session(config, run, progress, device, ranks)
         # Only the main process creates and locks the run directory, and records its state.
         is_main = ranks.is_main

@@ -130,19 +130,37 @@ def join_ranks(device: torch.device) -> Iterator[Ranks]:
 def own_device(device: torch.device) -> torch.device:
     """Return the CUDA device of this process, by local rank; other devices are returned unchanged.
 
-    Raise DeviceError if there are more processes than devices.
+    A process that sees a single device uses it, because launchers may show each process only its own one (Slurm with
+    --gpus-per-task=1); `check_own_devices` ensures that it has no other process. Raise DeviceError if there are more
+    processes than devices.
     """
     if device.type != "cuda":
         return device
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     num_devices = torch.cuda.device_count()
-    if local_rank >= num_devices:
+    index = 0 if num_devices == 1 else local_rank
+    if index >= num_devices:
         raise DeviceError(
             f"process {local_rank} has no CUDA device: this machine has {num_devices}; start {num_devices} processes"
         )
-    cuda_device = torch.device("cuda", local_rank)
+    cuda_device = torch.device("cuda", index)
     torch.cuda.set_device(cuda_device)
     return cuda_device
+
+
+def check_own_devices(device: torch.device, ranks: Ranks) -> None:
+    """Raise DeviceError if two processes have the same CUDA device; all processes call this together."""
+    if device.type != "cuda" or ranks.size == 1:
+        return
+    own_uuid = str(torch.cuda.get_device_properties(device).uuid)
+    uuids = ranks.gather(own_uuid)
+    for rank, uuid in enumerate(uuids):
+        first_rank = uuids.index(uuid)
+        if first_rank != rank:
+            raise DeviceError(
+                f"processes {first_rank} and {rank} have the same CUDA device; start one process per device (with "
+                "Slurm: --gpus-per-task=1, or as many --gpus-per-node as --ntasks-per-node)"
+            )
 
 
 def parallelize(
