@@ -389,7 +389,7 @@ def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
     """Score the largest dev batch, translate the longest sentences, and return the maximum seconds per validation."""
     largest = max(prepared.dev, key=lambda dev: len(dev.sources))
     num_sentences = sum(len(dev.sources) for dev in prepared.dev)
-    translator = prepared.translator(config, step.full_model())
+    translator = prepared.translator(config, step.search_model())
     beam_tokens = translator.engine.beam_tokens(translator.decoding)
     encoded = prepared.tokenizers.src.encode(largest.sources)
     lengths = [len(ids) + 1 for ids in encoded]

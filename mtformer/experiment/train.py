@@ -298,7 +298,7 @@ def decode_dev(config: Config, step: TrainingStep, prepared: Prepared, progress:
         prepared: The dev data and the tokenizers.
         progress: Function that is called after each batch with the number of finished sentences.
     """
-    translator = prepared.translator(config, step.full_model())
+    translator = prepared.translator(config, step.search_model())
     values_by_name: dict[str, list[float]] = {}
     samples: list[tuple[str, str, str]] = []
     for dev_set in prepared.dev:

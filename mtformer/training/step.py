@@ -23,7 +23,7 @@ from mtformer.model.transformer import Transformer
 from mtformer.training.objective import Objective
 from mtformer.training.optimizer import Ema, learning_rate, make_optimizer
 from mtformer.training.ranks import ALONE, Ranks, gradient_sync, parallelize, shard_like, unshard
-from mtformer.training.weight_copies import WeightCopies
+from mtformer.training.weight_copies import WeightCopies, search_model
 from mtformer.weights import load_weights
 
 MAX_RATE_JUMP = 0.05
@@ -238,20 +238,12 @@ class TrainingStep:
             return nullcontext()
         return self.ema.applied()
 
-    def full_model(self) -> Transformer:
-        """Return the model, or an unsharded copy if its weights are sharded."""
-        if not self.config.sharded:
+    def search_model(self) -> Transformer:
+        """Return a model for search with the current weights; all processes must call this together."""
+        dtype = self.model.compute_dtype or self.model.output.dtype
+        if dtype == torch.float32 and not self.config.sharded:
             return self.model
-        src_vocab = len(self.model.src_embedding)
-        tgt_vocab = len(self.model.output)
-        # Resuming must not change later dropout masks, so the new model draws no numbers from the generators.
-        dtype = self.model.compute_dtype
-        with torch.device(self.device), torch.random.fork_rng(self._cuda_devices()):
-            copy = Transformer(self.model.config, src_vocab, tgt_vocab, compute_dtype=dtype)
-        with torch.no_grad():
-            for full, sharded in zip(copy.parameters(), self.model.parameters(), strict=True):
-                full.copy_(unshard(sharded))
-        return copy
+        return search_model(self.model, dtype)
 
     def weights(self) -> dict[str, Tensor]:
         """Return unsharded copies of all parameters by name, on the CPU; tied parameters once."""

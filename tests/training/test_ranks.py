@@ -100,7 +100,7 @@ def test_two_processes_with_half_the_batch_each_equal_one_process(
     assert two["weights"].keys() == one["weights"].keys()
     for name, weight in one["weights"].items():
         torch.testing.assert_close(two["weights"][name], weight, rtol=1e-4, atol=1e-6)
-        assert torch.equal(two["weights"][name], two["sharded_weights"][name])
+        assert torch.equal(two["weights"][name], two["search_weights"][name])
     assert two["optimizer"]["param_groups"] == one["optimizer"]["param_groups"]
     for number, moments in one["optimizer"]["state"].items():
         for name, moment in moments.items():
