@@ -4,7 +4,7 @@ Steps do not wait for the device: results stay there until a log line needs them
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,25 +207,31 @@ class TrainingStep:
     def max_batch_tokens(self, batch: Batch) -> int:
         """Return the size of the largest micro-batch, in padded tokens, that suits the device.
 
-        On CUDA, the memory per token is measured with `batch` and a half of it. All processes must call this together.
+        On CUDA, the memory is measured with a half of `batch` and with larger batches of the same pairs; see
+        `largest_fitting_tokens`. All processes must call this together.
         """
         if self.device.type == "cpu":
             return CPU_BATCH_TOKENS
 
         half, *_ = batch.split(batch.num_padded_tokens // 2)
-        self.try_batch(half)  # allocates the optimizer's moments, which belong to both peaks
-        peaks = []
-        for piece in (half, batch):
-            torch.cuda.reset_peak_memory_stats(self.device)
-            self.try_batch(piece)
-            peaks.append(peak_bytes(self.device))
-        if self.max_padded_tokens is not None:  # `batch` does not fit
-            return self.max_padded_tokens
-
+        self.try_batch(half)  # allocates the optimizer's moments, which belong to all peaks
         free_on_device, _ = torch.cuda.mem_get_info(self.device)
-        free_bytes = free_on_device + torch.cuda.memory_reserved(self.device)
-        tokens = [half.num_padded_tokens, batch.num_padded_tokens]
-        return fitting_tokens(tokens, peaks, free_bytes)
+        own_free_bytes = free_on_device + torch.cuda.memory_reserved(self.device)
+        free_bytes = min(self.ranks.gather(own_free_bytes))
+        fitting_tokens = largest_fitting_tokens(half, self._peak_bytes, free_bytes)
+        return self.max_padded_tokens or fitting_tokens
+
+    def _peak_bytes(self, batch: Batch) -> int | None:
+        """Return the highest peak memory of all processes with a micro-batch; None if it does not fit on one of them.
+
+        All processes must call this together, and get the same result, because with sharded weights they must all try
+        the same batches.
+        """
+        torch.cuda.reset_peak_memory_stats(self.device)
+        self.try_batch(batch)
+        fits = self.max_padded_tokens is None
+        peaks = self.ranks.gather(peak_bytes(self.device) if fits else None)
+        return None if None in peaks else max(peaks)
 
     def share_memory_limit(self) -> None:
         """Use the lowest `max_padded_tokens` of all processes; all of them must call this together."""
@@ -423,8 +429,37 @@ class TrainingStep:
             torch.cuda.empty_cache()
 
 
-def fitting_tokens(tokens: Sequence[int], peaks: Sequence[int], free_bytes: int) -> int:
+def largest_fitting_tokens(batch: Batch, peak_bytes_with: Callable[[Batch], int | None], free_bytes: int) -> int:
     """Return the number of tokens of a micro-batch that fits in memory with a margin, up to `CUDA_BATCH_TOKENS`.
+
+    A small batch is tried, then one that is twice as large, and so on as long as the next one should fit. Large batches
+    need less memory per token, because the buffers of the loss have a limited size (`loss.CHUNK_LOGITS`). Therefore the
+    last two batches decide how much larger a batch may be.
+
+    Args:
+        batch: the small batch.
+        peak_bytes_with: function that tries a batch and returns the peak memory in bytes, including weights and
+            optimizer; None: it does not fit.
+        free_bytes: memory available to this process in bytes.
+    """
+    tokens: list[int] = []
+    peaks: list[int] = []
+    result = batch.num_padded_tokens
+    while batch.num_padded_tokens <= CUDA_BATCH_TOKENS:
+        is_expected_to_fit = len(peaks) < 2 or batch.num_padded_tokens <= result
+        peak = peak_bytes_with(batch) if is_expected_to_fit else None
+        if peak is None:
+            break
+        tokens.append(batch.num_padded_tokens)
+        peaks.append(peak)
+        if len(peaks) > 1:
+            result = fitting_tokens(tokens[-2:], peaks[-2:], free_bytes)
+        batch = batch.doubled()
+    return result
+
+
+def fitting_tokens(tokens: Sequence[int], peaks: Sequence[int], free_bytes: int) -> int:
+    """Return the number of tokens that fit in memory with a margin, up to `CUDA_BATCH_TOKENS`, from two measurements.
 
     Args:
         tokens: numbers of padded tokens of a small and a large batch.
@@ -433,8 +468,7 @@ def fitting_tokens(tokens: Sequence[int], peaks: Sequence[int], free_bytes: int)
     """
     small_tokens, large_tokens = tokens
     small_peak, large_peak = peaks
-    more_tokens = max(1, large_tokens - small_tokens)
-    bytes_per_token = max(1.0, (large_peak - small_peak) / more_tokens)
+    bytes_per_token = max(1.0, (large_peak - small_peak) / (large_tokens - small_tokens))
     rest_bytes = free_bytes * MEMORY_SHARE - large_peak
     num_tokens = large_tokens + rest_bytes / bytes_per_token
     return int(min(max(num_tokens, small_tokens), CUDA_BATCH_TOKENS))

@@ -15,6 +15,7 @@ import torch
 from small_experiment import make_config, train, write_corpus
 
 from mtformer.config.schema import Config, TrainingConfig
+from mtformer.data.batching.batches import Batch, make_batch
 from mtformer.errors import DeviceError
 from mtformer.experiment import preflight
 from mtformer.experiment.preflight import MemoryCheck, _warn_of_schedule, check_memory, choose_batches
@@ -23,8 +24,15 @@ from mtformer.formatting import format_duration
 from mtformer.model.transformer import count_parameters
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.training import step as step_module
+from mtformer.training.loss import CHUNK_LOGITS
 from mtformer.training.ranks import Ranks
-from mtformer.training.step import CUDA_BATCH_TOKENS, TrainingStep, fitting_tokens
+from mtformer.training.step import (
+    CUDA_BATCH_TOKENS,
+    MEMORY_SHARE,
+    TrainingStep,
+    fitting_tokens,
+    largest_fitting_tokens,
+)
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +225,70 @@ def test_batches_do_not_change_without_step_tokens(config: Config, prepared: Pre
 def test_batches_fit_in_the_memory_of_the_device(free_bytes: int, expected: int) -> None:
     # 1,000 bytes per token
     assert fitting_tokens([2000, 4000], [74_000_000, 76_000_000], free_bytes) == expected
+
+
+@pytest.mark.parametrize("num_pairs", [1, 2, 37], ids="{} pairs".format)
+@pytest.mark.parametrize("vocab", [4_000, 8_000, 32_000, 64_000], ids="vocabulary {}".format)
+@pytest.mark.parametrize("gigabytes", [6, 8, 12, 16, 24, 80])
+def test_the_memory_of_large_batches_decides(num_pairs: int, vocab: int, gigabytes: int) -> None:
+    """Simulate a big model: 3 GB, 350 KB per token, and buffers of the loss of 10 bytes per logit, up to a limit."""
+    batch = make_batch([([5] * (2000 // num_pairs - 1), [5] * 20)] * num_pairs)
+    usable_bytes = gigabytes * 10**9 * MEMORY_SHARE
+    tried: list[int] = []
+
+    def peak_bytes_with(batch: Batch) -> int:
+        tried.append(batch.num_padded_tokens)
+        return memory(batch.num_padded_tokens)
+
+    def memory(num_tokens: int) -> int:
+        num_logits = min(num_tokens * vocab, CHUNK_LOGITS["cuda"])
+        return 3 * 10**9 + 350_000 * num_tokens + 10 * num_logits
+
+    found = largest_fitting_tokens(batch, peak_bytes_with, gigabytes * 10**9)
+    assert all(memory(num_tokens) <= usable_bytes for num_tokens in tried[2:])
+    if found < CUDA_BATCH_TOKENS:
+        assert memory(found) <= usable_bytes or found <= tried[0]
+        assert memory(int(1.2 * found)) > usable_bytes
+    else:
+        assert memory(CUDA_BATCH_TOKENS) <= usable_bytes
+
+
+def test_a_batch_that_does_not_fit_ends_the_search() -> None:
+    batch = make_batch([([5] * 99, [5] * 99)])
+    tried: list[int] = []
+
+    def peak_bytes_with(batch: Batch) -> int | None:
+        tried.append(batch.num_padded_tokens)
+        return None if batch.num_padded_tokens > 400 else 10**9
+
+    assert largest_fitting_tokens(batch, peak_bytes_with, 80 * 10**9) >= 400
+    assert tried == [100, 200, 400, 800]
+
+
+class WithALargerProcess(Ranks):
+    """Simulates a second process that needs twice the memory, and has half of the free memory."""
+
+    def gather(self, item: Any) -> list[Any]:
+        return [item, item * 2 if item < 10**12 else item // 2]
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(Ranks(), 16_000), (WithALargerProcess(size=2), 4_000)])
+def test_all_processes_try_the_same_batches(
+    config: Config, prepared: Prepared, ranks: Ranks, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a simulated device of 2 TB, a token needs 100 MB."""
+    step = make_step(config, prepared)
+    tried: list[int] = []
+    monkeypatch.setattr(step, "ranks", ranks)
+    monkeypatch.setattr(step, "device", torch.device("cuda"))
+    monkeypatch.setattr(step, "try_batch", lambda batch: tried.append(batch.num_padded_tokens))
+    monkeypatch.setattr(step_module, "peak_bytes", lambda device: tried[-1] * 10**8)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 10**12 - 10**9, 2 * 10**12))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 10**9)
+    assert step.max_batch_tokens(make_batch([([5] * 99, [5] * 99)] * 20)) == expected
+    assert tried[:3] == [1000, 1000, 2000]
+    assert max(tried) <= expected
 
 
 def test_a_resumed_run_keeps_the_size_of_its_batches(
