@@ -106,11 +106,6 @@ def peak_bytes(device: torch.device) -> int:
     return peak * unit
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return True for an out-of-memory error; the CPU allocator's error is recognized by its message."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
 def be_deterministic() -> None:
     """Make CUDA kernels deterministic. Call this before the first kernel runs."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS

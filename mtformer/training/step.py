@@ -4,8 +4,8 @@ Steps do not wait for the device: results stay there until a log line needs them
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ from torch.distributed.fsdp import FSDPModule
 
 from mtformer.config.schema import CPU_BATCH_TOKENS, TrainingConfig
 from mtformer.data.batching.batches import Batch
-from mtformer.device import PRECISIONS, is_out_of_memory, peak_bytes, set_up_kernels
-from mtformer.errors import DeviceError, log
+from mtformer.device import PRECISIONS, peak_bytes, set_up_kernels
+from mtformer.errors import DeviceError, is_out_of_memory, log
 from mtformer.model.transformer import Transformer
 from mtformer.training.objective import Objective
 from mtformer.training.optimizer import Ema, learning_rate, make_optimizer
@@ -35,6 +35,12 @@ CUDA_BATCH_TOKENS = 32_768
 MEMORY_SHARE = 0.8
 """Share of the memory of a CUDA device that such micro-batches may fill: lengths differ between batches, and memory is
 fragmented."""
+
+MEMORY_REMEDY = (
+    "lower training.batch_tokens, raise training.accumulation_steps, and resume from the last checkpoint; if that does "
+    "not help, use a smaller model"
+)
+"""What to do if memory runs out where a batch cannot be split."""
 
 
 class StepResult(NamedTuple):
@@ -136,15 +142,16 @@ class TrainingStep:
         passes = _Passes(scale, has_consistency=step > self.config.consistency_start)
         (loss, nll), num_splits = self._sums(batches, passes)
 
-        grad_norm = self._clip_gradients()
-        is_finite = grad_norm.isfinite()
-        if self.scaler.is_enabled():
-            self.scaler.step(self.optimizer)  # skips non-finite gradients itself
-            self.scaler.update()  # and lowers the scale then
-        else:
-            self._update(is_skipped=~is_finite)
-        if self.ema is not None:
-            self.ema.update(step)
+        with self._explain_memory("in the update of the weights"):
+            grad_norm = self._clip_gradients()
+            is_finite = grad_norm.isfinite()
+            if self.scaler.is_enabled():
+                self.scaler.step(self.optimizer)  # skips non-finite gradients itself
+                self.scaler.update()  # and lowers the scale then
+            else:
+                self._update(is_skipped=~is_finite)
+            if self.ema is not None:
+                self.ema.update(step)
         self.optimizer.zero_grad(set_to_none=True)
 
         may_recover = is_finite & (self.skipped_in_a_row < MAX_SKIPPED_IN_A_ROW)
@@ -200,8 +207,9 @@ class TrainingStep:
         self.objective.train()
         with torch.random.fork_rng(self._cuda_devices()):
             self._sums([batch], passes)
-            # Even a skipped step allocates the optimizer moments.
-            self._update(is_skipped=torch.ones((), dtype=torch.bool, device=self.device))
+            with self._explain_memory("in the update of the weights"):
+                # Even a skipped step allocates the optimizer moments.
+                self._update(is_skipped=torch.ones((), dtype=torch.bool, device=self.device))
         self.optimizer.zero_grad(set_to_none=True)
 
     def max_batch_tokens(self, batch: Batch) -> int:
@@ -238,11 +246,15 @@ class TrainingStep:
         limits = [limit for limit in self.ranks.gather(self.max_padded_tokens) if limit is not None]
         self.max_padded_tokens = min(limits, default=None)
 
-    def ema_weights(self) -> AbstractContextManager[None]:
-        """Return a context in which the model has the weights for validation (with `ema_decay`, the averages)."""
-        if self.ema is None:
-            return nullcontext()
-        return self.ema.applied()
+    @contextmanager
+    def ema_weights(self) -> Iterator[None]:
+        """Give the model the weights for validation inside the context: with `ema_decay`, the averages.
+
+        Raise DeviceError if memory runs out inside it.
+        """
+        averages = nullcontext() if self.ema is None else self.ema.applied()
+        with self._explain_memory("in validation"), averages:
+            yield
 
     def search_model(self) -> Transformer:
         """Return a model for search with the current weights; all processes must call this together."""
@@ -348,6 +360,16 @@ class TrainingStep:
         self.optimizer.found_inf = is_skipped.float()  # type: ignore[attr-defined]  # as GradScaler does
         self.optimizer.step()
 
+    @contextmanager
+    def _explain_memory(self, where: str) -> Iterator[None]:
+        """Raise DeviceError if memory runs out inside the context, in which nothing can be split or repeated."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise DeviceError(f"out of memory on {self.device} {where}; {MEMORY_REMEDY}") from error
+
     def _cuda_devices(self) -> list[torch.device]:
         """Return the device as a list, if it has a random number generator other than that of the CPU."""
         return [self.device] if self.device.type == "cuda" else []
@@ -413,8 +435,7 @@ class TrainingStep:
         if not may_retry:
             raise DeviceError(  # the other processes wait for the gradients of this attempt
                 f"out of memory on {self.device} with a micro-batch of {batch.num_padded_tokens} tokens, including "
-                "padding; lower training.batch_tokens, raise training.accumulation_steps, and resume from the last "
-                "checkpoint"
+                f"padding; {MEMORY_REMEDY}"
             )
         if batch.num_pairs <= 1:
             src_length = batch.src_BS.size(1)
