@@ -130,9 +130,9 @@ def try_config(config: Config, run: RunDir) -> Trial:
     MtformerError on any error that would also occur in training.
     """
     config = resolve_paths(config)
+    set_up_memory()
     device = pick_device(config.training.device)
     precision = pick_precision(config.training.precision, device)
-    set_up_memory()
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare_experiment(config, Path(folder) / "tokenizer")
     step = make_step(config, prepared, device, precision)

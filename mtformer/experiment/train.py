@@ -104,8 +104,8 @@ def train_experiment(
     """
     start_time = time.perf_counter()
     config = resolve_paths(config)
-    device = own_device(pick_device(config.training.device))
     set_up_memory()
+    device = own_device(pick_device(config.training.device))
     if config.training.deterministic and device.type == "cuda":
         be_deterministic()
 
