@@ -66,7 +66,7 @@ class Ranks:
         """
         own_bytes = row.view(torch.uint8)  # gloo does not support each dtype in each version
         all_bytes = own_bytes.new_empty(self.size * len(own_bytes))
-        dist.all_gather_into_tensor(all_bytes, own_bytes)
+        getattr(dist, ALL_GATHER)(all_bytes, own_bytes)
         return all_bytes.view(row.dtype).view(self.size, len(row))
 
     def any(self, flag: bool) -> bool:
@@ -91,6 +91,8 @@ class Ranks:
             self.gather(None)  # waits for all processes
 
 
+ALL_GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+"""Function that gathers tensors of the same size, which PyTorch 2.13 renamed."""
 ALONE = Ranks()
 """A single process."""
 HAS_FORWARD_SYNC_BUFFERS = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
