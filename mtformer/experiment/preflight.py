@@ -40,6 +40,11 @@ COMPILE_GAIN = 0.1
 LAUNCH_GAIN = 0.4
 """Assumed share of the time for launching kernels that compiling saves (not measured yet); a compiled model has about
 half as many kernels (`tests/training/test_compilation.py`)."""
+SHARDED_GRAPHS = 5
+"""Number of graphs of a sharded model, counted with PyTorch 2.13: the embeddings and the layers of both sides, and the
+rest."""
+FIRST_BUCKET_BYTES = 1 << 20
+"""Size of the first bucket of gradients of DDP; the others are larger."""
 BYTES_OF_WEIGHT = 4
 """Bytes per parameter of a file of weights, in float32."""
 BYTES_OF_CHECKPOINT = 12
@@ -379,14 +384,15 @@ def compile_seconds(number: int) -> float:
 def num_graphs(step: TrainingStep) -> int:
     """Return the approximate number of graphs into which the model is split when it is compiled.
 
-    DDP splits it at its buckets of gradients (`torch._dynamo.config.optimize_ddp`), and FSDP2 at each layer.
+    DDP splits it at its buckets of gradients (`torch._dynamo.config.optimize_ddp`). FSDP2 splits it at each layer, and
+    all encoder layers share a graph, like all decoder layers.
     """
-    model = step.model
     if isinstance(step.objective, FSDPModule):
-        return len(model.encoder) + len(model.decoder) + 1
+        return SHARDED_GRAPHS
     if isinstance(step.objective, DistributedDataParallel):
-        num_bytes = BYTES_OF_WEIGHT * count_parameters(model)["total"]
-        return math.ceil(num_bytes / step.objective.bucket_bytes_cap)
+        num_bytes = BYTES_OF_WEIGHT * count_parameters(step.model)["total"]
+        rest_bytes = max(0, num_bytes - FIRST_BUCKET_BYTES)
+        return 1 + math.ceil(rest_bytes / step.objective.bucket_bytes_cap)
     return 1
 
 

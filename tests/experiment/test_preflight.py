@@ -6,7 +6,7 @@ import re
 import shutil
 from collections import namedtuple
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,15 @@ from mtformer.config.schema import Config, TrainingConfig
 from mtformer.data.batching.batches import Batch, make_batch
 from mtformer.errors import DeviceError
 from mtformer.experiment import preflight
-from mtformer.experiment.preflight import MemoryCheck, _warn_of_schedule, check_memory, choose_batches
+from mtformer.experiment.preflight import (
+    COMPILE_GAIN,
+    LAUNCH_GAIN,
+    MemoryCheck,
+    _warn_of_schedule,
+    check_memory,
+    choose_batches,
+    gain_of_compiling,
+)
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.formatting import format_duration
 from mtformer.model.transformer import count_parameters
@@ -105,6 +113,57 @@ def test_a_long_run_is_compiled_and_a_resumed_run_keeps_the_decision(
         check_memory(config, prepared, step, RunDir(tmp_path / "run"), earlier)
     assert step.is_compiled == expected
     assert ("torch.compile took" in caplog.text) == expected
+
+
+@pytest.mark.parametrize(("time_ratio", "size_ratio", "expected"), [
+    (0.5, 0.5, COMPILE_GAIN),  # the time is proportional to the size
+    (0.25, 0.5, COMPILE_GAIN),
+    (1.0, 0.5, LAUNCH_GAIN),  # the time does not depend on the size
+    (1.2, 0.5, LAUNCH_GAIN),
+    (0.75, 0.5, (COMPILE_GAIN + LAUNCH_GAIN) / 2),
+    (0.7, 0.4, (COMPILE_GAIN + LAUNCH_GAIN) / 2),
+])  # fmt: skip
+def test_small_batches_gain_more_by_compiling(time_ratio: float, size_ratio: float, expected: float) -> None:
+    assert gain_of_compiling(time_ratio, size_ratio) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("is_bound_by_launches", "num_graphs", "hours", "expected"), [
+    (False, 1, 0.6, False),  # 40 minutes at a gain of 10 percent
+    (False, 1, 0.7, True),
+    (False, 11, 1.4, False),
+    (False, 11, 1.6, True),
+    (True, 1, 0.15, False),
+    (True, 1, 0.2, True),
+    (True, 11, 0.35, False),
+    (True, 11, 0.4, True),
+])  # fmt: skip
+def test_the_gain_and_the_number_of_graphs_decide_about_compiling(
+    config: Config,
+    prepared: Prepared,
+    is_bound_by_launches: bool,
+    num_graphs: int,
+    hours: float,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = make_step(config, prepared)
+    largest = prepared.batches.sizes().largest
+
+    def seconds(batch: Batch) -> float:
+        return 0.02 if is_bound_by_launches else batch.num_padded_tokens * 1e-3
+
+    def compile_model() -> None:
+        raise CompiledError
+
+    monkeypatch.setattr(step, "try_batch", seconds)
+    monkeypatch.setattr(step, "compile", compile_model)
+    monkeypatch.setattr(preflight, "num_graphs", lambda step: num_graphs)
+    with pytest.raises(CompiledError) if expected else nullcontext():
+        preflight._compile(step, largest, seconds(largest), 3600 * hours, None)
+
+
+class CompiledError(Exception):
+    """Raised instead of compiling."""
 
 
 def test_a_failed_compilation_does_not_affect_the_run(

@@ -3,6 +3,7 @@
 One GPU is enough for these tests; on a CPU, they run with gloo.
 """
 
+import functools
 import math
 import os
 import subprocess
@@ -14,12 +15,13 @@ from typing import Any
 import pytest
 import torch
 from one_rank import process_group
-from torch import Tensor
+from torch import Tensor, fx
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from toy_training import MODEL, VOCAB, dev_batches, toy_batch, toy_config
 
 from mtformer.device import DTYPES
+from mtformer.experiment.preflight import num_graphs
 from mtformer.model.transformer import Transformer
 from mtformer.training.ranks import Ranks
 from mtformer.training.step import TrainingStep
@@ -126,6 +128,42 @@ def test_rows_are_gathered_on_the_device(device: str, dtype: torch.dtype) -> Non
     rows = Ranks().gather_rows(row)
     assert rows.device == row.device
     assert torch.equal(rows, row.unsqueeze(0))
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[fx.GraphModule]]:
+    """Collect the graphs that `torch.compile` finds, and run them as they are."""
+    found: list[fx.GraphModule] = []
+
+    def collect(graph: fx.GraphModule, inputs: object) -> object:
+        found.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=collect))
+    yield found
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "width", "expected"), [("copied", 1, 16, 1), ("copied", 1, 512, 3), ("sharded", 2, 16, 5)]
+)
+def test_the_number_of_graphs_to_compile_is_known(
+    kind: str, layers: int, width: int, expected: int, graphs: list[fx.GraphModule]
+) -> None:
+    options = {"dropout": 0.0, "num_encoder_layers": layers, "num_decoder_layers": layers}
+    config = MODEL.model_copy(update={**options, "d_model": width, "d_ff": 4 * width})
+    with process_group("cpu"):
+        step = TrainingStep(Transformer(config, VOCAB, VOCAB), toy_config(sharded=kind == "sharded").training)
+        step.compile()
+        step.objective.train()
+        step.loss(toy_batch(1))[0].backward()
+        assert num_graphs(step) == expected
+    assert len(graphs) == expected
+
+
+def test_one_process_compiles_one_graph() -> None:
+    assert num_graphs(make_step("cpu", "fp32")) == 1
 
 
 def check_resuming(folder: Path, device: str, precision: str, kind: str) -> None:
