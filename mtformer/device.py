@@ -21,6 +21,13 @@ KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64, "LRU_CACHE_CAPACITY": 32
 """Sizes of oneDNN's kernel caches. Each kernel, with its scratch memory, serves one shape, and nearly every batch has
 new shapes. At the default size of 1,024, only kernels of the current step are reused, and the others take up gigabytes
 (docs/benchmarks.md)."""
+ALLOCATOR = "PYTORCH_ALLOC_CONF"
+"""Environment variable with the settings of PyTorch's CUDA allocator."""
+OLD_ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Deprecated names of this variable, which users may still set."""
+EXPANDABLE_SEGMENTS = "expandable_segments:True"
+"""Setting with which the CUDA allocator extends its segments. By default, memory that was allocated for a batch of one
+shape may be too fragmented for that of another shape; nearly every batch has a new shape."""
 M_TRIM_THRESHOLD = -1
 """Parameter of glibc's `mallopt`: free memory at the top of the heap that is kept."""
 M_MMAP_THRESHOLD = -3
@@ -106,11 +113,6 @@ def peak_bytes(device: torch.device) -> int:
     return peak * unit
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return True for an out-of-memory error; the CPU allocator's error is recognized by its message."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
 def be_deterministic() -> None:
     """Make CUDA kernels deterministic. Call this before the first kernel runs."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
@@ -143,7 +145,9 @@ def use_threads(number: int) -> Iterator[None]:
 
 
 def set_up_memory() -> None:
-    """Keep freed memory (glibc) and limit the kernel caches (oneDNN). Call this before any computation.
+    """Keep freed memory (glibc), limit the kernel caches (oneDNN) and avoid fragmentation (CUDA).
+
+    Call this before any computation, and before CUDA is initialized. Settings of the user are kept.
 
     Training frees and reallocates the same memory at every step. By default, this causes a page fault per 4 KiB, which
     takes up to half of the training time on a CPU.
@@ -153,6 +157,8 @@ def set_up_memory() -> None:
 
     if not sys.platform.startswith("linux"):
         return
+    if not any(name in os.environ for name in OLD_ALLOCATORS):
+        os.environ.setdefault(ALLOCATOR, EXPANDABLE_SEGMENTS)  # not supported on Windows
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):  # another libc, such as musl

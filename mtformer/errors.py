@@ -3,10 +3,19 @@
 import errno
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 log = logging.getLogger("mtformer")
+
+OUT_OF_MEMORY = re.compile(
+    "allocate memory|out of memory|not enough memory|_ALLOC_FAILED|bad_alloc|failed to map segment"
+    "|size calculation overflowed",
+    re.IGNORECASE,
+)
+"""Messages of PyTorch, CUDA and its libraries (`CUBLAS_STATUS_ALLOC_FAILED`), C++ and the dynamic linker, which have no
+exception class for this error in common."""
 
 
 class MtformerError(Exception):
@@ -40,6 +49,13 @@ class InterruptedRunError(Exception):
 
 class DeviceError(MtformerError):
     """A device or precision that is not available on this machine."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return True for an error because memory ran out, on the CPU or on a GPU."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter is PyTorch's
+        return True
+    return OUT_OF_MEMORY.search(str(error)) is not None
 
 
 def require_extra(feature: str, extra: str, *packages: str) -> None:

@@ -1,14 +1,23 @@
 """Device, precision and memory settings, and errors for unavailable devices and precisions."""
 
+import ctypes
+import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 import torch
 
 from mtformer import device
+from mtformer.config.data import DataConfig
+from mtformer.config.schema import Config
+from mtformer.decoding import loading
 from mtformer.errors import DeviceError
+from mtformer.experiment import preflight, train
+from mtformer.run_dir import RunDir
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -107,6 +116,64 @@ print(by_default, later_faults())
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
     by_default, kept = (int(count) for count in done.stdout.split())
     assert kept < by_default / 10
+
+
+ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
+
+@pytest.mark.parametrize(
+    ("platform", "before", "after"),
+    [
+        ("linux", {}, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}),
+        ("win32", {}, {}),
+        ("darwin", {}, {}),
+        *[("linux", {name: "max_split_size_mb:64"}, {name: "max_split_size_mb:64"}) for name in ALLOCATORS],
+        ("linux", {"PYTORCH_ALLOC_CONF": ""}, {"PYTORCH_ALLOC_CONF": ""}),
+    ],
+    ids=str,
+)
+def test_segments_of_the_cuda_allocator_are_expandable_unless_the_user_says_otherwise(
+    platform: str, before: dict[str, str], after: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = {name: value for name, value in os.environ.items() if name not in ALLOCATORS}
+    monkeypatch.setattr(os, "environ", {**others, **before})
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(ctypes, "CDLL", failing_load)
+    device.set_up_memory()
+    assert {name: value for name, value in os.environ.items() if name in ALLOCATORS} == after
+
+
+def failing_load(name: str) -> None:
+    raise OSError(f"no {name}")
+
+
+CONFIG = Config(data=DataConfig(src_lang="en", tgt_lang="de"))
+
+
+@pytest.mark.parametrize(
+    ("module", "start"),
+    [
+        (train, lambda: train.train_experiment(CONFIG, RunDir("run"), None, resume=False, overwrite=False)),
+        (preflight, lambda: preflight.try_config(CONFIG, RunDir("run"))),
+        (loading, lambda: loading.load_transformers([], None, "auto", None)),
+    ],
+    ids=["train", "try", "translate"],
+)
+def test_memory_is_set_up_before_the_device_is_chosen(
+    module: ModuleType, start: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Choosing a CUDA device or a precision initializes CUDA, and the first product initializes oneDNN."""
+    events: list[str] = []
+
+    def choose(name: str) -> None:
+        events.append("device")
+        raise KeyError
+
+    monkeypatch.setattr(module, "set_up_memory", lambda: events.append("memory"))
+    monkeypatch.setattr(module, "pick_device", choose)
+    with pytest.raises(KeyError):
+        start()
+    assert events == ["memory", "device"]
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")

@@ -5,7 +5,6 @@ The module of a command is imported only when the command is named, and torch on
 
 import errno
 import os
-import re
 import sys
 import time
 import traceback
@@ -19,7 +18,7 @@ from mtformer.cli.commands import COMMANDS, load_command
 from mtformer.cli.help import Group, examples
 from mtformer.cli.output import error_lines, flush_or_discard_stdout, printable, set_up_logging, use_utf8
 from mtformer.cluster.cores import limit_spinning
-from mtformer.errors import LostProcessError, MtformerError
+from mtformer.errors import LostProcessError, MtformerError, is_out_of_memory
 from mtformer.version import __version__
 
 DEBUG = "MTFORMER_DEBUG"
@@ -35,11 +34,6 @@ INTERRUPTED = 130
 """Exit code that a shell reports for a process terminated by SIGINT."""
 BROKEN_PIPE = 141
 """Exit code that a shell reports for a process terminated by SIGPIPE."""
-
-OUT_OF_MEMORY = re.compile(
-    "allocate memory|out of memory|bad_alloc|failed to map segment|size calculation overflowed", re.IGNORECASE
-)
-"""Messages of PyTorch, C++ and the dynamic linker, which have no exception class for this error."""
 
 
 class _Program(Group):
@@ -164,7 +158,7 @@ def _describe(error: Exception) -> str | None:
         return usage
 
     text = " ".join(str(error).split())
-    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):  # PyTorch errors, ImportError and others
+    if is_out_of_memory(error):
         return f"not enough memory ({text or 'MemoryError'}); free memory, or use smaller batches or a smaller model"
 
     if isinstance(error, OSError):

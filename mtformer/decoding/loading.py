@@ -58,9 +58,8 @@ def load_transformers(
 
     Raise CheckpointError or ConfigError if the members differ in their tokenizers or languages.
     """
+    set_up_memory()
     device = pick_device(device_name)
-    if device.type == "cpu":
-        set_up_memory()
     precision = pick_search_precision(precision_name, device)
 
     models = []

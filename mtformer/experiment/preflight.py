@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
 
 from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config, TrainingConfig
@@ -30,9 +32,19 @@ from mtformer.training.validation import dev_loss
 COMPILES_ON = "cuda"
 """Type of the devices on which `training.compile: auto` may compile the model."""
 COMPILE_SECONDS = 240
-"""Assumed time to compile a model on CUDA (not measured yet)."""
+"""Assumed time to compile a model on CUDA in one graph (not measured yet)."""
+GRAPH_SECONDS = 30
+"""Assumed additional time for each further graph (not measured yet); see `num_graphs`."""
 COMPILE_GAIN = 0.1
-"""Assumed share of the training time that compiling saves (not measured yet)."""
+"""Assumed share of the time for computation that compiling saves (not measured yet)."""
+LAUNCH_GAIN = 0.4
+"""Assumed share of the time for launching kernels that compiling saves (not measured yet); a compiled model has about
+half as many kernels (`tests/training/test_compilation.py`)."""
+SHARDED_GRAPHS = 5
+"""Number of graphs of a sharded model, counted with PyTorch 2.13: the embeddings and the layers of both sides, and the
+rest."""
+FIRST_BUCKET_BYTES = 1 << 20
+"""Size of the first bucket of gradients of DDP; the others are larger."""
 BYTES_OF_WEIGHT = 4
 """Bytes per parameter of a file of weights, in float32."""
 BYTES_OF_CHECKPOINT = 12
@@ -130,9 +142,9 @@ def try_config(config: Config, run: RunDir) -> Trial:
     MtformerError on any error that would also occur in training.
     """
     config = resolve_paths(config)
+    set_up_memory()
     device = pick_device(config.training.device)
     precision = pick_precision(config.training.precision, device)
-    set_up_memory()
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare_experiment(config, Path(folder) / "tokenizer")
     step = make_step(config, prepared, device, precision)
@@ -323,7 +335,7 @@ def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: 
         DeviceError: if compiling fails with sharded weights.
     """
     if compiled is None:
-        is_worthwhile = total_seconds * COMPILE_GAIN > COMPILE_SECONDS
+        is_worthwhile = total_seconds * _compile_gain(step, largest, seconds) > compile_seconds(num_graphs(step))
         compiled = step.ranks.gather(is_worthwhile)[0]  # measured times differ between processes
     if not compiled:
         return seconds
@@ -353,15 +365,67 @@ def _compile(step: TrainingStep, largest: Batch, seconds: float, total_seconds: 
         )
         return seconds
 
-    compile_seconds = time.perf_counter() - start
+    seconds_to_compile = time.perf_counter() - start
     faster_seconds = step.try_batch(largest)
     log.info(
         "torch.compile took %.0f s; the largest batch takes %.3f s instead of %.3f s",
-        compile_seconds,
+        seconds_to_compile,
         faster_seconds,
         seconds,
     )
     return faster_seconds
+
+
+def compile_seconds(number: int) -> float:
+    """Return the assumed time to compile this number of graphs."""
+    return COMPILE_SECONDS + GRAPH_SECONDS * (number - 1)
+
+
+def num_graphs(step: TrainingStep) -> int:
+    """Return the approximate number of graphs into which the model is split when it is compiled.
+
+    DDP splits it at its buckets of gradients (`torch._dynamo.config.optimize_ddp`). FSDP2 splits it at each layer, and
+    all encoder layers share a graph, like all decoder layers.
+    """
+    if isinstance(step.objective, FSDPModule):
+        return SHARDED_GRAPHS
+    if isinstance(step.objective, DistributedDataParallel):
+        num_bytes = BYTES_OF_WEIGHT * count_parameters(step.model)["total"]
+        rest_bytes = max(0, num_bytes - FIRST_BUCKET_BYTES)
+        return 1 + math.ceil(rest_bytes / step.objective.bucket_bytes_cap)
+    return 1
+
+
+def _compile_gain(step: TrainingStep, largest: Batch, seconds: float) -> float:
+    """Return the assumed share of the training time that compiling saves.
+
+    The time of a batch is about a constant for the launches plus a part in proportion to its size. A half of the batch
+    shows how large the constant is, because small batches are limited by the launches.
+
+    Args:
+        step: the model.
+        largest: the largest batch.
+        seconds: time of this batch.
+    """
+    if largest.num_pairs == 1:
+        return COMPILE_GAIN
+    half, *_ = largest.split(largest.num_padded_tokens // 2)
+    step.try_batch(half)  # initializes kernels for this shape
+    half_seconds = step.try_batch(half)
+    return gain_of_compiling(half_seconds / seconds, half.num_padded_tokens / largest.num_padded_tokens)
+
+
+def gain_of_compiling(time_ratio: float, size_ratio: float) -> float:
+    """Return the share of the time that compiling saves, between `COMPILE_GAIN` and `LAUNCH_GAIN`.
+
+    Args:
+        time_ratio: time of a small batch relative to that of a large one.
+        size_ratio: its size, relative to that of the large one.
+    """
+    # Time = launches + size x rate; the launches and the rate of the large batch sum to 1.
+    share_of_launches = (time_ratio - size_ratio) / (1 - size_ratio)
+    share_of_launches = min(1.0, max(0.0, share_of_launches))
+    return COMPILE_GAIN + share_of_launches * (LAUNCH_GAIN - COMPILE_GAIN)
 
 
 def _warn_of_schedule(training: TrainingConfig, num_steps: int) -> None:
@@ -389,7 +453,7 @@ def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
     """Score the largest dev batch, translate the longest sentences, and return the maximum seconds per validation."""
     largest = max(prepared.dev, key=lambda dev: len(dev.sources))
     num_sentences = sum(len(dev.sources) for dev in prepared.dev)
-    translator = prepared.translator(config, step.full_model())
+    translator = prepared.translator(config, step.search_model())
     beam_tokens = translator.engine.beam_tokens(translator.decoding)
     encoded = prepared.tokenizers.src.encode(largest.sources)
     lengths = [len(ids) + 1 for ids in encoded]

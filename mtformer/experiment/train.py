@@ -38,7 +38,7 @@ from mtformer.training.budget import Plans
 from mtformer.training.checkpoint import newest_good, save_averaged
 from mtformer.training.loop import Trainer
 from mtformer.training.progress import Progress
-from mtformer.training.ranks import Ranks, join_ranks, own_device
+from mtformer.training.ranks import Ranks, check_own_devices, join_ranks, own_device
 from mtformer.training.resuming import resume_trainer
 from mtformer.training.state import TrainPosition
 from mtformer.training.step import TrainingStep
@@ -110,12 +110,13 @@ def train_experiment(
     """
     start_time = time.perf_counter()
     config = resolve_paths(config)
-    device = own_device(pick_device(config.training.device))
     set_up_memory()
+    device = own_device(pick_device(config.training.device))
     if config.training.deterministic and device.type == "cuda":
         be_deterministic()
 
     with join_ranks(device) as ranks:
+        check_own_devices(device, ranks)
         session = _Session(config, run, progress, device, ranks)
         # Only the main process creates and locks the run directory, and records its state.
         is_main = ranks.is_main
@@ -323,7 +324,7 @@ def decode_dev(config: Config, step: TrainingStep, prepared: Prepared, progress:
         prepared: The dev data and the tokenizers.
         progress: Function that is called after each batch with the number of finished sentences.
     """
-    translator = prepared.translator(config, step.full_model())
+    translator = prepared.translator(config, step.search_model())
     values_by_name: dict[str, list[float]] = {}
     samples: list[tuple[str, str, str]] = []
     for dev_set in prepared.dev:

@@ -12,15 +12,21 @@ from mtformer.config.schema import TrainingConfig
 from mtformer.model.ops import Linear
 from mtformer.model.transformer import Transformer
 from mtformer.training.muon import Muon
+from mtformer.training.ranks import ALONE, Ranks
 
 DECAY_SHARE = 0.4
 """Share of the steps after the warmup in which the learning rate of `warmup_stable_decay` decreases."""
 
 
-def make_optimizer(model: Transformer, config: TrainingConfig) -> torch.optim.Optimizer:
+def make_optimizer(model: Transformer, config: TrainingConfig, ranks: Ranks = ALONE) -> torch.optim.Optimizer:
     """Return fused Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019) or Muon.
 
     Weight decay, and Muon, are for the matrices of linear layers: not for biases and norms, embeddings or positions.
+
+    Args:
+        model: the model on its device.
+        config: the `training` section.
+        ranks: the processes of the run, which share the work of Muon.
     """
     linears = [module for module in model.modules() if isinstance(module, Linear)]
     matrices = {linear.weight: linear.out_widths for linear in linears}
@@ -28,7 +34,7 @@ def make_optimizer(model: Transformer, config: TrainingConfig) -> torch.optim.Op
     options: dict[str, Any] = {"lr": config.learning_rate, "betas": config.betas, "eps": config.eps}
     if config.optimizer == "muon":
         dtype = torch.bfloat16 if model.compute_dtype is torch.bfloat16 else torch.float32
-        return Muon(matrices.items(), other_parameters, dtype, config.weight_decay, **options)
+        return Muon(matrices.items(), other_parameters, dtype, config.weight_decay, ranks, **options)
 
     groups = [
         {"params": list(matrices), "weight_decay": config.weight_decay},

@@ -1,7 +1,7 @@
 """Distributed training: communication between the processes of `torchrun`, and DDP or FSDP2.
 
-Numbers and small objects are exchanged on the CPU (gloo), so this never waits for a device; gradients and sharded
-weights use PyTorch's DistributedDataParallel and FSDP2 (`fully_shard`).
+Numbers and small objects are exchanged on the CPU (gloo), so this never waits for a device; the updates of Muon are
+exchanged on the device; gradients and sharded weights use PyTorch's DistributedDataParallel and FSDP2 (`fully_shard`).
 """
 
 import inspect
@@ -59,6 +59,16 @@ class Ranks:
         dist.all_gather_object(items, item)
         return items
 
+    def gather_rows(self, row: Tensor) -> Tensor:
+        """Return tensors (N,) of the same size and dtype of all processes as (number of processes, N), on the device.
+
+        In contrast to `gather`, they may be large, and on a GPU they are not copied to the CPU.
+        """
+        own_bytes = row.view(torch.uint8)  # gloo does not support each dtype in each version
+        all_bytes = own_bytes.new_empty(self.size * len(own_bytes))
+        getattr(dist, ALL_GATHER)(all_bytes, own_bytes)
+        return all_bytes.view(row.dtype).view(self.size, len(row))
+
     def any(self, flag: bool) -> bool:
         """Return True if the flag is set on any process."""
         return self.sum([float(flag)])[0] > 0
@@ -81,6 +91,8 @@ class Ranks:
             self.gather(None)  # waits for all processes
 
 
+ALL_GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+"""Function that gathers tensors of the same size, which PyTorch 2.13 renamed."""
 ALONE = Ranks()
 """A single process."""
 HAS_FORWARD_SYNC_BUFFERS = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
@@ -120,19 +132,37 @@ def join_ranks(device: torch.device) -> Iterator[Ranks]:
 def own_device(device: torch.device) -> torch.device:
     """Return the CUDA device of this process, by local rank; other devices are returned unchanged.
 
-    Raise DeviceError if there are more processes than devices.
+    A process that sees a single device uses it, because launchers may show each process only its own one (Slurm with
+    --gpus-per-task=1); `check_own_devices` ensures that it has no other process. Raise DeviceError if there are more
+    processes than devices.
     """
     if device.type != "cuda":
         return device
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     num_devices = torch.cuda.device_count()
-    if local_rank >= num_devices:
+    index = 0 if num_devices == 1 else local_rank
+    if index >= num_devices:
         raise DeviceError(
             f"process {local_rank} has no CUDA device: this machine has {num_devices}; start {num_devices} processes"
         )
-    cuda_device = torch.device("cuda", local_rank)
+    cuda_device = torch.device("cuda", index)
     torch.cuda.set_device(cuda_device)
     return cuda_device
+
+
+def check_own_devices(device: torch.device, ranks: Ranks) -> None:
+    """Raise DeviceError if two processes have the same CUDA device; all processes call this together."""
+    if device.type != "cuda" or ranks.size == 1:
+        return
+    own_uuid = str(torch.cuda.get_device_properties(device).uuid)
+    uuids = ranks.gather(own_uuid)
+    for rank, uuid in enumerate(uuids):
+        first_rank = uuids.index(uuid)
+        if first_rank != rank:
+            raise DeviceError(
+                f"processes {first_rank} and {rank} have the same CUDA device; start one process per device (with "
+                "Slurm: --gpus-per-task=1, or as many --gpus-per-node as --ntasks-per-node)"
+            )
 
 
 def parallelize(

@@ -4,8 +4,8 @@ Steps do not wait for the device: results stay there until a log line needs them
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,13 +17,13 @@ from torch.distributed.fsdp import FSDPModule
 
 from mtformer.config.schema import CPU_BATCH_TOKENS, TrainingConfig
 from mtformer.data.batching.batches import Batch
-from mtformer.device import PRECISIONS, is_out_of_memory, peak_bytes, set_up_kernels
-from mtformer.errors import DeviceError, log
+from mtformer.device import PRECISIONS, peak_bytes, set_up_kernels
+from mtformer.errors import DeviceError, is_out_of_memory, log
 from mtformer.model.transformer import Transformer
 from mtformer.training.objective import Objective
 from mtformer.training.optimizer import Ema, learning_rate, make_optimizer
 from mtformer.training.ranks import ALONE, Ranks, gradient_sync, parallelize, shard_like, unshard
-from mtformer.training.weight_copies import WeightCopies
+from mtformer.training.weight_copies import WeightCopies, search_model
 from mtformer.weights import load_weights
 
 MAX_RATE_JUMP = 0.05
@@ -35,6 +35,12 @@ CUDA_BATCH_TOKENS = 32_768
 MEMORY_SHARE = 0.8
 """Share of the memory of a CUDA device that such micro-batches may fill: lengths differ between batches, and memory is
 fragmented."""
+
+MEMORY_REMEDY = (
+    "lower training.batch_tokens, raise training.accumulation_steps, and resume from the last checkpoint; if that does "
+    "not help, use a smaller model"
+)
+"""What to do if memory runs out where a batch cannot be split."""
 
 
 class StepResult(NamedTuple):
@@ -93,7 +99,7 @@ class TrainingStep:
         layers = [*model.encoder, *model.decoder]
         self.objective = parallelize(self._local_objective, layers, ranks, config.sharded, dtype)
 
-        self.optimizer = make_optimizer(model, config)
+        self.optimizer = make_optimizer(model, config, ranks)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=dtype == torch.float16)
         self.ema = Ema(model, config.ema_decay) if config.ema_decay else None
         self.skipped_in_a_row = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -144,15 +150,16 @@ class TrainingStep:
         passes = _Passes(scale, has_consistency=step > self.config.consistency_start)
         (loss, nll), num_splits = self._sums(batches, passes)
 
-        grad_norm = self._clip_gradients()
-        is_finite = grad_norm.isfinite()
-        if self.scaler.is_enabled():
-            self.scaler.step(self.optimizer)  # skips non-finite gradients itself
-            self.scaler.update()  # and lowers the scale then
-        else:
-            self._update(is_skipped=~is_finite)
-        if self.ema is not None:
-            self.ema.update(step)
+        with self._explain_memory("in the update of the weights"):
+            grad_norm = self._clip_gradients()
+            is_finite = grad_norm.isfinite()
+            if self.scaler.is_enabled():
+                self.scaler.step(self.optimizer)  # skips non-finite gradients itself
+                self.scaler.update()  # and lowers the scale then
+            else:
+                self._update(is_skipped=~is_finite)
+            if self.ema is not None:
+                self.ema.update(step)
         self.optimizer.zero_grad(set_to_none=True)
 
         may_recover = is_finite & (self.skipped_in_a_row < MAX_SKIPPED_IN_A_ROW)
@@ -208,58 +215,61 @@ class TrainingStep:
         self.objective.train()
         with torch.random.fork_rng(self._cuda_devices()):
             self._sums([batch], passes)
-            # Even a skipped step allocates the optimizer moments.
-            self._update(is_skipped=torch.ones((), dtype=torch.bool, device=self.device))
+            with self._explain_memory("in the update of the weights"):
+                # Even a skipped step allocates the optimizer moments.
+                self._update(is_skipped=torch.ones((), dtype=torch.bool, device=self.device))
         self.optimizer.zero_grad(set_to_none=True)
 
     def max_batch_tokens(self, batch: Batch) -> int:
         """Return the size of the largest micro-batch, in padded tokens, that suits the device.
 
-        On CUDA, the memory per token is measured with `batch` and a half of it. All processes must call this together.
+        On CUDA, the memory is measured with a half of `batch` and with larger batches of the same pairs; see
+        `largest_fitting_tokens`. All processes must call this together.
         """
         if self.device.type == "cpu":
             return CPU_BATCH_TOKENS
 
         half, *_ = batch.split(batch.num_padded_tokens // 2)
-        self.try_batch(half)  # allocates the optimizer's moments, which belong to both peaks
-        peaks = []
-        for piece in (half, batch):
-            torch.cuda.reset_peak_memory_stats(self.device)
-            self.try_batch(piece)
-            peaks.append(peak_bytes(self.device))
-        if self.max_padded_tokens is not None:  # `batch` does not fit
-            return self.max_padded_tokens
-
+        self.try_batch(half)  # allocates the optimizer's moments, which belong to all peaks
         free_on_device, _ = torch.cuda.mem_get_info(self.device)
-        free_bytes = free_on_device + torch.cuda.memory_reserved(self.device)
-        tokens = [half.num_padded_tokens, batch.num_padded_tokens]
-        return fitting_tokens(tokens, peaks, free_bytes)
+        own_free_bytes = free_on_device + torch.cuda.memory_reserved(self.device)
+        free_bytes = min(self.ranks.gather(own_free_bytes))
+        fitting_tokens = largest_fitting_tokens(half, self._peak_bytes, free_bytes)
+        return self.max_padded_tokens or fitting_tokens
+
+    def _peak_bytes(self, batch: Batch) -> int | None:
+        """Return the highest peak memory of all processes with a micro-batch; None if it does not fit on one of them.
+
+        All processes must call this together, and get the same result, because with sharded weights they must all try
+        the same batches.
+        """
+        torch.cuda.reset_peak_memory_stats(self.device)
+        self.try_batch(batch)
+        fits = self.max_padded_tokens is None
+        peaks = self.ranks.gather(peak_bytes(self.device) if fits else None)
+        return None if None in peaks else max(peaks)
 
     def share_memory_limit(self) -> None:
         """Use the lowest `max_padded_tokens` of all processes; all of them must call this together."""
         limits = [limit for limit in self.ranks.gather(self.max_padded_tokens) if limit is not None]
         self.max_padded_tokens = min(limits, default=None)
 
-    def ema_weights(self) -> AbstractContextManager[None]:
-        """Return a context in which the model has the weights for validation (with `ema_decay`, the averages)."""
-        if self.ema is None:
-            return nullcontext()
-        return self.ema.applied()
+    @contextmanager
+    def ema_weights(self) -> Iterator[None]:
+        """Give the model the weights for validation inside the context: with `ema_decay`, the averages.
 
-    def full_model(self) -> Transformer:
-        """Return the model, or an unsharded copy if its weights are sharded."""
-        if not self.config.sharded:
+        Raise DeviceError if memory runs out inside it.
+        """
+        averages = nullcontext() if self.ema is None else self.ema.applied()
+        with self._explain_memory("in validation"), averages:
+            yield
+
+    def search_model(self) -> Transformer:
+        """Return a model for search with the current weights; all processes must call this together."""
+        dtype = self.model.compute_dtype or self.model.output.dtype
+        if dtype == torch.float32 and not self.config.sharded:
             return self.model
-        src_vocab = len(self.model.src_embedding)
-        tgt_vocab = len(self.model.output)
-        # Resuming must not change later dropout masks, so the new model draws no numbers from the generators.
-        dtype = self.model.compute_dtype
-        with torch.device(self.device), torch.random.fork_rng(self._cuda_devices()):
-            copy = Transformer(self.model.config, src_vocab, tgt_vocab, compute_dtype=dtype)
-        with torch.no_grad():
-            for full, sharded in zip(copy.parameters(), self.model.parameters(), strict=True):
-                full.copy_(unshard(sharded))
-        return copy
+        return search_model(self.model, dtype)
 
     def weights(self) -> dict[str, Tensor]:
         """Return unsharded copies of all parameters by name, on the CPU; tied parameters once."""
@@ -358,6 +368,16 @@ class TrainingStep:
         self.optimizer.found_inf = is_skipped.float()  # type: ignore[attr-defined]  # as GradScaler does
         self.optimizer.step()
 
+    @contextmanager
+    def _explain_memory(self, where: str) -> Iterator[None]:
+        """Raise DeviceError if memory runs out inside the context, in which nothing can be split or repeated."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise DeviceError(f"out of memory on {self.device} {where}; {MEMORY_REMEDY}") from error
+
     def _cuda_devices(self) -> list[torch.device]:
         """Return the device as a list, if it has a random number generator other than that of the CPU."""
         return [self.device] if self.device.type == "cuda" else []
@@ -423,8 +443,7 @@ class TrainingStep:
         if not may_retry:
             raise DeviceError(  # the other processes wait for the gradients of this attempt
                 f"out of memory on {self.device} with a micro-batch of {batch.num_padded_tokens} tokens, including "
-                "padding; lower training.batch_tokens, raise training.accumulation_steps, and resume from the last "
-                "checkpoint"
+                f"padding; {MEMORY_REMEDY}"
             )
         if batch.num_pairs <= 1:
             src_length = batch.src_BS.size(1)
@@ -439,8 +458,37 @@ class TrainingStep:
             torch.cuda.empty_cache()
 
 
-def fitting_tokens(tokens: Sequence[int], peaks: Sequence[int], free_bytes: int) -> int:
+def largest_fitting_tokens(batch: Batch, peak_bytes_with: Callable[[Batch], int | None], free_bytes: int) -> int:
     """Return the number of tokens of a micro-batch that fits in memory with a margin, up to `CUDA_BATCH_TOKENS`.
+
+    A small batch is tried, then one that is twice as large, and so on as long as the next one should fit. Large batches
+    need less memory per token, because the buffers of the loss have a limited size (`loss.CHUNK_LOGITS`). Therefore the
+    last two batches decide how much larger a batch may be.
+
+    Args:
+        batch: the small batch.
+        peak_bytes_with: function that tries a batch and returns the peak memory in bytes, including weights and
+            optimizer; None: it does not fit.
+        free_bytes: memory available to this process in bytes.
+    """
+    tokens: list[int] = []
+    peaks: list[int] = []
+    result = batch.num_padded_tokens
+    while batch.num_padded_tokens <= CUDA_BATCH_TOKENS:
+        is_expected_to_fit = len(peaks) < 2 or batch.num_padded_tokens <= result
+        peak = peak_bytes_with(batch) if is_expected_to_fit else None
+        if peak is None:
+            break
+        tokens.append(batch.num_padded_tokens)
+        peaks.append(peak)
+        if len(peaks) > 1:
+            result = fitting_tokens(tokens[-2:], peaks[-2:], free_bytes)
+        batch = batch.doubled()
+    return result
+
+
+def fitting_tokens(tokens: Sequence[int], peaks: Sequence[int], free_bytes: int) -> int:
+    """Return the number of tokens that fit in memory with a margin, up to `CUDA_BATCH_TOKENS`, from two measurements.
 
     Args:
         tokens: numbers of padded tokens of a small and a large batch.
@@ -449,8 +497,7 @@ def fitting_tokens(tokens: Sequence[int], peaks: Sequence[int], free_bytes: int)
     """
     small_tokens, large_tokens = tokens
     small_peak, large_peak = peaks
-    more_tokens = max(1, large_tokens - small_tokens)
-    bytes_per_token = max(1.0, (large_peak - small_peak) / more_tokens)
+    bytes_per_token = max(1.0, (large_peak - small_peak) / (large_tokens - small_tokens))
     rest_bytes = free_bytes * MEMORY_SHARE - large_peak
     num_tokens = large_tokens + rest_bytes / bytes_per_token
     return int(min(max(num_tokens, small_tokens), CUDA_BATCH_TOKENS))

@@ -131,7 +131,7 @@ def add_ratios(figures: Figures, datasheet: float | None) -> None:
 
 SECTIONS: dict[str, tuple[float, Callable[[Bench], Measurements]]] = {
     "equality": (12, gpu_checks.equality),
-    "resuming": (25, gpu_checks.resuming),
+    "resuming": (50, gpu_checks.resuming),
     "KFTT": (140, gpu_checks.kftt),
     "limits": (6, gpu_sections.limits),
     "base": (33, lambda bench: gpu_sections.training(bench, "base", compile=False)),

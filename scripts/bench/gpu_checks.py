@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -126,19 +127,41 @@ def make_config(bench: Bench, name: str, folder: Path, data: Sequence[str], prec
 
 
 def resuming(bench: Bench) -> Measurements:
-    """Kill a run and resume it, and compare it with an uninterrupted one."""
+    """Kill a run and resume it, and compare it with an uninterrupted one; also in a process group of one process."""
+    first, last = bench.precisions[1], bench.precisions[-1]
     for precision in bench.precisions[1:]:
-        yield {"kind": "resuming", "precision": precision}, partial(measure_resuming, bench, precision)
+        about = {"kind": "resuming", "weights": "without process group", "precision": precision}
+        yield about, partial(measure_resuming, bench, precision)
+    about = {"kind": "resuming", "weights": "replicated (DDP)", "precision": first}
+    yield about, partial(measure_in_process_group, bench, first)
+    about = {"kind": "resuming", "weights": "sharded (FSDP2)", "precision": last}
+    yield about, partial(measure_in_process_group, bench, last, "training.sharded=true")
 
 
-def measure_resuming(bench: Bench, precision: str) -> Figure:
+def measure_in_process_group(bench: Bench, precision: str, *settings: str) -> Figure:
+    """Call `measure_resuming` as the only process of a `torchrun`, so that the model is replicated or sharded."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    torchrun = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
+    torchrun |= {"MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "gpu"}
+    os.environ |= torchrun
+    try:
+        return measure_resuming(bench, precision, *settings)
+    finally:
+        for name in torchrun:
+            del os.environ[name]
+
+
+def measure_resuming(bench: Bench, precision: str, *settings: str) -> Figure:
     """Train the base model on the demo corpus in deterministic mode: one run is killed and resumed, another is not."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         files = write_demo(folder / "demo")
         sources = f"{{src: {files['train.en']}, tgt: {files['train.de']}}}", ""
         steps = f"training.max_steps={NUM_STEPS}", f"training.validate_every={SAVED_EVERY}", "training.log_every=5"
-        config = make_config(bench, "demo.yaml", folder, sources, precision, "training.deterministic=true", *steps)
+        config = make_config(bench, "demo.yaml", folder, sources, precision, "training.deterministic=true", *steps,
+                             *settings)  # fmt: skip
         killed, whole = RunDir(folder / "killed"), RunDir(folder / "whole")
         arguments = config, killed.path, None, Watch(killed_at=KILLED_AT)
         process = multiprocessing.get_context("spawn").Process(target=train_part, args=arguments, daemon=True)

@@ -397,7 +397,12 @@ def test_messages_to_a_full_disk_do_not_stop_the_program(
 
 @pytest.mark.parametrize(
     "error",
-    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), ImportError("failed to map segment")],
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        ImportError("failed to map segment"),
+    ],
 )
 def test_out_of_memory_is_a_user_error(error: Exception, end_with: Callable[[BaseException], Result]) -> None:
     result = end_with(error)

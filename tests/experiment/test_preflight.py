@@ -6,7 +6,7 @@ import re
 import shutil
 from collections import namedtuple
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,32 @@ import torch
 from small_experiment import make_config, train, write_corpus
 
 from mtformer.config.schema import Config, TrainingConfig
+from mtformer.data.batching.batches import Batch, make_batch
 from mtformer.errors import DeviceError
 from mtformer.experiment import preflight
-from mtformer.experiment.preflight import MemoryCheck, _warn_of_schedule, check_memory, choose_batches
+from mtformer.experiment.preflight import (
+    COMPILE_GAIN,
+    LAUNCH_GAIN,
+    MemoryCheck,
+    _warn_of_schedule,
+    check_memory,
+    choose_batches,
+    gain_of_compiling,
+)
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.formatting import format_duration
 from mtformer.model.transformer import count_parameters
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.training import step as step_module
+from mtformer.training.loss import CHUNK_LOGITS
 from mtformer.training.ranks import Ranks
-from mtformer.training.step import CUDA_BATCH_TOKENS, TrainingStep, fitting_tokens
+from mtformer.training.step import (
+    CUDA_BATCH_TOKENS,
+    MEMORY_SHARE,
+    TrainingStep,
+    fitting_tokens,
+    largest_fitting_tokens,
+)
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +113,57 @@ def test_a_long_run_is_compiled_and_a_resumed_run_keeps_the_decision(
         check_memory(config, prepared, step, RunDir(tmp_path / "run"), earlier)
     assert step.is_compiled == expected
     assert ("torch.compile took" in caplog.text) == expected
+
+
+@pytest.mark.parametrize(("time_ratio", "size_ratio", "expected"), [
+    (0.5, 0.5, COMPILE_GAIN),  # the time is proportional to the size
+    (0.25, 0.5, COMPILE_GAIN),
+    (1.0, 0.5, LAUNCH_GAIN),  # the time does not depend on the size
+    (1.2, 0.5, LAUNCH_GAIN),
+    (0.75, 0.5, (COMPILE_GAIN + LAUNCH_GAIN) / 2),
+    (0.7, 0.4, (COMPILE_GAIN + LAUNCH_GAIN) / 2),
+])  # fmt: skip
+def test_small_batches_gain_more_by_compiling(time_ratio: float, size_ratio: float, expected: float) -> None:
+    assert gain_of_compiling(time_ratio, size_ratio) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("is_bound_by_launches", "num_graphs", "hours", "expected"), [
+    (False, 1, 0.6, False),  # 40 minutes at a gain of 10 percent
+    (False, 1, 0.7, True),
+    (False, 11, 1.4, False),
+    (False, 11, 1.6, True),
+    (True, 1, 0.15, False),
+    (True, 1, 0.2, True),
+    (True, 11, 0.35, False),
+    (True, 11, 0.4, True),
+])  # fmt: skip
+def test_the_gain_and_the_number_of_graphs_decide_about_compiling(
+    config: Config,
+    prepared: Prepared,
+    is_bound_by_launches: bool,
+    num_graphs: int,
+    hours: float,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = make_step(config, prepared)
+    largest = prepared.batches.sizes().largest
+
+    def seconds(batch: Batch) -> float:
+        return 0.02 if is_bound_by_launches else batch.num_padded_tokens * 1e-3
+
+    def compile_model() -> None:
+        raise CompiledError
+
+    monkeypatch.setattr(step, "try_batch", seconds)
+    monkeypatch.setattr(step, "compile", compile_model)
+    monkeypatch.setattr(preflight, "num_graphs", lambda step: num_graphs)
+    with pytest.raises(CompiledError) if expected else nullcontext():
+        preflight._compile(step, largest, seconds(largest), 3600 * hours, None)
+
+
+class CompiledError(Exception):
+    """Raised instead of compiling."""
 
 
 def test_a_failed_compilation_does_not_affect_the_run(
@@ -217,6 +284,70 @@ def test_batches_do_not_change_without_step_tokens(config: Config, prepared: Pre
 def test_batches_fit_in_the_memory_of_the_device(free_bytes: int, expected: int) -> None:
     # 1,000 bytes per token
     assert fitting_tokens([2000, 4000], [74_000_000, 76_000_000], free_bytes) == expected
+
+
+@pytest.mark.parametrize("num_pairs", [1, 2, 37], ids="{} pairs".format)
+@pytest.mark.parametrize("vocab", [4_000, 8_000, 32_000, 64_000], ids="vocabulary {}".format)
+@pytest.mark.parametrize("gigabytes", [6, 8, 12, 16, 24, 80])
+def test_the_memory_of_large_batches_decides(num_pairs: int, vocab: int, gigabytes: int) -> None:
+    """Simulate a big model: 3 GB, 350 KB per token, and buffers of the loss of 10 bytes per logit, up to a limit."""
+    batch = make_batch([([5] * (2000 // num_pairs - 1), [5] * 20)] * num_pairs)
+    usable_bytes = gigabytes * 10**9 * MEMORY_SHARE
+    tried: list[int] = []
+
+    def peak_bytes_with(batch: Batch) -> int:
+        tried.append(batch.num_padded_tokens)
+        return memory(batch.num_padded_tokens)
+
+    def memory(num_tokens: int) -> int:
+        num_logits = min(num_tokens * vocab, CHUNK_LOGITS["cuda"])
+        return 3 * 10**9 + 350_000 * num_tokens + 10 * num_logits
+
+    found = largest_fitting_tokens(batch, peak_bytes_with, gigabytes * 10**9)
+    assert all(memory(num_tokens) <= usable_bytes for num_tokens in tried[2:])
+    if found < CUDA_BATCH_TOKENS:
+        assert memory(found) <= usable_bytes or found <= tried[0]
+        assert memory(int(1.2 * found)) > usable_bytes
+    else:
+        assert memory(CUDA_BATCH_TOKENS) <= usable_bytes
+
+
+def test_a_batch_that_does_not_fit_ends_the_search() -> None:
+    batch = make_batch([([5] * 99, [5] * 99)])
+    tried: list[int] = []
+
+    def peak_bytes_with(batch: Batch) -> int | None:
+        tried.append(batch.num_padded_tokens)
+        return None if batch.num_padded_tokens > 400 else 10**9
+
+    assert largest_fitting_tokens(batch, peak_bytes_with, 80 * 10**9) >= 400
+    assert tried == [100, 200, 400, 800]
+
+
+class WithALargerProcess(Ranks):
+    """Simulates a second process that needs twice the memory, and has half of the free memory."""
+
+    def gather(self, item: Any) -> list[Any]:
+        return [item, item * 2 if item < 10**12 else item // 2]
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(Ranks(), 16_000), (WithALargerProcess(size=2), 4_000)])
+def test_all_processes_try_the_same_batches(
+    config: Config, prepared: Prepared, ranks: Ranks, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a simulated device of 2 TB, a token needs 100 MB."""
+    step = make_step(config, prepared)
+    tried: list[int] = []
+    monkeypatch.setattr(step, "ranks", ranks)
+    monkeypatch.setattr(step, "device", torch.device("cuda"))
+    monkeypatch.setattr(step, "try_batch", lambda batch: tried.append(batch.num_padded_tokens))
+    monkeypatch.setattr(step_module, "peak_bytes", lambda device: tried[-1] * 10**8)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 10**12 - 10**9, 2 * 10**12))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 10**9)
+    assert step.max_batch_tokens(make_batch([([5] * 99, [5] * 99)] * 20)) == expected
+    assert tried[:3] == [1000, 1000, 2000]
+    assert max(tried) <= expected
 
 
 def test_a_resumed_run_keeps_the_size_of_its_batches(

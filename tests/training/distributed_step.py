@@ -9,7 +9,7 @@ from torch import nn
 from toy_training import REGULARIZED, dev_batches, regularize_without_chance, toy_batch, toy_config, toy_step
 
 from mtformer.model.ops import Linear
-from mtformer.training.ranks import join_ranks, unshard
+from mtformer.training.ranks import join_ranks
 from mtformer.training.validation import dev_loss
 
 if __name__ == "__main__":
@@ -40,15 +40,15 @@ if __name__ == "__main__":
             with step.ema_weights():  # a validation must not change the next step
                 dev_loss(step, dev_batches())
             random_state = torch.get_rng_state()
-            step.full_model()
+            step.search_model()
             assert torch.equal(random_state, torch.get_rng_state())
             result = step.run(own, number)
             norms.append(float(result.grad_norm))
             losses.append(ranks.sum([float(result.loss)])[0])
-        model = step.full_model()
+        search_model = step.search_model()
         outcome = {
-            "weights": {name: parameter.detach().clone() for name, parameter in model.named_parameters()},
-            "sharded_weights": {name: unshard(parameter.detach()) for name, parameter in step.model.named_parameters()},
+            "weights": step.weights(),
+            "search_weights": {name: weight.detach().clone() for name, weight in search_model.named_parameters()},
             "optimizer": step.optimizer_state(),
             "norms": norms,
             "losses": losses,

@@ -1,15 +1,13 @@
 """Training steps on CUDA: comparison with float64, no waiting for the device, and exact resuming."""
 
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from test_one_rank import check_resuming
 from torch import Tensor
 from toy_training import MODEL, VOCAB, toy_batch, toy_config
 
@@ -156,17 +154,7 @@ def test_compiled_equals_eager(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_resuming_in_deterministic_mode_is_exact(precision: str, tmp_path: Path) -> None:
-    """Use a separate process, because cuBLAS reads its setting once, on first use."""
-    program = Path(__file__).with_name("resume_on_device.py")
-    done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path), DEVICE.type, precision],
-        env={**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["the", "same"]
+    check_resuming(tmp_path, DEVICE.type, precision, "alone")
 
 
 # ---- speed and memory -----------------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +16,11 @@ from distributed_resume import LIMIT
 from toy_run import trainer
 from toy_training import REGULARIZED, dev_batches, regularize_without_chance, toy_batch, toy_config, toy_step
 
+from mtformer.errors import DeviceError
 from mtformer.run_dir import RunDir
 from mtformer.training.checkpoint import load_trainer_state, newest_good
 from mtformer.training.history import read_records
-from mtformer.training.ranks import ALONE, join_ranks
+from mtformer.training.ranks import ALONE, Ranks, check_own_devices, join_ranks, own_device
 from mtformer.training.validation import dev_loss
 
 HERE = Path(__file__).parent
@@ -97,7 +100,7 @@ def test_two_processes_with_half_the_batch_each_equal_one_process(
     assert two["weights"].keys() == one["weights"].keys()
     for name, weight in one["weights"].items():
         torch.testing.assert_close(two["weights"][name], weight, rtol=1e-4, atol=1e-6)
-        assert torch.equal(two["weights"][name], two["sharded_weights"][name])
+        assert torch.equal(two["weights"][name], two["search_weights"][name])
     assert two["optimizer"]["param_groups"] == one["optimizer"]["param_groups"]
     for number, moments in one["optimizer"]["state"].items():
         for name, moment in moments.items():
@@ -171,6 +174,49 @@ def test_without_torchrun_there_is_one_process() -> None:
         assert not ranks.any(False)
         with ranks.main_first():
             pass
+
+
+@pytest.mark.parametrize(("num_devices", "local_rank", "index"), [(4, 0, 0), (4, 3, 3), (1, 0, 0), (1, 3, 0)], ids=str)
+def test_the_device_of_a_process(
+    num_devices: int, local_rank: int, index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Slurm's --gpus-per-task=1, each of several processes sees one device."""
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_devices)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+    assert own_device(torch.device("cuda")) == torch.device("cuda", index)
+    assert chosen == [torch.device("cuda", index)]
+    assert own_device(torch.device("cpu")) == torch.device("cpu")
+
+
+def test_more_processes_than_devices_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(DeviceError, match=r"^process 2 has no CUDA device: this machine has 2; start 2 processes$"):
+        own_device(torch.device("cuda"))
+
+
+class ThreeRanks(Ranks):
+    """Simulates processes whose devices have the UUIDs `others`."""
+
+    others: tuple[str, ...] = ()
+
+    def gather(self, item: Any) -> list[Any]:
+        return [*self.others, item]
+
+
+@pytest.mark.parametrize(("others", "is_shared"), [(("a", "b"), False), (("c", "b"), True), (("b", "b"), True)])
+def test_processes_that_share_a_device_are_an_error(
+    others: tuple[str, ...], is_shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="c"))
+    monkeypatch.setattr(ThreeRanks, "others", others)
+    ranks = ThreeRanks(rank=2, size=3)
+    expected = pytest.raises(DeviceError, match=r"^processes 0 and [12] have the same CUDA device; .*--gpus-per-task=1")
+    with expected if is_shared else nullcontext():
+        check_own_devices(torch.device("cuda", 0), ranks)
+    check_own_devices(torch.device("cpu"), ranks)
 
 
 def test_dev_loss_of_each_set_equals_that_of_the_set_alone() -> None:

@@ -105,6 +105,12 @@ def unfinished(what: str, tensor: Tensor) -> Any:
 def search(gpu: SimulatedGpu, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[Any]:
     """Run a search and return the numbers of synchronizations and launches before each step."""
     model = model_on(gpu, **options).eval().requires_grad_(False)
+    return search_with(model, gpu, settings, monkeypatch)
+
+
+def search_with(
+    model: Transformer, gpu: SimulatedGpu, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> list[Any]:
     marks: list[Any] = []
     real = InferenceModel.step
 
@@ -134,6 +140,22 @@ def test_launches_of_a_decoding_step(
         marks = search(gpu, SEARCHES[name], monkeypatch, **BASE)
     launches = sorted(after[1] - before[1] for before, after in pairwise(marks))
     print(f"launches of a decoding step of the base model, {name}: {launches}")
+    record_property("launches", launches)
+    assert launches[len(launches) // 2] <= DECODING_LAUNCHES[name]
+
+
+@pytest.mark.parametrize("name", DECODING_LAUNCHES)
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_launches_of_a_decoding_step_in_validation(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    """The weights are float32, but they are not cast at each step."""
+    with SimulatedGpu(unfinished) as gpu:
+        step = TrainingStep(model_on(gpu, precision, **BASE), TrainingConfig(ema_decay=0.9))
+        with step.ema_weights():
+            marks = search_with(step.search_model().eval(), gpu, SEARCHES[name], monkeypatch)
+    launches = sorted(after[1] - before[1] for before, after in pairwise(marks))
+    print(f"launches of a decoding step in validation, {name}, {precision}: {launches}")
     record_property("launches", launches)
     assert launches[len(launches) // 2] <= DECODING_LAUNCHES[name]
 

@@ -1,7 +1,7 @@
 """Optimizer step: loss normalization, clipping, skipped steps, and out-of-memory errors."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -160,6 +160,75 @@ def test_running_out_of_memory_is_an_error_with_several_processes() -> None:
     step.ranks = TwoEqualRanks(size=2)
     limited(step, 20)
     with pytest.raises(DeviceError, match=r"lower training\.batch_tokens"):
+        step.run([toy_batch(1)], 1)
+
+
+OUT_OF_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    torch.OutOfMemoryError(),
+    torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:126] err == 0. DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),  # Windows
+]
+memory_errors = pytest.mark.parametrize(
+    "error", OUT_OF_MEMORY, ids=lambda error: f"{type(error).__name__} {error}"[:50]
+)
+
+
+def failing(error: Exception) -> Callable[..., None]:
+    """Return a function that raises an error."""
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
+
+    return fail
+
+
+@memory_errors
+def test_all_errors_of_exhausted_memory_are_recognized_in_a_pass(error: Exception) -> None:
+    step = toy_step(toy_config())
+    num_calls = []
+
+    def forward(*_: object) -> None:
+        num_calls.append(1)
+        if len(num_calls) == 1:
+            raise error
+
+    step.objective.register_forward_pre_hook(forward)
+    assert step.run([toy_batch(1)], 1).num_splits == 1
+
+
+@memory_errors
+@pytest.mark.parametrize("place", ["the gradient norm", "the optimizer", "the averages", "the memory check"])
+def test_exhausted_memory_in_an_update_is_an_error(
+    place: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = toy_step(toy_config(ema_decay=0.9))
+    assert step.ema is not None
+    if place == "the gradient norm":
+        monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", failing(error))
+    elif place == "the averages":
+        monkeypatch.setattr(step.ema, "update", failing(error))
+    else:
+        monkeypatch.setattr(step.optimizer, "step", failing(error))
+    message = r"^out of memory on cpu in the update of the weights; lower training\.batch_tokens, [^\n]*$"
+    with pytest.raises(DeviceError, match=message):
+        step.try_batch(toy_batch(1)) if place == "the memory check" else step.run([toy_batch(1)], 1)
+
+
+@memory_errors
+def test_exhausted_memory_in_validation_is_an_error(error: Exception) -> None:
+    step = toy_step(toy_config(ema_decay=0.9))
+    with pytest.raises(DeviceError, match=r"^out of memory on cpu in validation; lower [^\n]*$"), step.ema_weights():
+        raise error
+
+
+def test_other_errors_in_an_update_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = toy_step(toy_config())
+    monkeypatch.setattr(step.optimizer, "step", failing(RuntimeError("CUDA error: an illegal memory access")))
+    with pytest.raises(RuntimeError, match="illegal memory access"):
         step.run([toy_batch(1)], 1)
 
 

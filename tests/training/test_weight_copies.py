@@ -1,10 +1,15 @@
 """Copies of weights in the dtype of the activations."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from toy_training import MODEL, VOCAB, toy_batch, toy_config
 
 from mtformer.model.ops import Linear
+from mtformer.model.transformer import Transformer
+from mtformer.training.step import TrainingStep
 from mtformer.training.weight_copies import WeightCopies
 
 
@@ -54,3 +59,41 @@ def test_copies_follow_the_weights_and_are_used_in_training_only() -> None:
     assert not torch.equal(model.eval()[0](x), before), "evaluation reads the weights"
     copies.refresh()
     assert torch.equal(model.train()[0](x), model.eval()[0](x))
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"tie_embeddings": "none", "output_bias": True},
+    {"norm": "rmsnorm", "activation": "swiglu", "positions": "rotary", "num_kv_heads": 1},
+    {"norm_position": "post", "positions": "learned", "tie_embeddings": "output"},
+]
+
+
+def scores(model: Transformer) -> Tensor:
+    batch = toy_batch(1)
+    with torch.no_grad():
+        return model.project(model.eval()(batch.src_BS, batch.src_lengths_B, batch.tgt_in_BT))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_model_for_search_gives_the_same_bits_without_casting(options: dict[str, Any]) -> None:
+    torch.manual_seed(1)
+    model = Transformer(MODEL.model_copy(update=options), VOCAB, VOCAB, compute_dtype=torch.bfloat16)
+    step = TrainingStep(model, toy_config(learning_rate=1e-2, ema_decay=0.9).training)
+    for number in (1, 2):
+        step.run([toy_batch(number)], number)
+        with step.ema_weights():
+            random_state = torch.get_rng_state()
+            search_model = step.search_model()
+            assert torch.equal(random_state, torch.get_rng_state())
+            assert torch.equal(scores(search_model), scores(model))
+        cast = {name for name, weight in search_model.named_parameters() if weight.dtype == torch.bfloat16}
+        kept = {name for name, weight in search_model.named_parameters() if weight.dtype == torch.float32}
+        assert all("embedding" in name or "positions" in name for name in kept)
+        assert {"output", "decoder.0.feed_forward.expand.weight", "decoder.0.feed_forward_residual.norm.weight"} <= cast
+    assert all(weight.dtype == torch.float32 for weight in model.parameters())
+
+
+def test_in_fp32_the_model_itself_searches() -> None:
+    step = TrainingStep(Transformer(MODEL, VOCAB, VOCAB, compute_dtype=torch.float32), toy_config().training)
+    assert step.search_model() is step.model

@@ -94,6 +94,16 @@ class Batch:
         padding = torch.full_like(self.tgt_out_BT, PAD)
         return replace(self, tgt_out_BT=padding, num_pairs=0, num_src_tokens=0, num_tgt_tokens=0, pairs_of={})
 
+    def doubled(self) -> "Batch":
+        """Return a batch that contains each pair twice."""
+        batch = self._with_tensors(lambda tensor: torch.cat([tensor, tensor]))
+        return replace(
+            batch,
+            num_pairs=2 * self.num_pairs,
+            num_src_tokens=2 * self.num_src_tokens,
+            num_tgt_tokens=2 * self.num_tgt_tokens,
+        )
+
     def _rows(self, rows: slice) -> "Batch":
         """Return some rows, without the columns that are only padding."""
         tgt_out_BT = self.tgt_out_BT[rows]

@@ -27,9 +27,8 @@ from mtformer.decoding.search.rules import (
 from mtformer.decoding.search.sampling import generate
 from mtformer.decoding.search.segments import Segment
 from mtformer.decoding.search.steps import SearchBatch
-from mtformer.device import is_out_of_memory
 from mtformer.enums import Backend
-from mtformer.errors import ConfigError, DeviceError, log
+from mtformer.errors import ConfigError, DeviceError, is_out_of_memory, log
 from mtformer.model.attention import record_weights
 from mtformer.model.ops import padding_mask
 from mtformer.model.transformer import DecoderLayer
