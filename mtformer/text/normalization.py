@@ -151,9 +151,9 @@ class Normalizer:
 
     @classmethod
     def of_model(cls, model: bytes) -> "Normalizer":
-        """Return the normalization of a SentencePiece model."""
+        """Return the normalization of a SentencePiece model; raise ValueError if the model is damaged."""
         fields = dict(message_fields(model))
-        settings = dict(message_fields(fields[NORMALIZER_SPEC]))
+        settings = dict(message_fields(fields.get(NORMALIZER_SPEC, b"")))
         name = settings.get(NAME, b"").decode("utf-8")
         return cls(name, model)
 

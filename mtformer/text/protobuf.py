@@ -18,6 +18,8 @@ FOUR_BYTES = 5
 """Wire type of a value of 4 bytes, such as a float."""
 SIZES = {EIGHT_BYTES: 8, FOUR_BYTES: 4}
 """Number of bytes of each wire type of fixed size."""
+MAX_VARINT_BYTES = 10
+"""Maximum number of bytes of a varint, which has at most 64 bits."""
 
 
 class _Field(NamedTuple):
@@ -31,7 +33,7 @@ class _Field(NamedTuple):
 
 
 def message_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and raw value of each field of a message."""
+    """Yield the number and raw value of each field of a message; raise ValueError if it is damaged."""
     for part in _fields(message):
         yield part.number, part.value
 
@@ -79,6 +81,7 @@ def _fields(message: bytes) -> Iterator[_Field]:
     """Yield the fields of a message.
 
     A field begins with a varint (see `_varint`): its number in the upper bits, the wire type in the lowest three.
+    Raise ValueError if the message is truncated, or has a wire type that SentencePiece does not use, such as a group.
     """
     position = 0
     while position < len(message):
@@ -90,8 +93,12 @@ def _fields(message: bytes) -> Iterator[_Field]:
         elif wire_type == LENGTH_DELIMITED:
             length, value_start = _read_varint(message, value_start)
             position = value_start + length
-        else:
+        elif wire_type in SIZES:
             position = value_start + SIZES[wire_type]
+        else:
+            raise ValueError(f"a field has wire type {wire_type}")
+        if position > len(message):
+            raise ValueError("the last field is truncated")
         number = key >> 3
         yield _Field(number, value=message[value_start:position], encoding=message[start:position])
 
@@ -112,14 +119,14 @@ def _key(number: int, wire_type: int) -> bytes:
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a variable-length integer (see `_varint`) and the position after it."""
+    """Return a variable-length integer (see `_varint`) and the position after it; raise ValueError if it is damaged."""
     value = 0
-    shift = 0
-    while data[position] >= 128:
-        value += (data[position] & 127) << shift
-        shift += 7
-        position += 1
-    return value + (data[position] << shift), position + 1
+    for index in range(position, min(len(data), position + MAX_VARINT_BYTES)):
+        byte = data[index]
+        value += (byte & 127) << 7 * (index - position)
+        if byte < 128:
+            return value, index + 1
+    raise ValueError("an integer is truncated")
 
 
 def _varint(value: int) -> bytes:

@@ -19,6 +19,7 @@ from mtformer.data.check.result import (
     percentile,
 )
 from mtformer.data.corpus.readers import FaultKind
+from mtformer.formatting import printable
 from mtformer.templating import render
 
 SIDE_NAMES = {"src": "source", "tgt": "target", "pair": ""}
@@ -276,19 +277,6 @@ def _rate(rate: float | None) -> str:
 def title(finding: Finding) -> str:
     """Return the title of a finding: side and kind."""
     return f"{SIDE_NAMES[finding.side]}: {finding.kind}".removeprefix(": ")
-
-
-def printable(text: str, length: int | None = None) -> str:
-    """Truncate text to `length` characters and escape nonprintable characters."""
-    if length is not None and len(text) > length:
-        text = text[: length - 1] + "…"
-    return "".join(map(_escape, text))
-
-
-def _escape(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def percent(share: float | None) -> str:
