@@ -96,7 +96,8 @@ def _compute_type(library: ModuleType, device: str, precision: str | None) -> st
 def _verified(folder: Path) -> Iterator[None]:
     """Verify the files that the library reads; raise CheckpointError if one changes until the end of the context."""
     listed = read_meta(folder, CHECKSUMS)["sha256"]
-    names = [name for name in listed if READ_BY_LIBRARY.fullmatch(name)]
+    present = [path.name for path in folder.iterdir()]
+    names = [name for name in dict.fromkeys((*listed, *present)) if READ_BY_LIBRARY.fullmatch(name)]
     paths = [folder / name for name in names]
     with unchanged(*paths):
         verify(folder, CT2_WEIGHTS, *names, listing=CHECKSUMS)
