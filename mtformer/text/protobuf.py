@@ -22,10 +22,11 @@ MAX_VARINT_BYTES = 10
 """Maximum number of bytes of a varint, which has at most 64 bits."""
 
 
-class _Field(NamedTuple):
+class Field(NamedTuple):
     """A field of a message."""
 
     number: int
+    wire_type: int
     value: bytes
     """Its value without wire type and length."""
     encoding: bytes
@@ -34,7 +35,7 @@ class _Field(NamedTuple):
 
 def message_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the number and raw value of each field of a message; raise ValueError if it is damaged."""
-    for part in _fields(message):
+    for part in fields(message):
         yield part.number, part.value
 
 
@@ -47,9 +48,9 @@ def without_subfield(message: bytes, number: int, subfield: int) -> bytes:
         subfield: number of the subfield to remove from it.
     """
     parts = []
-    for part in _fields(message):
+    for part in fields(message):
         if part.number == number:
-            kept = [inner.encoding for inner in _fields(part.value) if inner.number != subfield]
+            kept = [inner.encoding for inner in fields(part.value) if inner.number != subfield]
             changed_field = field(number, b"".join(kept))
             parts.append(changed_field)
         else:
@@ -67,7 +68,7 @@ def set_subfield(message: bytes, number: int, subfield: int, value: int | float 
         value: new value of the subfield.
     """
     parts = []
-    for part in _fields(without_subfield(message, number, subfield)):
+    for part in fields(without_subfield(message, number, subfield)):
         if part.number == number:
             new_subfield = field(subfield, value)
             changed_field = field(number, new_subfield + part.value)
@@ -77,7 +78,7 @@ def set_subfield(message: bytes, number: int, subfield: int, value: int | float 
     return b"".join(parts)
 
 
-def _fields(message: bytes) -> Iterator[_Field]:
+def fields(message: bytes) -> Iterator[Field]:
     """Yield the fields of a message.
 
     A field begins with a varint (see `_varint`): its number in the upper bits, the wire type in the lowest three.
@@ -100,7 +101,7 @@ def _fields(message: bytes) -> Iterator[_Field]:
         if position > len(message):
             raise ValueError("the last field is truncated")
         number = key >> 3
-        yield _Field(number, value=message[value_start:position], encoding=message[start:position])
+        yield Field(number, wire_type, value=message[value_start:position], encoding=message[start:position])
 
 
 def field(number: int, value: int | float | str | bytes) -> bytes:

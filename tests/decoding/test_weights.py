@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from mtformer.decoding.weights import ADAPTED_METRIC, default_weights, find_weights, is_adapted
 from mtformer.errors import CheckpointError
 from mtformer.files import META, write_checksums, write_meta
 from mtformer.run_dir import WEIGHTS, RunDir
+from mtformer.weights import average_weights, read_weights
 
 
 def add(folder: Path, **metrics: float) -> Path:
@@ -33,6 +36,32 @@ def test_checkpoint_names(tmp_path: Path) -> None:
     assert find_weights(run, str(steps[10].parent), "bleu") == [steps[10]]
     averaged = add(run.averaged)
     assert find_weights(run, "averaged", "bleu") == [averaged]
+
+
+OTHER: dict[str, dict[str, torch.Tensor]] = {
+    "other shape": {"a": torch.zeros(2, 1), "b": torch.zeros(3)},
+    "missing tensor": {"a": torch.zeros(2, 3)},
+    "further tensor": {"a": torch.zeros(2, 3), "b": torch.zeros(3), "c": torch.zeros(1)},
+}
+
+
+@pytest.mark.parametrize("other", OTHER.values(), ids=OTHER)
+def test_weights_of_different_models_are_not_averaged(other: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    """A tensor of another shape could be added by broadcasting."""
+    paths = [tmp_path / "first.safetensors", tmp_path / "second.safetensors"]
+    save_file({"a": torch.ones(2, 3), "b": torch.ones(3)}, paths[0])
+    save_file(other, paths[1])
+    with pytest.raises(CheckpointError, match=r"second.safetensors: its tensors are not those of .*first.safetensors"):
+        average_weights(paths)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8, torch.bool, torch.complex64], ids=str)
+def test_weights_that_are_no_floats_are_refused(dtype: torch.dtype, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file({"a\n\x1b[2J": torch.ones(2, 3).to(dtype)}, path)
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(CheckpointError, match=rf"a\\n\\x1b\[2J is {name}, but weights must be dense tensors of"):
+        read_weights(path)
 
 
 @pytest.mark.parametrize(
