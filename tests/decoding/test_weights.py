@@ -1,14 +1,16 @@
 """Tests of selecting the weights of a run."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from mtformer.decoding.loading import from_data_report
 from mtformer.decoding.weights import ADAPTED_METRIC, default_weights, find_weights, is_adapted
 from mtformer.errors import CheckpointError
-from mtformer.files import META, write_checksums, write_meta
+from mtformer.files import META, sealed, write_checksums, write_meta
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.weights import average_weights, read_weights
 
@@ -181,3 +183,15 @@ def test_weights_given_by_path_need_no_meta(tmp_path: Path) -> None:
     for path in (tmp_path / "folder" / WEIGHTS, tmp_path / "any.safetensors"):
         path.write_bytes(b"weights")
         assert find_weights(RunDir(tmp_path), str(path), "bleu") == [path]
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), -1, 10**400, "x", None, []], ids=lambda value: f"{value!r:.9}"
+)
+def test_a_data_report_with_an_impossible_number_is_damaged(
+    value: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDir(tmp_path)
+    run.data_report.write_text(json.dumps(sealed({"read": value})))
+    assert from_data_report(run, "read") is None
+    assert f"{run.data_report}: damaged (" in caplog.text
