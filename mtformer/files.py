@@ -201,14 +201,26 @@ def require_format(path: object, value: object, error: type[MtformerError] = Che
 
 
 def require_saved_config(path: Path) -> None:
-    """Raise CheckpointError if version 0.1 saved this config of a run or bundle; later versions save its format."""
+    """Raise CheckpointError if version 0.1 saved this config of a run or bundle.
+
+    Later versions write a format in the config and in checksums.json, so a damaged config is not taken for an old one.
+    """
     with _wrap_errors(path, CHECKSUMS):
         contents = read_bytes(path)
-    if not FORMAT_LINE.search(contents):
+    if not FORMAT_LINE.search(contents) and not _has_format(path.with_name(CHECKSUMS)):
         raise CheckpointError(
             f"{path.parent}: was written by version 0.1 of mtformer, which this version cannot read ({path.name} has "
             "no format); use version 0.1, or train the model again with this version"
         )
+
+
+def _has_format(listing: Path) -> bool:
+    """Return True if a file with checksums has a format."""
+    try:
+        values = read_json(listing)
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and "format" in values
 
 
 def file_hashes(folder: Path, paths: Iterable[Path]) -> dict[str, str]:

@@ -150,6 +150,8 @@ def test_a_bundle_of_version_0_1_is_refused(trained: tuple[Path, object], tmp_pa
     assert invoke("export", trained[0], "--output", tmp_path / "old").exit_code == 0
     config = tmp_path / "old" / "config.yaml"
     config.write_text(config.read_text().removeprefix("format: 1\n"))
+    hashes = {"config.yaml": file_sha256(config)}
+    (tmp_path / "old" / CHECKSUMS).write_text(json.dumps(sealed({"sha256": hashes})))
     result = invoke("translate", tmp_path / "old", stdin=b"a dog\n")
     assert (result.exit_code, "was written by version 0.1" in result.stderr) == (2, True)
 
