@@ -27,6 +27,8 @@ from mtformer.errors import CheckpointError, ConfigError, MtformerError
 
 FORMAT: Final = 1
 """Format of configs, checkpoints, prepared corpora, score cards and exports; a file without a format has format 1."""
+FORMAT_LINE = re.compile(rb"^format:", re.MULTILINE)
+"""Line with the format in a saved config."""
 META = "meta.json"
 """Name of the file of a checkpoint with its step, metrics and checksums."""
 CHECKSUMS = "checksums.json"
@@ -196,6 +198,29 @@ def require_format(path: object, value: object, error: type[MtformerError] = Che
     if value != FORMAT:
         known = f"this version of mtformer reads format {FORMAT} only; install a newer version"
         raise error(f"{path}: has format {value!r:.20}; {known}")
+
+
+def require_saved_config(path: Path) -> None:
+    """Raise CheckpointError if version 0.1 saved this config of a run or bundle.
+
+    Later versions write a format in the config and in checksums.json, so a damaged config is not taken for an old one.
+    """
+    with _wrap_errors(path, CHECKSUMS):
+        contents = read_bytes(path)
+    if not FORMAT_LINE.search(contents) and not _has_format(path.with_name(CHECKSUMS)):
+        raise CheckpointError(
+            f"{path.parent}: was written by version 0.1 of mtformer, which this version cannot read ({path.name} has "
+            "no format); use version 0.1, or train the model again with this version"
+        )
+
+
+def _has_format(listing: Path) -> bool:
+    """Return True if a file with checksums has a format."""
+    try:
+        values = read_json(listing)
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and "format" in values
 
 
 def file_hashes(folder: Path, paths: Iterable[Path]) -> dict[str, str]:

@@ -1,7 +1,20 @@
-"""Formats of sizes, durations and config values in tables and messages."""
+"""Formats of text, sizes, durations and config values in tables and messages."""
 
 import json
 from typing import Any
+
+
+def printable(text: str, length: int | None = None) -> str:
+    """Truncate text to `length` characters and escape nonprintable characters, for a message on one line."""
+    if length is not None and len(text) > length:
+        text = text[: length - 1] + "…"
+    return "".join(map(_escape, text))
+
+
+def _escape(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode("ascii")
 
 
 def format_bytes(number: float) -> str:

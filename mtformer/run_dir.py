@@ -17,8 +17,10 @@ from mtformer.errors import CheckpointError
 from mtformer.files import (
     CHECKSUMS,
     MADE_FROM,
+    META,
     file_hashes,
     read_meta,
+    require_saved_config,
     require_text,
     unchanged,
     verify,
@@ -85,12 +87,13 @@ class RunDir:
         """Return an existing run, bundle or CTranslate2 export.
 
         If `verified`, files are compared with checksums.json, except weights, which are verified when they are loaded.
-        Raise CheckpointError if the folder is none of these, or a file is missing or changed.
+        Raise CheckpointError if the folder is none of these, version 0.1 wrote it, or a file is missing or changed.
         """
         require_text(path)
         run = cls(path)
         if not os.path.isfile(run.config):
             raise CheckpointError(f"{path}: not a run directory or bundle (it has no config.yaml); check the path")
+        run.require_version()
         if verified:
             listed = read_meta(run.path, CHECKSUMS)["sha256"]
             # The confidence may be fitted again. It and the weights are checked when they are loaded.
@@ -111,6 +114,12 @@ class RunDir:
         run = cls(path)
         with unchanged(run.config, *run.tokenizer.glob("*.model"), run.data_report):
             yield cls.open(path)
+
+    def require_version(self) -> None:
+        """Raise CheckpointError if version 0.1 wrote the run, bundle or export."""
+        has_weights = self.bundle_weights.exists() or (self.path / CT2_WEIGHTS).exists()
+        if has_weights or any(self.checkpoints.glob(f"*/{META}")):
+            require_saved_config(self.config)
 
     @property
     def lock(self) -> Path:

@@ -9,9 +9,23 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mtformer.errors import CheckpointError
+from mtformer.files import require_file
+from mtformer.formatting import printable
 
 CLOSED = ("output_bias", "final_logits_bias")
 """Biases (also of Marian models) that may contain -inf for classes that never occur (see `training.loss`)."""
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+"""Data types of tensors that can be read."""
+NAME_LENGTH = 100
+"""Maximum number of characters of a tensor's name in a message."""
+REASON_LENGTH = 200
+"""Maximum number of characters of a library's message in ours."""
+
+
+def shown_name(name: object) -> str:
+    """Return the name of a tensor for a message; the names in a file can be any text."""
+    return printable(str(name), NAME_LENGTH)
 
 
 def not_finite(weights: Mapping[str, Tensor]) -> str | None:
@@ -26,10 +40,20 @@ def not_finite(weights: Mapping[str, Tensor]) -> str | None:
 
 
 def require_finite(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError if a tensor read from `path` has NaN or infinite values."""
-    name = not_finite(weights)
-    if name is not None:
-        raise CheckpointError(f"{path}: {name} has NaN or infinite values; use another checkpoint")
+    """Raise CheckpointError if a tensor read from `path` has NaN or infinite values, or is no dense float tensor."""
+    for name, weight in weights.items():
+        is_dense = weight.layout == torch.strided and not weight.is_nested and not weight.is_meta
+        if weight.dtype not in DTYPES or not is_dense:
+            actual = str(weight.dtype).removeprefix("torch.") if is_dense else "not dense"
+            supported = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            raise CheckpointError(
+                f"{path}: {shown_name(name)} is {actual}, but weights must be dense tensors of type {supported}; "
+                "convert them"
+            )
+
+    invalid_name = not_finite(weights)
+    if invalid_name is not None:
+        raise CheckpointError(f"{path}: {shown_name(invalid_name)} has NaN or infinite values; use another checkpoint")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -38,12 +62,15 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     Raise CheckpointError if the file is missing, damaged, or not in safetensors format, or a tensor is not finite.
     """
     try:
+        require_file(path)
         weights = load_file(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; check the path") from None
     except (SafetensorError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise CheckpointError(f"{path}: truncated or damaged ({reason}); use another checkpoint") from error
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise CheckpointError(
+            f"{path}: truncated or damaged ({printable(reason, REASON_LENGTH)}); use another checkpoint"
+        ) from error
     require_finite(path, weights)
     return weights
 
@@ -53,13 +80,22 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
     if len(paths) == 1:
         return read_weights(paths[0])
 
-    zero = torch.zeros((), dtype=torch.float64)
     sums: dict[str, Tensor] = {}
     for path in paths:
-        for name, weight in read_weights(path).items():
-            # Sum in float64, so that the order of the files does not change the result.
-            sums[name] = sums.get(name, zero) + weight.double()
+        # Sum in float64, so that the order of the files does not change the result.
+        weights = {name: weight.double() for name, weight in read_weights(path).items()}
+        if not sums:
+            sums = weights
+            continue
+        if _shapes(weights) != _shapes(sums):
+            raise CheckpointError(f"{path}: its tensors are not those of {paths[0]}; average checkpoints of one model")
+        for name, weight in weights.items():
+            sums[name] += weight
     return {name: (total / len(paths)).float() for name, total in sums.items()}
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: weight.shape for name, weight in weights.items()}
 
 
 def _full_weight(weight: Tensor, parameter: Tensor) -> Tensor:
@@ -85,7 +121,8 @@ def load_weights(model: nn.Module, *paths: Path, place: Callable[[Tensor, Tensor
     for name in sorted(weights.keys() ^ parameters.keys()):
         where = "only in the file" if name in weights else "only in the model"
         raise CheckpointError(
-            f"{path}: does not fit the config: {name} is {where}; use weights that were trained with this model section"
+            f"{path}: does not fit the config: {shown_name(name)} is {where}; use weights that were trained with this "
+            "model section"
         )
 
     for name, parameter in parameters.items():

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
+from pydantic import BaseModel, NonNegativeInt
+
 from mtformer.cli.paced_input import BlockLimits, is_pipe, open_stdin, paced_input
 from mtformer.data.corpus.formats import BOM, Content
 from mtformer.data.corpus.readers import (
@@ -267,6 +269,17 @@ def _refuse_unequal(totals: Sequence[tuple[str, str]]) -> NoReturn:
     )
 
 
+class _RecordFile(BaseModel, strict=True):
+    """Contents of the file of a record, whose fields are those of `_Record`."""
+
+    lines: NonNegativeInt
+    input_sha256: list[str]
+    bytes: NonNegativeInt
+    settings: dict[str, Any]
+    partial_sha256: str | None = None
+    output_sha256: str | None = None
+
+
 @dataclass(frozen=True)
 class _Record:
     """The record of an output file: what it was written from, and how much of it is written."""
@@ -298,18 +311,16 @@ class _Record:
     def read(cls, path: Path) -> "_Record | None":
         """Return the record in a file; None if it is missing or damaged."""
         try:
-            values = read_json(path)
-        except (OSError, ValueError):
-            return None
-        if not isinstance(values, dict) or not values.keys() >= {"lines", "input_sha256", "bytes", "settings"}:
+            values = _RecordFile.model_validate(read_json(path))
+        except (OSError, ValueError):  # a ValidationError is a ValueError
             return None
         return cls(
-            num_lines=values["lines"],
-            input_sha256=values["input_sha256"],
-            num_bytes=values["bytes"],
-            settings=values["settings"],
-            partial_sha256=values.get("partial_sha256"),
-            output_sha256=values.get("output_sha256"),
+            num_lines=values.lines,
+            input_sha256=values.input_sha256,
+            num_bytes=values.bytes,
+            settings=values.settings,
+            partial_sha256=values.partial_sha256,
+            output_sha256=values.output_sha256,
         )
 
 

@@ -199,10 +199,14 @@ class _RunLogHandler(WatchedFileHandler):
         self._waiting.append(record)
         if not os.path.isdir(os.path.dirname(self.baseFilename)):
             return
+        from mtformer.files import require_file  # imports Pydantic, which --help does not need
+
         ready = self._waiting
         self._waiting = []
         for waiting_record in ready:
             try:
+                if os.path.exists(self.baseFilename):
+                    require_file(self.baseFilename)
                 super().emit(waiting_record)
             except OSError:  # Raised when the file is opened; logging calls handleError for later errors.
                 self.handleError(waiting_record)

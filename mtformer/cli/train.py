@@ -16,7 +16,7 @@ from mtformer.cli.options import optional, require_at_most_one
 from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines, log_to_file, table_lines
 from mtformer.cluster.slurm import set_ranks
 from mtformer.errors import ConfigError, InterruptedRunError, log
-from mtformer.files import CHECKSUMS, LEFTOVER
+from mtformer.files import LEFTOVER
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -112,8 +112,9 @@ def train(
 
 
 def _is_config_of_a_run(path: Path) -> bool:
-    has_checksums = (path.parent / CHECKSUMS).exists()
-    return has_checksums and path.name == RunDir(path.parent).config.name
+    run = RunDir(path.parent)
+    is_run = run.checksums.exists() or run.checkpoints.exists()  # version 0.1 wrote no checksums
+    return is_run and path.name == run.config.name
 
 
 def run_training(

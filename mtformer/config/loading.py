@@ -26,7 +26,7 @@ from mtformer.config.yaml_text import (
     write_yaml,
 )
 from mtformer.errors import ConfigError, log
-from mtformer.files import FORMAT, beside, expand_user, read_bytes, require_format
+from mtformer.files import FORMAT, beside, expand_user, read_bytes, require_format, require_saved_config
 
 SectionT = TypeVar("SectionT", bound=Section)
 _warn_once = cache(log.warning)
@@ -190,6 +190,7 @@ def _take_pretrained(tree: Tree) -> None:
     if not config_file.is_file():
         return
 
+    require_saved_config(config_file)
     pretrained = _read_file(str(config_file))
     for section in ("model", "tokenizer"):
         own_values = tree.values.setdefault(section, {})

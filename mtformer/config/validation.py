@@ -23,6 +23,7 @@ from mtformer.config.section import Section, format_value, nearest
 from mtformer.config.yaml_text import KeyPath, Origins, dotted, nearest_origin
 from mtformer.errors import ConfigError
 from mtformer.files import require_text
+from mtformer.formatting import printable
 
 SectionT = TypeVar("SectionT", bound=Section)
 SOURCE_FORMS = "src and tgt (two text files), or tsv, or jsonl, or dataset (Hugging Face)"
@@ -115,18 +116,18 @@ class _Error:
             case "missing":
                 return "is missing; set it"
             case "union_tag_not_found":
-                return f"a source is a mapping with {SOURCE_FORMS}; not {format_value(self.value)}"
+                return f"a source is a mapping with {SOURCE_FORMS}; not {printable(format_value(self.value))}"
             case "literal_error":
                 expected = limits(self.annotation)
                 suggestion = nearest(str(self.value), allowed_values(self.annotation))
-                return f"must be {expected}, not {format_value(self.value)}{suggestion}"
+                return f"must be {expected}, not {printable(format_value(self.value))}{suggestion}"
             case "string_pattern_mismatch":
                 return "a set name may only contain letters, digits, '_' and '-'; rename the set"
             case "too_short":
                 return "must have at least one item"
             case "too_long":
                 max_length = self.details["ctx"]["max_length"]
-                return f"must be a list of {max_length} items, not {format_value(self.value)}"
+                return f"must be a list of {max_length} items, not {printable(format_value(self.value))}"
             case _:
                 return self._wrong_type()
 
@@ -159,7 +160,7 @@ class _Error:
         if is_optional(self.annotation):
             expected += " or null"
         remedy = _remedy(self.kind, self.value)
-        return f"must be {expected}, not {format_value(self.value)}{remedy}"
+        return f"must be {expected}, not {printable(format_value(self.value))}{remedy}"
 
 
 def _parse_location(location: KeyPath, root: type[Section]) -> tuple[KeyPath, Any]:

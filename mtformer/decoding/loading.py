@@ -1,5 +1,6 @@
 """Loading of the models of runs, bundles and exports for a `Translator`."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -137,14 +138,17 @@ def from_data_report(run: RunDir, key: str) -> float | None:
     """Return a number in data_report.json, or None if it is unknown, with a warning if the file is damaged."""
     path = run.data_report
     try:
-        return float(unsealed(read_json(path))[key])
+        number = float(unsealed(read_json(path))[key])
+        if not 0 <= number < math.inf:
+            raise ValueError(f"{key} is {number}")
+        return number
     except KeyError:
         return None
     except FileNotFoundError:
         if not run.checkpoints.is_dir():  # a bundle or export may have none
             return None
         reason = "missing"
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, OverflowError) as error:
         reason = f"damaged ({' '.join(str(error).split()):.80})"
 
     effect = f"the number '{key}' is unknown"

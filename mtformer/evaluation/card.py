@@ -228,7 +228,10 @@ def read_texts(folder: Path, card: ScoreCard) -> tuple[EvalSet, list[str]]:
         sha256 = hashlib.sha256(contents).hexdigest()
         if sha256 != expected_sha256:
             raise DataError(f"{path}: changed since it was scored; {remedy}")
-        lines = contents.decode().split("\n")
+        try:
+            lines = contents.decode().split("\n")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: not UTF-8; {remedy}") from error
         return lines[:-1]  # the last line ends with a line break, too
 
     hashes = card.text

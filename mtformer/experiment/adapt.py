@@ -21,8 +21,7 @@ from torch import Tensor
 from mtformer.config.data import CorpusConfig, Source, TsvFile
 from mtformer.config.loading import load_config, with_overrides
 from mtformer.config.schema import Config, TrainingConfig
-from mtformer.data.corpus.readers import read_lines
-from mtformer.data.corpus.sources import is_without_checksums
+from mtformer.data.corpus.sources import is_without_checksums, read_pairs
 from mtformer.decoding.loading import from_data_report
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import ADAPTED_METRIC, find_weights, is_adapted, verified_weights
@@ -142,8 +141,8 @@ def adaptation_config(
                 with contextlib.suppress(OSError):
                     run.path.rmdir()  # if it is empty, because the text could not be written
 
-    lines = read_lines(run.corpus / "train.tsv")
-    targets = [line.split("\t")[1] for line in lines]
+    new_pairs = read_pairs(TsvFile(tsv=str(run.corpus / "train.tsv")), old.config.data)
+    targets = [tgt for _, tgt in new_pairs]
     target_ids = TokenizerPair.load(old.run.tokenizer).tgt.encode(targets)
     num_tokens = sum(map(len, target_ids))
     return settings.config(num_pairs=len(targets), num_tokens=num_tokens)

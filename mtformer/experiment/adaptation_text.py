@@ -237,6 +237,8 @@ def old_text(base: RunDir, data: DataConfig) -> OldText:
     for name, corpus in corpora.items():
         weighted_tokens.append(_tokens_of_corpus(name, tokens) * corpus.weight)
     num_tokens = sum(weighted_tokens)
+    if num_tokens <= 0:
+        raise DataError(f"{base.path}: its training corpora have no text; check the files that its config.yaml names")
 
     # The name of the new corpus is `new`, so that of an earlier adaptation gets another name.
     names = {"new": _unused_name(corpora)}
@@ -252,7 +254,7 @@ def _target_tokens(base: RunDir, corpora: Mapping[str, CorpusConfig], data: Data
     try:
         report = unsealed(read_json(base.data_report))
         reports = report.get("corpora", {"": report})
-        return {name: corpus["tokens"]["tgt"] for name, corpus in reports.items()}
+        return {name: _token_count(corpus["tokens"]["tgt"]) for name, corpus in reports.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if not base.is_bundle:
             log.warning("%s: damaged (%s); the tokens of its corpora are counted again", base.data_report, error)
@@ -266,6 +268,13 @@ def _target_tokens(base: RunDir, corpora: Mapping[str, CorpusConfig], data: Data
                 [ids] = tokenizer.encode([tgt])
                 counts[name] += len(ids)
     return counts
+
+
+def _token_count(value: object) -> int:
+    """Return a number of tokens in a data report; raise ValueError if it is no number."""
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r:.20} is no number of tokens")
+    return value
 
 
 def _tokens_of_corpus(name: str, tokens: Mapping[str, int]) -> int:

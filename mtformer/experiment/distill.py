@@ -50,6 +50,7 @@ from mtformer.files import (
     parse_json,
     read_json,
     read_meta,
+    require_file,
     verify,
     write_listing,
 )
@@ -363,6 +364,7 @@ def _header(file: _ShardFile, text: bytes) -> dict[str, str]:
 def _read_shard(file: _ShardFile) -> bytes | None:
     """Return the sources and translations of a shard; None if the file is missing, damaged, or has another key."""
     try:
+        require_file(file.path)
         header, _, text = file.path.read_bytes().partition(b"\n")
         is_intact = parse_json(header) == _header(file, text)
     except (OSError, ValueError):

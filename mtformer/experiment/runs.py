@@ -68,8 +68,9 @@ class RunContents:
         if not self.run.config.is_file():
             return None
         try:
+            self.run.require_version()
             return load_config(self.run.config)
-        except ConfigError as error:
+        except (CheckpointError, ConfigError) as error:
             self.unread.append(str(error).splitlines()[0])
             return None
 

@@ -15,42 +15,28 @@ from mtformer.config.loading import dump_config
 from mtformer.config.schema import NORMALIZATIONS, Config
 from mtformer.errors import CheckpointError, explain_write_errors
 from mtformer.export.huggingface import tensor_names
+from mtformer.export.marian_settings import (
+    ACTIVATIONS,
+    REQUIRED_FILES,
+    ModelSettings,
+    SearchSettings,
+    read_file,
+    read_model_settings,
+    read_object,
+    read_search_settings,
+    read_vocabulary,
+)
 from mtformer.export.marian_tokenizer import Side, SpecialRows, source_side, target_side
-from mtformer.files import CHECKSUMS, atomic_folder, parse_json, read_bytes, verify_all, write_checksums
+from mtformer.files import CHECKSUMS, atomic_folder, require_file, verify_all, write_checksums
+from mtformer.formatting import printable
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import FINETUNE_CONFIG, RunDir
 from mtformer.templating import render
 from mtformer.text.normalization import Normalizer
 from mtformer.text.tokenizer import BOS, PAD, SRC, TGT
-from mtformer.weights import read_weights, require_finite
+from mtformer.weights import REASON_LENGTH, read_weights, require_finite, shown_name
 
-REQUIRED_FILES = (
-    "the model needs config.json, vocab.json, source.spm, target.spm, and model.safetensors or pytorch_model.bin"
-)
-"""Remedy for a missing file."""
-DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(("encoder_layers", "decoder_layers"), 12),
-    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 16),
-    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 4096),
-    **dict.fromkeys(("d_model", "max_position_embeddings"), 1024),
-    **dict.fromkeys(("attention_dropout", "activation_dropout"), 0.0),
-    **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), 58100),
-    "activation_function": "gelu",
-    "dropout": 0.1,
-    "eos_token_id": 0,
-    "scale_embedding": False,
-}
-"""Defaults for settings that are missing in config.json."""
-ONLY: dict[str, Any] = {
-    "model_type": "marian",
-    **dict.fromkeys(("scale_embedding", "share_encoder_decoder_embeddings", "tie_word_embeddings"), True),
-    **dict.fromkeys(("normalize_before", "normalize_embedding", "add_final_layer_norm"), False),
-    "static_position_embeddings": True,
-}
-"""Settings for which only one value can be imported. It is also the default, except for the first two."""
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
-"""Our names for activations, by Marian's names."""
 EARLY_STOPPING = {True: "ended", "never": "certain"}
 """Our `early_stopping` for values in Hugging Face; the others are `estimate`."""
 EMBEDDINGS = (
@@ -77,16 +63,15 @@ def import_marian(source: Path, target: Path) -> None:
         raise CheckpointError(f"{target}: already exists; choose another folder, or delete it")
     _verify_export(source)
 
-    settings = _read_settings(source / "config.json")
-    vocabulary = _read_vocabulary(source / "vocab.json")
+    settings = read_model_settings(source / "config.json")
+    vocabulary = read_vocabulary(source / "vocab.json")
     special = _special_rows(source, settings, vocabulary)
     src_path = source / "source.spm"
     tgt_path = source / "target.spm"
-    src_side = source_side(src_path, _read(src_path), vocabulary, special)
-    tgt_side = target_side(tgt_path, _read(tgt_path), vocabulary, special)
+    src_side = source_side(src_path, read_file(src_path), vocabulary, special)
+    tgt_side = target_side(tgt_path, read_file(tgt_path), vocabulary, special)
 
-    search_path = source / "generation_config.json"
-    search = _read_json(search_path) if search_path.exists() else settings
+    search = read_search_settings(source)
     config = _config(source, settings, search, src_side, tgt_side)
     weights = _weights(source, config, len(vocabulary), src_side.rows, tgt_side.rows)
     _exclude_tokens(weights["output_bias"], special, search)
@@ -114,84 +99,26 @@ def _verify_export(source: Path) -> None:
         raise CheckpointError(f"{error}; if the change is intentional, delete {checksums}") from error
 
 
-def _exclude_tokens(output_bias_V: Tensor, special: SpecialRows, search: Mapping[str, Any]) -> None:
+def _exclude_tokens(output_bias_V: Tensor, special: SpecialRows, search: SearchSettings) -> None:
     """Set the bias of special tokens that Marian never generates to -inf, in place."""
     has_start_token = special.start not in (special.pad, special.unk, special.eos)
     if not has_start_token:
         output_bias_V[BOS] = -torch.inf
-    excluded_pieces = search.get("bad_words_ids") or ()
-    if search.get("renormalize_logits") and [special.pad] in excluded_pieces:
+    excluded_pieces = search.bad_words_ids or ()
+    if search.renormalize_logits and [special.pad] in excluded_pieces:
         output_bias_V[PAD] = -torch.inf
 
 
-def _read(path: Path) -> bytes:
-    """Return the contents of a file; raise CheckpointError if it cannot be read."""
-    try:
-        return read_bytes(path)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file; {REQUIRED_FILES}") from None
-    except OSError as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error.strerror}); copy it again, or fix its permissions"
-        ) from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = parse_json(_read(path))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not JSON ({error}); copy it again") from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path}: not a JSON object; copy it again")
-    return values
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in config.json, with defaults; raise CheckpointError for the first unsupported one."""
-    settings = {**DEFAULTS, **_read_json(path)}
-    for key, supported in ONLY.items():
-        default = None if key == "model_type" else supported
-        value = settings.get(key, default)
-        if value != supported:
-            raise CheckpointError(f"{path}: {key} {value!r} cannot be imported; it must be {supported!r}")
-
-    for size in ("attention_heads", "ffn_dim"):
-        in_encoder = settings[f"encoder_{size}"]
-        in_decoder = settings[f"decoder_{size}"]
-        if in_encoder != in_decoder:
-            problem = f"{size} is {in_encoder} in the encoder but {in_decoder} in the decoder"
-            raise CheckpointError(f"{path}: {problem}; models with different sizes cannot be imported")
-
-    activation = settings["activation_function"]
-    if activation not in ACTIVATIONS:
-        allowed = ", ".join(ACTIVATIONS)
-        raise CheckpointError(
-            f"{path}: activation_function {activation!r} cannot be imported; it must be one of {allowed}"
-        )
-    return settings
-
-
-def _read_vocabulary(path: Path) -> dict[str, int]:
-    """Return the id of each piece in vocab.json; raise CheckpointError if the ids have gaps or repetitions."""
-    vocabulary = _read_json(path)
-    ids = sorted(map(str, vocabulary.values()))  # as text, because values of other types cannot be compared
-    expected_ids = sorted(map(str, range(len(vocabulary))))
-    if ids != expected_ids:
-        raise CheckpointError(
-            f"{path}: its ids must be the numbers from 0 to {len(vocabulary) - 1}, each once; copy the file again"
-        )
-    return {text: int(row) for text, row in vocabulary.items()}
-
-
-def _special_rows(source: Path, settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> SpecialRows:
+def _special_rows(source: Path, settings: ModelSettings, vocabulary: Mapping[str, int]) -> SpecialRows:
     """Return the rows of special tokens; raise CheckpointError if config.json and vocab.json contradict each other."""
     for key, text in (("pad_token_id", "<pad>"), ("eos_token_id", "</s>")):
         row = vocabulary.get(text)
-        if row is None or row != settings[key]:
-            problem = f"{key} is {settings[key]} in config.json, but '{text}' is {row} in vocab.json"
+        expected_row = getattr(settings, key)
+        if row != expected_row:
+            problem = f"{key} is {expected_row} in config.json, but '{text}' is {row} in vocab.json"
             raise CheckpointError(f"{source}: {problem}; copy both files again")
-    start = settings["decoder_start_token_id"]
-    if start not in vocabulary.values():
+    start = settings.decoder_start_token_id
+    if start >= len(vocabulary):
         raise CheckpointError(
             f"{source}: decoder_start_token_id {start} of config.json is not an id in vocab.json; copy both files again"
         )
@@ -207,20 +134,18 @@ def _normalization(model: bytes) -> str:
     return name if name in NORMALIZATIONS else "nmt_nfkc"
 
 
-def _config(
-    source: Path, settings: Mapping[str, Any], search: Mapping[str, Any], src_side: Side, tgt_side: Side
-) -> Config:
+def _config(source: Path, settings: ModelSettings, search: SearchSettings, src_side: Side, tgt_side: Side) -> Config:
     """Return the config of the bundle.
 
     Args:
         source: the Marian folder.
-        settings: its config.json, with defaults.
-        search: its generation_config.json; folders without one have the settings of the search in config.json.
+        settings: settings of its model.
+        search: settings of its search.
         src_side: converted tokenizer of the source.
         tgt_side: converted tokenizer of the target.
     """
     src_lang, tgt_lang = _languages(source)
-    max_tokens = settings["max_position_embeddings"] - 1
+    max_tokens = settings.max_position_embeddings - 1
     data = {"src_lang": src_lang, "tgt_lang": tgt_lang, "filters": {"max_tokens": max_tokens}}
     tokenizer = {
         "joint": False,
@@ -246,7 +171,7 @@ def _config(
 def _languages(source: Path) -> tuple[str, str]:
     """Return the language codes of source and target; `und` (undetermined) if unknown, or a group such as ROMANCE."""
     path = source / "tokenizer_config.json"
-    tokenizer_config = _read_json(path) if path.exists() else {}
+    tokenizer_config = read_object(path) if path.exists() else {}
     src_lang = _language_or_und(tokenizer_config.get("source_lang"))
     tgt_lang = _language_or_und(tokenizer_config.get("target_lang"))
     return src_lang, tgt_lang
@@ -257,39 +182,39 @@ def _language_or_und(value: object) -> str:
     return code if is_language(code) else "und"
 
 
-def _model_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _model_settings(settings: ModelSettings) -> dict[str, Any]:
     """Return the `model` section."""
     return {
-        "d_model": settings["d_model"],
-        "num_heads": settings["encoder_attention_heads"],
-        "d_ff": settings["encoder_ffn_dim"],
-        "num_encoder_layers": settings["encoder_layers"],
-        "num_decoder_layers": settings["decoder_layers"],
-        "dropout": settings["dropout"],
-        "attention_dropout": settings["attention_dropout"],
-        "activation_dropout": settings["activation_dropout"],
+        "d_model": settings.d_model,
+        "num_heads": settings.encoder_attention_heads,
+        "d_ff": settings.encoder_ffn_dim,
+        "num_encoder_layers": settings.encoder_layers,
+        "num_decoder_layers": settings.decoder_layers,
+        "dropout": settings.dropout,
+        "attention_dropout": settings.attention_dropout,
+        "activation_dropout": settings.activation_dropout,
         "norm_position": "post",
-        "activation": ACTIVATIONS[settings["activation_function"]],
-        "max_positions": settings["max_position_embeddings"],
+        "activation": ACTIVATIONS[settings.activation_function],
+        "max_positions": settings.max_position_embeddings,
         "tie_embeddings": "output",
         "output_bias": True,
     }
 
 
-def _search_settings(search: Mapping[str, Any]) -> dict[str, Any]:
+def _search_settings(search: SearchSettings) -> dict[str, Any]:
     """Return the `decoding` section; lengths in Marian include the decoder's start token."""
-    min_length = search.get("min_length") or 0
+    min_length = search.min_length or 0
+    length_penalty = 1.0 if search.length_penalty is None else search.length_penalty
     decoding: dict[str, Any] = {
-        "beam_size": search.get("num_beams") or 1,
-        "length_penalty": search.get("length_penalty", 1.0),
-        "early_stopping": EARLY_STOPPING.get(search.get("early_stopping"), "estimate"),
+        "beam_size": search.num_beams or 1,
+        "length_penalty": length_penalty,
+        "early_stopping": EARLY_STOPPING.get(search.early_stopping, "estimate"),
         "min_length": max(0, min_length - 1),
-        "no_repeat_ngram_size": search.get("no_repeat_ngram_size") or 0,
-        "repetition_penalty": search.get("repetition_penalty") or 1.0,
+        "no_repeat_ngram_size": search.no_repeat_ngram_size or 0,
+        "repetition_penalty": search.repetition_penalty or 1.0,
     }
-    marian_max_length = search.get("max_length")
-    if marian_max_length:
-        max_length = max(1, marian_max_length - 2)  # without the start token and eos
+    if search.max_length:
+        max_length = max(1, search.max_length - 2)  # without the start token and eos
         decoding["max_length"] = max_length
         # Marian has no limit in proportion to the source, so this one never applies before `max_length`.
         decoding["max_length_ratio"] = float(max_length)
@@ -309,7 +234,7 @@ def _weights(
         tgt_rows: row in Marian's embeddings of each piece of the target tokenizer.
     """
     path, tensors = _read_tensors(source)
-    shared_VD = _embeddings(path, tensors, vocab_size)
+    shared_VD = _embeddings(path, tensors, vocab_size, config.model.d_model)
     _check_positions(path, tensors, config.model.max_positions, config.model.d_model)
     no_bias_V = shared_VD.new_zeros(vocab_size)
     bias_V = tensors.pop(BIAS, no_bias_V).flatten()
@@ -322,35 +247,34 @@ def _weights(
         "tgt_embedding": shared_VD[tgt_rows],
         "output_bias": bias_V[tgt_rows],
     }
+    with torch.device("meta"):
+        model = Transformer(config.model, len(src_rows), len(tgt_rows))
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     for name, their_names in tensor_names(config.model):
-        weights[name] = _join(path, tensors, their_names)
+        weights[name] = _join(path, tensors, their_names, shapes[name])
     for name in tensors:  # those that are left
-        raise CheckpointError(f"{path}: unexpected tensor {name}; models with it cannot be imported")
-
-    _require_shapes(path, weights, config, len(src_rows), len(tgt_rows))
+        raise CheckpointError(f"{path}: unexpected tensor {shown_name(name)}; models with it cannot be imported")
     return weights
 
 
-def _join(path: Path, tensors: dict[str, Tensor], names: list[str]) -> Tensor:
-    """Remove tensors from `tensors` and return their concatenation."""
+def _join(path: Path, tensors: dict[str, Tensor], names: list[str], shape: torch.Size) -> Tensor:
+    """Remove tensors from `tensors` and return their concatenation, which has the given shape."""
+    num_rows, *widths = shape
+    part_shape = [num_rows // len(names), *widths]
     for name in names:
         if name not in tensors:
             raise CheckpointError(f"{path}: {name} is missing, but config.json requires it; copy both files again")
+        _require_shape(path, name, tensors[name], part_shape)
     return torch.cat([tensors.pop(name) for name in names])
 
 
-def _require_shapes(path: Path, weights: dict[str, Tensor], config: Config, src_vocab: int, tgt_vocab: int) -> None:
-    """Raise CheckpointError if a weight has another shape than in our model."""
-    with torch.device("meta"):
-        model = Transformer(config.model, src_vocab, tgt_vocab)
-    for name, parameter in model.named_parameters():
-        if parameter.shape != weights[name].shape:
-            in_file = list(weights[name].shape)
-            expected = list(parameter.shape)
-            raise CheckpointError(
-                f"{path}: {name} is {in_file} in the file but {expected} according to config.json; copy both files "
-                "again"
-            )
+def _require_shape(path: Path, name: str, tensor: Tensor, expected: list[int]) -> None:
+    """Raise CheckpointError if a tensor has another shape than in our model."""
+    in_file = list(tensor.shape)
+    if in_file != expected:
+        raise CheckpointError(
+            f"{path}: {name} is {in_file} in the file but {expected} according to config.json; copy both files again"
+        )
 
 
 def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
@@ -361,10 +285,16 @@ def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
     else:
         path = source / "pytorch_model.bin"
         tensors = _load_pickle(path)
-    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+    if not _is_dictionary_of_tensors(tensors):
         raise CheckpointError(f"{path}: not a dictionary of tensors; copy it again")
     require_finite(path, tensors)
     return path, {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _is_dictionary_of_tensors(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in value.items())
 
 
 def _load_pickle(path: Path) -> Any:
@@ -372,15 +302,16 @@ def _load_pickle(path: Path) -> Any:
     if not path.exists():
         raise CheckpointError(f"{path.parent}: neither model.safetensors nor {path.name} exists; {REQUIRED_FILES}")
     try:
+        require_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # pickle, zipfile and torch raise exceptions of many types
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = printable(str(error) or type(error).__name__, REASON_LENGTH)
         raise CheckpointError(
             f"{path}: cannot be loaded as weights without executing code ({reason}); use a model with model.safetensors"
         ) from error
 
 
-def _embeddings(path: Path, tensors: dict[str, Tensor], vocab_size: int) -> Tensor:
+def _embeddings(path: Path, tensors: dict[str, Tensor], vocab_size: int, D: int) -> Tensor:
     """Remove the shared embedding matrix (V, D), which has several names, from `tensors`, and return it."""
     copies = {name: tensors.pop(name) for name in EMBEDDINGS if name in tensors}
     if not copies:
@@ -390,9 +321,10 @@ def _embeddings(path: Path, tensors: dict[str, Tensor], vocab_size: int) -> Tens
     for name, tensor in other_copies:
         if not torch.equal(tensor, shared_VD):
             raise CheckpointError(f"{path}: {name} differs from {first_name}; only shared embeddings can be imported")
-    if len(shared_VD) != vocab_size:
+    if shared_VD.dim() == 2 and len(shared_VD) != vocab_size:
         problem = f"{first_name} has {len(shared_VD)} rows, but vocab.json has {vocab_size} pieces"
         raise CheckpointError(f"{path}: {problem}; copy both files again")
+    _require_shape(path, first_name, shared_VD, [vocab_size, D])
     return shared_VD
 
 

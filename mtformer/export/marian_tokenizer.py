@@ -26,6 +26,7 @@ import sentencepiece
 
 from mtformer.errors import CheckpointError
 from mtformer.export.huggingface import LANGUAGE_CODE
+from mtformer.formatting import printable
 from mtformer.text.protobuf import field, message_fields
 from mtformer.text.tokenizer import BOS, EOS, PAD, SPACE, UNK, Tokenizer
 
@@ -65,8 +66,16 @@ class TrainerField(IntEnum):
 
 COPIED = (ModelField.NORMALIZER, ModelField.DENORMALIZER)
 """Fields that are copied unchanged."""
-PIECE_DEFAULTS: dict[int, bytes] = {PieceField.SCORE: bytes(4), PieceField.KIND: b"\1"}
-"""Serialized values of fields that a piece does not have: score 0, a normal piece."""
+FLOAT_BYTES = 4
+"""Size of a serialized score."""
+PIECE_DEFAULTS: dict[int, bytes] = {
+    PieceField.TEXT: b"",
+    PieceField.SCORE: bytes(FLOAT_BYTES),
+    PieceField.KIND: b"\1",
+}
+"""Serialized values of fields that a piece does not have: no text, score 0, a normal piece."""
+PIECE_LENGTH = 40
+"""Maximum number of characters of a piece in a message."""
 UNIGRAM = 1
 """Value of `TrainerField.MODEL_TYPE`, and its default."""
 
@@ -80,6 +89,10 @@ class PieceKind(IntEnum):
     USER_DEFINED = 4
     UNUSED = 5
     BYTE = 6
+
+
+SEGMENTING_KINDS = (PieceKind.NORMAL, PieceKind.USER_DEFINED, PieceKind.BYTE)
+"""Types of the pieces into which text is segmented."""
 
 
 class Piece(NamedTuple):
@@ -185,21 +198,24 @@ def _read_pieces(path: Path, spm: bytes) -> list[Piece]:
         raise CheckpointError(f"{path}: not a SentencePiece model, or damaged; copy it again")
 
     pieces = []
-    for number, message in message_fields(spm):
-        if number == ModelField.PIECES:
-            piece = _parse_piece(message)
-            if piece.kind in (PieceKind.NORMAL, PieceKind.USER_DEFINED, PieceKind.BYTE):
-                pieces.append(piece)
-        elif number == ModelField.TRAINER and not _is_unigram(message):
-            raise CheckpointError(f"{path}: not a unigram model; other SentencePiece models cannot be imported")
-    return pieces
+    try:
+        for number, message in message_fields(spm):
+            if number == ModelField.PIECES:
+                pieces.append(_parse_piece(message))
+            elif number == ModelField.TRAINER and not _is_unigram(message):
+                raise CheckpointError(f"{path}: not a unigram model; other SentencePiece models cannot be imported")
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path}: damaged, or not written by SentencePiece ({error}); copy the file again"
+        ) from error
+    return [piece for piece in pieces if piece.kind in SEGMENTING_KINDS]
 
 
 def _is_unigram(trainer_message: bytes) -> bool:
     """Return True if the training settings of a model are those of a unigram model."""
     settings = dict(message_fields(trainer_message))
     model_type = settings.get(TrainerField.MODEL_TYPE)
-    return model_type is None or model_type[0] == UNIGRAM
+    return model_type is None or model_type == bytes([UNIGRAM])
 
 
 def _is_loadable(spm: bytes) -> bool:
@@ -214,11 +230,15 @@ def _is_loadable(spm: bytes) -> bool:
 
 
 def _parse_piece(message: bytes) -> Piece:
+    """Return the piece in a message; raise ValueError if a field is missing or damaged."""
     values = {**PIECE_DEFAULTS, **dict(message_fields(message))}
     text = values[PieceField.TEXT].decode("utf-8")
-    [score] = struct.unpack("<f", values[PieceField.SCORE])
-    kind = values[PieceField.KIND][0]
-    return Piece(text, score, kind)
+    score_bytes = values[PieceField.SCORE]
+    kind_bytes = values[PieceField.KIND]
+    if len(score_bytes) != FLOAT_BYTES or len(kind_bytes) != 1:
+        raise ValueError(f"piece {printable(text, PIECE_LENGTH)} has a field of another type")
+    [score] = struct.unpack("<f", score_bytes)
+    return Piece(text, score, kind_bytes[0])
 
 
 def _foreign_pieces(vocabulary: Mapping[str, int], pieces: Sequence[Piece]) -> list[str]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mtformer.config.data import DataConfig, Source
 from mtformer.data.corpus.sources import read_pairs, source_fingerprint
+from mtformer.decoding.ctranslate2.loading import WITHOUT_SEPARATORS
 from mtformer.decoding.loading import from_data_report
 from mtformer.errors import ConfigError, log
 from mtformer.run_dir import CT2_VOCABULARY_MAP, RunDir
@@ -32,8 +33,6 @@ BLOCK = 20_000
 """Number of training pairs at a time."""
 NUM_ITERATIONS = 5
 """Number of iterations of EM."""
-WITHOUT_SEPARATORS = str.maketrans("", "", " \t\r\n")
-"""Translation table that removes the characters that separate pieces in vmap.txt."""
 Ids = tuple[list[int], list[int]]
 """Source and target ids of a training pair."""
 

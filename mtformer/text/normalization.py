@@ -20,7 +20,7 @@ import sentencepiece
 from mtformer.config.schema import COMPOSE, TokenizerConfig, is_rule_file
 from mtformer.errors import DataError
 from mtformer.files import read_bytes
-from mtformer.text.protobuf import message_fields, set_subfield, without_subfield
+from mtformer.text.protobuf import LENGTH_DELIMITED, fields, message_fields, set_subfield, without_subfield
 
 COMPOSE_RULES = Path(__file__).with_name("compose.tsv")
 """Rule file of `compose`."""
@@ -101,7 +101,7 @@ def _has_rule(line: str) -> bool:
 
 def _characters(code_points: str) -> str:
     if not CODE_POINTS.fullmatch(code_points.strip()):
-        raise ValueError(f"'{code_points:.40}' is not a list of code points")
+        raise ValueError(f"{code_points!r:.40} is not a list of code points")
     characters = "".join(chr(int(number, 16)) for number in code_points.split())
     characters.encode("utf-8")  # UnicodeEncodeError, a ValueError, for a surrogate
     return characters
@@ -151,9 +151,13 @@ class Normalizer:
 
     @classmethod
     def of_model(cls, model: bytes) -> "Normalizer":
-        """Return the normalization of a SentencePiece model."""
-        fields = dict(message_fields(model))
-        settings = dict(message_fields(fields[NORMALIZER_SPEC]))
+        """Return the normalization of a SentencePiece model; raise ValueError if the model is damaged."""
+        settings: dict[int, bytes] = {}
+        for part in fields(model):
+            if part.wire_type != LENGTH_DELIMITED:
+                raise ValueError(f"field {part.number} of the model is not a message")
+            if part.number == NORMALIZER_SPEC:
+                settings |= dict(message_fields(part.value))
         name = settings.get(NAME, b"").decode("utf-8")
         return cls(name, model)
 

@@ -18,12 +18,15 @@ FOUR_BYTES = 5
 """Wire type of a value of 4 bytes, such as a float."""
 SIZES = {EIGHT_BYTES: 8, FOUR_BYTES: 4}
 """Number of bytes of each wire type of fixed size."""
+MAX_VARINT_BYTES = 10
+"""Maximum number of bytes of a varint, which has at most 64 bits."""
 
 
-class _Field(NamedTuple):
+class Field(NamedTuple):
     """A field of a message."""
 
     number: int
+    wire_type: int
     value: bytes
     """Its value without wire type and length."""
     encoding: bytes
@@ -31,8 +34,8 @@ class _Field(NamedTuple):
 
 
 def message_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and raw value of each field of a message."""
-    for part in _fields(message):
+    """Yield the number and raw value of each field of a message; raise ValueError if it is damaged."""
+    for part in fields(message):
         yield part.number, part.value
 
 
@@ -45,9 +48,9 @@ def without_subfield(message: bytes, number: int, subfield: int) -> bytes:
         subfield: number of the subfield to remove from it.
     """
     parts = []
-    for part in _fields(message):
+    for part in fields(message):
         if part.number == number:
-            kept = [inner.encoding for inner in _fields(part.value) if inner.number != subfield]
+            kept = [inner.encoding for inner in fields(part.value) if inner.number != subfield]
             changed_field = field(number, b"".join(kept))
             parts.append(changed_field)
         else:
@@ -65,7 +68,7 @@ def set_subfield(message: bytes, number: int, subfield: int, value: int | float 
         value: new value of the subfield.
     """
     parts = []
-    for part in _fields(without_subfield(message, number, subfield)):
+    for part in fields(without_subfield(message, number, subfield)):
         if part.number == number:
             new_subfield = field(subfield, value)
             changed_field = field(number, new_subfield + part.value)
@@ -75,10 +78,11 @@ def set_subfield(message: bytes, number: int, subfield: int, value: int | float 
     return b"".join(parts)
 
 
-def _fields(message: bytes) -> Iterator[_Field]:
+def fields(message: bytes) -> Iterator[Field]:
     """Yield the fields of a message.
 
     A field begins with a varint (see `_varint`): its number in the upper bits, the wire type in the lowest three.
+    Raise ValueError if the message is truncated, or has a wire type that SentencePiece does not use, such as a group.
     """
     position = 0
     while position < len(message):
@@ -90,10 +94,14 @@ def _fields(message: bytes) -> Iterator[_Field]:
         elif wire_type == LENGTH_DELIMITED:
             length, value_start = _read_varint(message, value_start)
             position = value_start + length
-        else:
+        elif wire_type in SIZES:
             position = value_start + SIZES[wire_type]
+        else:
+            raise ValueError(f"a field has wire type {wire_type}")
+        if position > len(message):
+            raise ValueError("the last field is truncated")
         number = key >> 3
-        yield _Field(number, value=message[value_start:position], encoding=message[start:position])
+        yield Field(number, wire_type, value=message[value_start:position], encoding=message[start:position])
 
 
 def field(number: int, value: int | float | str | bytes) -> bytes:
@@ -112,14 +120,14 @@ def _key(number: int, wire_type: int) -> bytes:
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a variable-length integer (see `_varint`) and the position after it."""
+    """Return a variable-length integer (see `_varint`) and the position after it; raise ValueError if it is damaged."""
     value = 0
-    shift = 0
-    while data[position] >= 128:
-        value += (data[position] & 127) << shift
-        shift += 7
-        position += 1
-    return value + (data[position] << shift), position + 1
+    for index in range(position, min(len(data), position + MAX_VARINT_BYTES)):
+        byte = data[index]
+        value += (byte & 127) << 7 * (index - position)
+        if byte < 128:
+            return value, index + 1
+    raise ValueError("an integer is truncated")
 
 
 def _varint(value: int) -> bytes:

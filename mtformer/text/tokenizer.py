@@ -46,6 +46,8 @@ class Tokenizer:
     decoding skips them. In new models they have this type. In a model of version 0.3 or of another program they may be
     user-defined symbols, which SentencePiece finds in text; `with_tags` makes them control symbols.
 
+    `normalizer` has the changes that the tokenizer makes to text.
+
     Args:
         model: contents of a `.model` file.
         name: name in error messages.
@@ -60,7 +62,9 @@ class Tokenizer:
         self.name = name
         try:
             self._processor = _processor(model)
-        except RuntimeError as error:
+            self.normalizer = Normalizer.of_model(model)
+            self.vocabulary()
+        except (RuntimeError, ValueError) as error:  # ValueError: a field is damaged, or a piece is not UTF-8
             raise DataError(f"{name}: not a SentencePiece model, or damaged; train it or copy it again") from error
         ids = {special: getattr(self._processor, f"{special}_id")() for special in SPECIAL_IDS}
         if ids != SPECIAL_IDS:
@@ -83,11 +87,6 @@ class Tokenizer:
     def sha256(self) -> str:
         """SHA-256 of the model as hexadecimal digits."""
         return hashlib.sha256(self.model).hexdigest()
-
-    @cached_property
-    def normalizer(self) -> Normalizer:
-        """Changes that the tokenizer makes to text."""
-        return Normalizer.of_model(self.model)
 
     @cached_property
     def model_sha256(self) -> str:

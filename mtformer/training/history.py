@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mtformer.errors import CheckpointError, log
-from mtformer.files import atomic_file, parse_json, sync
+from mtformer.files import atomic_file, parse_json, require_file, sync
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -55,6 +55,8 @@ def append_record(path: Path, kind: str, step: int, **values: Any) -> None:
 
     line = json.dumps(record, ensure_ascii=False) + "\n"
     try:
+        if path.exists():
+            require_file(path)
         with path.open("a", encoding="utf-8") as file:
             file.write(line)
     except OSError as error:

@@ -24,7 +24,7 @@ from mtformer.errors import CheckpointError, ConfigError, DataError
 from mtformer.evaluation.scores import Score
 from mtformer.experiment import adapt, adaptation_text
 from mtformer.experiment.adapt import Point, choose
-from mtformer.files import CHECKSUMS, META, file_sha256, read_meta, write_checksums
+from mtformer.files import CHECKSUMS, MADE_FROM, META, file_sha256, read_meta, sealed, write_checksums
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.weights import read_weights
@@ -373,6 +373,47 @@ def test_damaged_text_without_a_checkpoint_is_written_again(
         assert "the text is written again" in caplog.messages[-1]
 
 
+@pytest.mark.parametrize(
+    "kept", ["Der Hund", "Der Hund\t", "Der Hund\tThe d\u00f6"], ids=["no tab", "no text", "character"]
+)
+def test_text_of_version_0_3_that_is_cut_inside_its_last_line_is_refused_in_one_line(
+    kept: str, trained: tuple[Path, Result], new_text: Path, tmp_path: Path
+) -> None:
+    """Version 0.3 recorded no checksums of the text."""
+    run = RunDir(tmp_path / "run")
+    words = ("adapt", trained[0], "--train", new_text, "--run-dir", run.path, *FAST)
+    adapt.adaptation_config(trained[0], [str(new_text)], None, None, run, [])
+    made_from = read_meta(run.corpus, MADE_FROM)["made_from"]
+    (run.corpus / MADE_FROM).write_text(json.dumps(made_from))
+    file = run.corpus / "train.tsv"
+    num_lines = len(pairs(file))
+    cut = kept.encode()[:-1] if kept.endswith("ö") else kept.encode()
+    file.write_bytes(file.read_bytes() + cut)
+    result = invoke(*words)
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    if kept.endswith("\t"):  # a pair with a blank side, which the filters remove
+        assert (result.exit_code, errors) == (0, []), result.stderr
+    else:
+        assert (result.exit_code, len(errors)) == (2, 1), result.stderr
+        assert errors[0].startswith(f"error: {file}:{num_lines + 1}: ")
+
+
+def test_a_data_report_without_numbers_of_tokens_is_not_used(
+    run: Path, new_text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    report = json.loads(RunDir(run).data_report.read_text())
+    del report["checksum"]
+    expected = adapt.adaptation_config(run, [str(new_text)], None, None, RunDir(tmp_path / "new"), [])
+    for value in ("12", None, -5, [1], 1e400):
+        caplog.clear()
+        report["tokens"]["tgt"] = value
+        RunDir(run).data_report.write_text(json.dumps(sealed(report)))
+        new = RunDir(tmp_path / f"new {value}")
+        counted = adapt.adaptation_config(run, [str(new_text)], None, None, new, [])
+        assert counted.data.corpora.keys() == expected.data.corpora.keys()
+        assert sum("the tokens of its corpora are counted again" in message for message in caplog.messages) == 1
+
+
 @pytest.mark.parametrize("is_same_time", [False, True])
 def test_text_that_is_replaced_while_it_is_read_is_an_error(
     is_same_time: bool, trained: tuple[Path, Result], new_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -639,6 +680,25 @@ def test_a_translation_memory_cannot_expand_entities_or_read_files(tmp_path: Pat
         path.write_text(f"{start}<tmx><body><tu><tuv lang='en'><seg>&a;</seg></tuv></tu></body></tmx>")
         with pytest.raises(DataError, match="entities"):
             [*read_tmx(str(path), "en", "de")]
+
+
+@pytest.mark.parametrize("depth", [1_200, 100_000])
+def test_a_translation_memory_with_deeply_nested_elements_is_read(depth: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.tmx"
+    segments = {"en": "A dog.", "de": f"Ein {'<hi>' * depth}alter{'</hi>' * depth} Hund."}
+    texts = "".join(f'<tuv xml:lang="{code}"><seg>{text}</seg></tuv>' for code, text in segments.items())
+    path.write_text(f"<tmx><body><tu>{texts}</tu></body></tmx>")
+    assert [*read_tmx(str(path), "en", "de")] == [("A dog.", "Ein alter Hund.")]
+
+
+@pytest.mark.parametrize("code", ["x&#10;error: y", "&#155;31m", "&#8238;de", "x" * 5000])
+def test_errors_about_a_translation_memory_are_one_printable_line(code: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.tmx"
+    path.write_text(f'<tmx><body><tu><tuv xml:lang="{code}"><seg>a</seg></tuv></tu></body></tmx>', encoding="utf-8")
+    with pytest.raises(DataError, match="no en-de pairs; languages in the file: ") as refused:
+        [*read_tmx(str(path), "en", "de")]
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < len(str(path)) + 250
 
 
 def test_other_directions_of_the_old_run_remain(run: Path, new_text: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typer.testing import Result
 from mtformer.decoding.lines.confidence import GOOD_CHRF, Calibration, Logistic, features, fit, load_calibration
 from mtformer.decoding.lines.translation import Flag, Translation, join
 from mtformer.errors import DataError
+from mtformer.files import sealed
 from mtformer.run_dir import RunDir
 
 
@@ -154,6 +155,66 @@ def test_saving_and_loading(calibration: Calibration, tmp_path: Path, caplog: py
         assert load_calibration(path) is None
         assert "have no confidence; delete it, or write it again with `mtformer eval" in caplog.messages[-1]
     assert len(caplog.messages) == 3
+
+
+VALID: dict[str, Any] = {
+    "good_chrf": 50.0,
+    "num_pairs": 500,
+    "regressions": [
+        {"bias": 0.5, "terms": {"probability": [0.5, 0.25, 2.0], "agreement": [0.5, 0.25, 1.0]}},
+        {"bias": 0.5, "terms": {"probability": [0.5, 0.25, 2.0]}},
+    ],
+}
+ONLY_AGREEMENT = [{"bias": 0.5, "terms": {"agreement": [0.5, 0.25, 1.0]}}]
+
+
+def with_terms(**terms: Any) -> list[dict[str, Any]]:
+    return [{"bias": 0.5, "terms": terms}]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"regressions": []},
+        {"regressions": None},
+        {"regressions": {"probability": 1}},
+        {"regressions": with_terms()},
+        {"regressions": with_terms(unknown=[0.5, 0.25, 1.0])},
+        {"regressions": ONLY_AGREEMENT},
+        {"regressions": [VALID["regressions"][1], *ONLY_AGREEMENT]},
+        {"regressions": with_terms(probability=[0.5, 0.0, 1.0])},
+        {"regressions": with_terms(probability=[0.5, -1.0, 1.0])},
+        {"regressions": with_terms(probability=[0.5, float("nan"), 1.0])},
+        {"regressions": with_terms(probability=[0.5, 1e-300, 1e300])},
+        {"regressions": with_terms(probability=[float("inf"), 1.0, 1.0])},
+        {"regressions": with_terms(probability=[0.5, 1.0])},
+        {"regressions": with_terms(probability=[0.5, "1", 1.0])},
+        {"regressions": with_terms(probability=[0.5, True, 1.0])},
+        {"regressions": [{"bias": float("nan"), "terms": {"probability": [0.5, 0.25, 2.0]}}]},
+        {"regressions": [{"bias": 10**400, "terms": {"probability": [0.5, 0.25, 2.0]}}]},
+        {"num_pairs": "500"},
+        {"good_chrf": float("nan")},
+        {"other": 1},
+    ],
+    ids=str,
+)
+def test_a_crafted_confidence_is_refused(values: dict[str, Any], run: Path) -> None:
+    """The checksum is correct, as that of an attacker would be."""
+    path = run / "confidence.json"
+    path.write_text(json.dumps(sealed({**VALID, **values})))
+    translated = invoke("translate", run, stdin=b"The man sleeps.\n")
+    assert (translated.exit_code, translated.stderr.count("translations have no confidence")) == (0, 1)
+    limited = invoke("translate", run, "--only-above", 0.5, stdin=b"The man sleeps.\n")
+    assert (limited.exit_code, limited.stderr.count("\n")) == (2, 1)
+    assert f"{path}: damaged, or of another version; write it again with `mtformer eval RUN" in limited.stderr
+
+
+def test_a_confidence_within_the_limits_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "confidence.json"
+    path.write_text(json.dumps(sealed(VALID)))
+    calibration = load_calibration(path)
+    assert calibration is not None
+    assert [len(regression.terms) for regression in calibration.regressions] == [2, 1]
 
 
 def test_commands_use_it(run: Path, calibration: Calibration, tmp_path: Path, corpus: Path) -> None:

@@ -16,7 +16,7 @@ from typer.testing import Result
 from mtformer.config.data import DataConfig
 from mtformer.config.loading import load_config
 from mtformer.data.corpus import sources
-from mtformer.decoding.lines.confidence import Calibration
+from mtformer.decoding.lines.confidence import Calibration, Feature, Logistic
 from mtformer.decoding.lines.translation import Flag, Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
@@ -417,8 +417,9 @@ def test_the_teacher_runs_without_ctranslate2_if_it_does_not_support_its_setting
         text = text.replace(before, after)
     path.write_text(text)
     write_checksums(run, {**read_meta(run, CHECKSUMS)["sha256"], path.name: file_sha256(path)})
-    empty = Calibration(good_chrf=50, num_pairs=500, regressions=[])
-    RunDir(run).confidence.write_text(empty.model_dump_json())
+    regression = Logistic(bias=0.0, terms={Feature.PROBABILITY: (0.5, 1.0, 1.0)})
+    calibration = Calibration(good_chrf=50, num_pairs=500, regressions=[regression])
+    RunDir(run).confidence.write_text(calibration.model_dump_json())
     teacher = distill.load_teachers([run], config)
     assert teacher.calibration is None  # it would flag only the best translation of a line
     assert (teacher.decoding.early_stopping, len(teacher.models)) == ("estimate", 1)

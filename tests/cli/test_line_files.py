@@ -231,6 +231,33 @@ def test_any_number_of_crashes_gives_the_same_bytes(tmp_path: Path) -> None:
         assert path.read_bytes() == TEXT.upper()
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"lines": "4"},
+        {"lines": -1},
+        {"lines": 1.5},
+        {"lines": True},
+        {"bytes": None},
+        {"bytes": [7]},
+        {"bytes": -7},
+        {"settings": []},
+        {"settings": "x"},
+        {"input_sha256": 5},
+        {"input_sha256": [1]},
+        {"partial_sha256": 5},
+    ],
+    ids=str,
+)
+def test_a_record_with_wrong_types_is_not_used(values: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    crash(path)
+    record = tmp_path / ".out.mtformer.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), **values}))
+    assert write(path, continues=True) == 0
+    assert path.read_bytes() == TEXT.upper()
+
+
 def test_writing_starts_over_without_continue(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_bytes(b"of another program\n")

@@ -34,6 +34,14 @@ def messages(path: str, *overrides: str) -> list[str]:
         ("model:\n  dropout: 1.0\n", "3: model.dropout: must be at least 0 and below 1, not 1.0"),
         ("model:\n  dropout: .nan\n", "3: model.dropout: must be a finite number of at least 0 and below 1, not NaN"),
         ("model:\n  dropout: a lot\n", "3: model.dropout: must be a number of at least 0 and below 1, not 'a lot'"),
+        (
+            'model:\n  dropout: "a\\n\\x1b[2J"\n',
+            r"3: model.dropout: must be a number of at least 0 and below 1, not 'a\n\x1b[2J'",
+        ),
+        (
+            'model:\n  dropout: "\\ud800"\n',
+            r"3: model.dropout: must be a number of at least 0 and below 1, not '\ud800'",
+        ),
         ("model:\n  layer_drop: 1\n", "3: model.layer_drop: must be at least 0 and below 1, not 1"),
         ("training:\n  consistency: r-drop\n", "3: training.consistency: must be one of none, rdrop, simcut, not 'r-d"),
         ("training:\n  consistency_weight: -1\n", "3: training.consistency_weight: must be at least 0, not -1"),

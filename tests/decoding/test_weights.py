@@ -1,13 +1,18 @@
 """Tests of selecting the weights of a run."""
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from mtformer.decoding.loading import from_data_report
 from mtformer.decoding.weights import ADAPTED_METRIC, default_weights, find_weights, is_adapted
 from mtformer.errors import CheckpointError
-from mtformer.files import META, write_checksums, write_meta
+from mtformer.files import META, sealed, write_checksums, write_meta
 from mtformer.run_dir import WEIGHTS, RunDir
+from mtformer.weights import average_weights, read_weights
 
 
 def add(folder: Path, **metrics: float) -> Path:
@@ -33,6 +38,32 @@ def test_checkpoint_names(tmp_path: Path) -> None:
     assert find_weights(run, str(steps[10].parent), "bleu") == [steps[10]]
     averaged = add(run.averaged)
     assert find_weights(run, "averaged", "bleu") == [averaged]
+
+
+OTHER: dict[str, dict[str, torch.Tensor]] = {
+    "other shape": {"a": torch.zeros(2, 1), "b": torch.zeros(3)},
+    "missing tensor": {"a": torch.zeros(2, 3)},
+    "further tensor": {"a": torch.zeros(2, 3), "b": torch.zeros(3), "c": torch.zeros(1)},
+}
+
+
+@pytest.mark.parametrize("other", OTHER.values(), ids=OTHER)
+def test_weights_of_different_models_are_not_averaged(other: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    """A tensor of another shape could be added by broadcasting."""
+    paths = [tmp_path / "first.safetensors", tmp_path / "second.safetensors"]
+    save_file({"a": torch.ones(2, 3), "b": torch.ones(3)}, paths[0])
+    save_file(other, paths[1])
+    with pytest.raises(CheckpointError, match=r"second.safetensors: its tensors are not those of .*first.safetensors"):
+        average_weights(paths)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8, torch.bool, torch.complex64], ids=str)
+def test_weights_that_are_no_floats_are_refused(dtype: torch.dtype, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file({"a\n\x1b[2J": torch.ones(2, 3).to(dtype)}, path)
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(CheckpointError, match=rf"a\\n\\x1b\[2J is {name}, but weights must be dense tensors of"):
+        read_weights(path)
 
 
 @pytest.mark.parametrize(
@@ -152,3 +183,15 @@ def test_weights_given_by_path_need_no_meta(tmp_path: Path) -> None:
     for path in (tmp_path / "folder" / WEIGHTS, tmp_path / "any.safetensors"):
         path.write_bytes(b"weights")
         assert find_weights(RunDir(tmp_path), str(path), "bleu") == [path]
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), -1, 10**400, "x", None, []], ids=lambda value: f"{value!r:.9}"
+)
+def test_a_data_report_with_an_impossible_number_is_damaged(
+    value: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDir(tmp_path)
+    run.data_report.write_text(json.dumps(sealed({"read": value})))
+    assert from_data_report(run, "read") is None
+    assert f"{run.data_report}: damaged (" in caplog.text

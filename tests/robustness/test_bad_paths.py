@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shutil
 import stat
 import threading
 from pathlib import Path
@@ -14,8 +15,9 @@ from calls import problem, report
 from program import invoke
 from typer.testing import Result
 
-from mtformer.errors import ConfigError
+from mtformer.errors import CheckpointError, ConfigError
 from mtformer.files import cache_folder, write_text
+from mtformer.weights import read_weights
 
 SEED = 1
 LANGUAGES = ("--src-lang", "en", "--tgt-lang", "de")
@@ -151,6 +153,55 @@ def test_runs_with_a_pipe_instead_of_a_file(name: str, run: Path) -> None:
     os.mkfifo(run / name)
     for command in (["translate", run], ["runs", run.parent], ["report", run], ["tokenizer", "encode", run]):
         assert problem(*command) == ""
+
+
+@pytest.mark.parametrize("form", ["run", "bundle", "ctranslate2"])
+def test_no_command_waits_for_a_pipe_in_place_of_a_file_of_a_model(
+    form: str, trained: tuple[Path, Result], corpus: Path, tmp_path: Path
+) -> None:
+    intact = trained[0]
+    if form != "run":
+        intact = tmp_path / "intact"
+        assert invoke("export", trained[0], "--format", form, "--output", intact).exit_code == 0
+    names = [path.relative_to(intact) for path in sorted(intact.rglob("*")) if path.is_file()]
+    names += [Path(name) for name in ("confidence.json", "vmap.txt", "exam.json", "tokenizer/normalization.tsv")]
+    texts = (corpus / "test.en", corpus / "test.de")
+    problems = []
+    for name in names:
+        model = Path(shutil.copytree(intact, tmp_path / "model", dirs_exist_ok=True))
+        (model / name).unlink(missing_ok=True)
+        os.mkfifo(model / name)
+        commands: list[list[object]] = [
+            ["translate", model],
+            ["report", model],
+            ["export", model, "--output", tmp_path / "x"],
+        ]
+        if form == "run":
+            commands += [["compare", model, intact], ["score", model, *texts]]
+        for command in commands:
+            found = problem(*command)
+            problems.append(found and f"{name}: {found}")
+        shutil.rmtree(model)
+        shutil.rmtree(tmp_path / "x", ignore_errors=True)
+    assert not any(problems), report(problems)
+
+
+def test_weights_in_a_pipe_are_refused(trained: tuple[Path, Result], tmp_path: Path) -> None:
+    pipe = tmp_path / "model.safetensors"
+    os.mkfifo(pipe)
+    result = invoke("translate", trained[0], "--checkpoint", pipe, stdin=b"a\n")
+    assert (result.exit_code, result.stderr.count("error: ")) == (2, 1)
+    with pytest.raises(CheckpointError, match="a pipe or device, not a file"):
+        read_weights(pipe)
+
+
+def test_a_resumed_run_does_not_wait_for_pipes_in_place_of_its_logs(run: Path, corpus: Path) -> None:
+    for name in ("metrics.jsonl", "samples.jsonl", "train.log"):
+        (run / name).unlink(missing_ok=True)
+        os.mkfifo(run / name)
+        assert problem("train", corpus / "small.yaml", "training.max_steps=13", "--run-dir", run, "--resume") == ""
+        assert (run / name).is_fifo()
+        (run / name).unlink()
 
 
 def test_data_check_reads_corpora_from_pipes(corpus: Path, tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ def test_a_rule_file_is_compiled_and_copied(tmp_path: Path) -> None:
         ("# only a comment\n", "has no rules"),
         ("61\t62\nhello\t62\n", ":2: 'hello' is not a list of code points"),
         ("61\tzz\n", ":1: 'zz' is not"),
+        ("61\t\x1b[2Jzz\n", r":1: '\\x1b\[2Jzz' is not"),
         ("61 \td800\n", ":1: "),
         ("110000\t61\n", ":1: "),
         ("\t61\n", "a rule replaces nothing"),

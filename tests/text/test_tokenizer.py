@@ -2,6 +2,7 @@
 
 import io
 import pickle
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import sentencepiece
 
 from mtformer.errors import DataError
+from mtformer.text.protobuf import field, message_fields, set_subfield
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, TokenizerPair
 
 UNUSUAL = ["", "  ", "tab\tand\x0bbreak", "\u2028", "\x00", "漢字", "a" * 3000, "<s> </s> <pad>", "the  old   man"]
@@ -75,6 +77,34 @@ def test_damaged_and_missing_models_are_errors(tmp_path: Path, tokenizer: Tokeni
         Tokenizer.load(tmp_path / "none.model")
     with pytest.raises(DataError, match=r"no tokenizer found \(neither joint.model nor both src.model and tgt.model\)"):
         TokenizerPair.load(tmp_path)
+
+
+CRAFTED: dict[str, Callable[[bytes], bytes]] = {
+    "group": lambda model: model + b"\x0b\x08\x01\x0c",
+    "group of an unknown field": lambda model: model + b"\xc3\x3e\xc4\x3e",
+    "integer in place of a message": lambda model: model + field(2, 7),
+    "integer in place of the normalization": lambda model: model + field(3, 7),
+    "piece that is not UTF-8": lambda model: model + field(1, field(1, b"\xff\xfe") + field(2, -9.0)),
+    "name of the normalization that is not UTF-8": lambda model: set_subfield(model, 3, 1, b"\xff"),
+    "group in the normalization": lambda model: model + field(3, b"\x0b\x0c"),
+    "length beyond the end": lambda model: model + b"\x0a\xff\xff\xff\xff\x07",
+    "endless integer": lambda model: model + b"\x0a" + b"\xff" * 40,
+    "cut in a length": lambda model: model + b"\x0a\xff",
+    "no end": lambda model: model[:-1],
+}
+"""Changes of a model that SentencePiece refuses, or reads although its fields are damaged."""
+
+
+@pytest.mark.parametrize("craft", CRAFTED.values(), ids=CRAFTED)
+def test_crafted_models_are_refused(craft: Callable[[bytes], bytes], tokenizer: Tokenizer) -> None:
+    with pytest.raises(DataError, match=r"^x: not a SentencePiece model, or damaged; train it or copy it again$"):
+        Tokenizer(craft(tokenizer.model), "x")
+
+
+def test_a_model_without_normalization_does_not_change_text(tokenizer: Tokenizer) -> None:
+    """A model has fields 1 (pieces), 2 (training) and 3 (normalization)."""
+    without = b"".join(field(number, value) for number, value in message_fields(tokenizer.model) if number != 3)
+    assert Tokenizer(without).normalizer.name == ""
 
 
 def test_pickling_does_not_change_a_tokenizer(tokenizer: Tokenizer, lines: list[str]) -> None:

@@ -20,6 +20,7 @@ from mtformer.data.check.result import (
     percentile,
 )
 from mtformer.data.corpus.readers import FaultKind
+from mtformer.formatting import printable
 from mtformer.templating import render
 
 EXCERPT = 60
@@ -289,19 +290,6 @@ def _summary(lengths: Lengths | None) -> str:
 
 def _rate(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:.2f}"
-
-
-def printable(text: str, length: int | None = None) -> str:
-    """Truncate text to `length` characters and escape nonprintable characters."""
-    if length is not None and len(text) > length:
-        text = text[: length - 1] + "…"
-    return "".join(map(_escape, text))
-
-
-def _escape(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def percent(share: float | None) -> str:

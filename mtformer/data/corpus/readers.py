@@ -28,6 +28,7 @@ from mtformer.data.data_report import Columns
 from mtformer.enums import StrEnum
 from mtformer.errors import DataError
 from mtformer.files import parse_json, require_file
+from mtformer.formatting import printable
 
 BLOCK_BYTES = 1 << 17
 """Size of the read buffer of a file."""
@@ -43,6 +44,9 @@ TEXT = (Content.CSV,)
 
 LINES_AT_ONCE = 1000
 """Number of lines that are read together."""
+
+NAMES_LENGTH = 100
+"""Maximum number of characters of the names of fields in a message."""
 
 TSV_BREAKS = re.compile("[\t\n\r]+")
 """Characters that a cell of a TSV file cannot contain."""
@@ -590,5 +594,4 @@ def _contents(value: Any) -> str:
     """Return the names of the fields of an object, or another value, for a message."""
     if not isinstance(value, dict):
         return f"only {value!r:.40}"
-    names = ", ".join(value)
-    return f"{names:.100}"
+    return printable(", ".join(value), NAMES_LENGTH)

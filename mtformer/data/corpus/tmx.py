@@ -8,6 +8,7 @@ from mtformer.data.corpus.formats import Content
 from mtformer.data.corpus.readers import open_text, reading
 from mtformer.data.data_report import Pair
 from mtformer.errors import DataError, require_extra
+from mtformer.formatting import printable
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 """Attribute `xml:lang` of a text."""
@@ -24,6 +25,9 @@ ACCEPTED = (
     Content.CSV,
 )
 """Contents of a translation memory: XML in any encoding; the parser refuses everything that is not XML."""
+
+NAMES_LENGTH = 100
+"""Maximum number of characters of the languages in a message."""
 
 
 def read_tmx(path: str, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
@@ -56,7 +60,7 @@ def read_tmx(path: str, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
             yield texts[src], texts[tgt]
 
     if not num_pairs:
-        names = ", ".join(sorted(languages)) or "none"
+        names = printable(", ".join(sorted(languages)), NAMES_LENGTH) or "none"
         raise DataError(
             f"{path}: no {src}-{tgt} pairs; languages in the file: {names}; give a file with both languages"
         )
@@ -81,7 +85,7 @@ def _units(path: str) -> Iterator[Element]:
                 f"{path}: declares XML entities, which are not read because they can exhaust the memory; remove them"
             ) from error
         except (ParseError, ValueError, LookupError) as error:  # the last two: an encoding that is not supported
-            raise DataError(f"{path}: not well-formed XML: {error}; repair the file") from error
+            raise DataError(f"{path}: not well-formed XML: {printable(str(error))}; repair the file") from error
 
 
 def _texts(unit: Element, preferred_codes: set[str]) -> dict[str, str]:
@@ -110,10 +114,20 @@ def _tag(element: Element) -> str:
 
 
 def _text(segment: Element) -> str:
-    """Return the text of a segment without the native codes in inline elements, and with that of all others."""
-    parts = [segment.text or ""]
-    for child in segment:
-        if _tag(child) not in NATIVE_CODES:
-            parts.append(_text(child))
-        parts.append(child.tail or "")
+    """Return the text of a segment without the native codes in inline elements, and with that of all others.
+
+    It is not recursive, because elements can be nested deeper than Python's functions.
+    """
+    parts: list[str] = []
+    pending: list[Element | str] = [segment]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            parts.append(item)
+            continue
+        parts.append(item.text or "")
+        for child in reversed(item):  # the last one that is added is the first one that is read
+            pending.append(child.tail or "")
+            if _tag(child) not in NATIVE_CODES:
+                pending.append(child)
     return "".join(parts)

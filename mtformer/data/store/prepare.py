@@ -233,7 +233,10 @@ class _Job:
 
     def read_report(self, number: int) -> DataReport:
         """Return the report on a finished shard; raise DataError if it is damaged."""
-        return DataReport.from_dict(self._read_record(number)["report"])
+        try:
+            return DataReport.from_dict(self._read_record(number)["report"])
+        except (TypeError, AttributeError) as error:
+            raise _damaged(self.path(number, ".json")) from error
 
     def read_rows(self, number: int) -> np.ndarray:
         """Return the `ROW` of each pair of a finished shard; raise DataError if the file is damaged."""
@@ -254,7 +257,8 @@ class _Job:
             record = unsealed(read_json(path))
         except (OSError, ValueError) as error:
             raise _damaged(path) from error
-        if record.keys() != {"report", "sha256"}:  # of version 0.3
+        is_of_version_0_3 = record.keys() != {"report", "sha256"}
+        if is_of_version_0_3 or not isinstance(record["sha256"], dict):
             raise _damaged(path)
         return record
 

@@ -25,7 +25,7 @@ from mtformer.data.data_report import DataReport
 from mtformer.data.store.cache import STORE
 from mtformer.data.store.pairs import Ints, Pairs, flat, join
 from mtformer.errors import DataError
-from mtformer.files import FORMAT, read_json, require_format, unsealed
+from mtformer.files import FORMAT, read_json, require_file, require_format, unsealed
 
 BLOCK_PAIRS = 256
 """Number of pairs that are read together; an epoch shuffles blocks, and then the pairs of many blocks."""
@@ -63,6 +63,7 @@ class Store:
         self.folder = folder
         self.fingerprint = folder.name
         with self._reading(folder / STORE):
+            require_file(folder / STORE)
             self._lock = open(folder / STORE, encoding="utf-8")  # noqa: SIM115  # closed with the store
             with suppress(ImportError, OSError):  # not supported on Windows and some file systems
                 import fcntl
@@ -117,6 +118,7 @@ class Store:
             return np.zeros(0, dtype=np.int64)
         path = self.folder / DUPLICATES
         with self._reading(path):
+            require_file(path)
             duplicates = np.memmap(path, "<i8", "r", shape=(num_duplicates,))
             if zlib.crc32(duplicates.data) != contents["duplicates_crc32"]:
                 raise ValueError("the checksum does not match")
@@ -129,6 +131,7 @@ class Store:
         number = block - first_block
         path = self.folder / self._shards[shard].name
         with self._reading(path):
+            require_file(path)
             reader = _open(path, path.stat().st_ino)
             pairs, metadata = reader.get_batch_with_custom_metadata(number)
             if metadata is None or int(metadata[CHECKSUM]) != checksum(pairs):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mtformer.config.schema import ModelConfig
 from mtformer.data.store.cache import CTRANSLATE2, delete_unused, entries, make_lock
-from mtformer.decoding.ctranslate2.loading import import_ctranslate2
+from mtformer.decoding.ctranslate2.loading import import_ctranslate2, special_names
 from mtformer.decoding.search.inference import alignment_layer
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log
 from mtformer.files import (
@@ -33,7 +33,7 @@ from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.ops import NORM_EPS, LayerNorm, Linear
 from mtformer.model.positions import SINUSOID_BASE
 from mtformer.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
-from mtformer.text.tokenizer import BOS, EOS, UNK, TokenizerPair
+from mtformer.text.tokenizer import TokenizerPair
 from mtformer.version import __version__
 from mtformer.weights import load_weights
 
@@ -263,11 +263,8 @@ def _register_vocabularies(spec: Any, tokenizers: TokenizerPair) -> None:
 
     spec.register_source_vocabulary(src_pieces)
     spec.register_target_vocabulary(tgt_pieces)
-    spec.config.unk_token = tgt_pieces[UNK]
-    spec.config.bos_token = tgt_pieces[BOS]
-    spec.config.eos_token = tgt_pieces[EOS]
-    spec.config.decoder_start_token = tgt_pieces[BOS]
-    spec.config.add_source_eos = True
+    for name, value in special_names(tgt_pieces).items():
+        setattr(spec.config, name, value)
     spec.config.layer_norm_epsilon = NORM_EPS
 
 

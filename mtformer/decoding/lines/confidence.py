@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import pstdev
+from typing import Annotated
 
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, field_validator
 
 from mtformer.decoding.lines.translation import Flag, Translation
+from mtformer.enums import StrEnum
 from mtformer.errors import CheckpointError, DataError, log
 from mtformer.files import read_json, sealed, unsealed, write_json
 from mtformer.text.words import is_blank
@@ -34,19 +36,44 @@ MAX_DEVIATION = 20.0
 """Maximum of the feature `deviation`; a single token may have an arbitrarily low log-probability."""
 MIN_SCALE = 1e-6
 """Minimum standard deviation of a feature, for features that are constant on the dev set."""
-WITHOUT_FEATURES = ((), ("agreement",), ("deviation",), ("agreement", "deviation"))
-"""Features that a search may not provide; there is a regression for each combination."""
+MAX_NUMBER = 1e9
+"""Maximum absolute value of a number in confidence.json, so that no sum of products overflows."""
 REMEDY = "write it again with `mtformer eval RUN --calibrate`"
+
+
+class Feature(StrEnum):
+    """Feature of a translation; see `features`."""
+
+    PROBABILITY = "probability"
+    LENGTH_RATIO = "length_ratio"
+    LENGTH_DIFFERENCE = "length_difference"
+    FLAGS = "flags"
+    DEVIATION = "deviation"
+    AGREEMENT = "agreement"
+
+
+OPTIONAL_FEATURES = frozenset((Feature.DEVIATION, Feature.AGREEMENT))
+"""Features that some searches do not provide."""
+WITHOUT_FEATURES: tuple[frozenset[Feature], ...] = (
+    frozenset(),
+    frozenset((Feature.AGREEMENT,)),
+    frozenset((Feature.DEVIATION,)),
+    OPTIONAL_FEATURES,
+)
+"""Combinations of features that a search does not provide; there is a regression for each."""
+Number = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+Scale = Annotated[float, Field(ge=MIN_SCALE, le=MAX_NUMBER)]
+FeatureName = Annotated[Feature, Field(strict=False)]
 
 
 class Logistic(BaseModel, frozen=True, extra="forbid", strict=True):
     """Logistic regression on standardized features."""
 
-    bias: float
-    terms: dict[str, tuple[float, float, float]]
+    bias: Number
+    terms: Annotated[dict[FeatureName, tuple[Number, Scale, Number]], Field(min_length=1)]
     """Mean, standard deviation and weight of each feature."""
 
-    def probability(self, features: Mapping[str, float]) -> float:
+    def probability(self, features: Mapping[Feature, float]) -> float:
         """Return the probability of a good translation; features without a term are ignored."""
         weighted_sum = 0.0
         for name, (mean, scale, weight) in self.terms.items():
@@ -60,10 +87,18 @@ class Logistic(BaseModel, frozen=True, extra="forbid", strict=True):
 class Calibration(BaseModel, frozen=True, extra="forbid", strict=True):
     """Fitted confidence of a model; several regressions, because some searches do not provide all features."""
 
-    good_chrf: float
+    good_chrf: Number
     num_pairs: int
-    regressions: list[Logistic]
+    regressions: Annotated[list[Logistic], Field(min_length=1)]
     """The regression with the most features is first; the last one has those that every search provides."""
+
+    @field_validator("regressions")
+    @classmethod
+    def _check_last(cls, regressions: list[Logistic]) -> list[Logistic]:
+        """Raise ValueError if the last regression needs features that some searches do not provide."""
+        if not OPTIONAL_FEATURES.isdisjoint(regressions[-1].terms):
+            raise ValueError("the last regression has features that some searches do not provide")
+        return regressions
 
     def rate(self, source: str, translation: Translation) -> Translation:
         """Return a translation with its confidence, and with a flag if it is low; a blank line has confidence 1."""
@@ -77,7 +112,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", strict=True):
             flags = (*flags, Flag.LOW_CONFIDENCE)
         return replace(translation, confidence=round(confidence, 4), flags=flags)
 
-    def _fitting(self, values: Mapping[str, float]) -> Logistic:
+    def _fitting(self, values: Mapping[Feature, float]) -> Logistic:
         """Return the first regression whose features the search has provided."""
         for regression in self.regressions:
             if regression.terms.keys() <= values.keys():
@@ -85,7 +120,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", strict=True):
         raise AssertionError("the last regression has only features that every search provides")
 
 
-def features(source: str, translation: Translation) -> dict[str, float]:
+def features(source: str, translation: Translation) -> dict[Feature, float]:
     """Return those features of a translation that its search provides.
 
     - `probability`: geometric mean of the token probabilities.
@@ -102,17 +137,17 @@ def features(source: str, translation: Translation) -> dict[str, float]:
     length_ratio = math.log(tgt_length / src_length)
     num_flags = sum(flag != Flag.LOW_CONFIDENCE for flag in translation.flags)
     values = {
-        "probability": math.exp(mean_log_prob),
-        "length_ratio": length_ratio,
-        "length_difference": abs(length_ratio),
-        "flags": float(num_flags),
+        Feature.PROBABILITY: math.exp(mean_log_prob),
+        Feature.LENGTH_RATIO: length_ratio,
+        Feature.LENGTH_DIFFERENCE: abs(length_ratio),
+        Feature.FLAGS: float(num_flags),
     }
 
     if translation.token_log_probabilities:
         deviation = pstdev(translation.token_log_probabilities)
-        values["deviation"] = min(MAX_DEVIATION, deviation)
+        values[Feature.DEVIATION] = min(MAX_DEVIATION, deviation)
     if translation.agreement is not None:
-        values["agreement"] = translation.agreement
+        values[Feature.AGREEMENT] = translation.agreement
     return values
 
 
@@ -154,13 +189,13 @@ def fit(sources: Sequence[str], translations: Sequence[Translation], chrf: Seque
     return Calibration(good_chrf=GOOD_CHRF, num_pairs=len(rows), regressions=regressions)
 
 
-def _fit(rows: Sequence[Mapping[str, float]], names: Sequence[str], is_good_N: torch.Tensor) -> Logistic:
+def _fit(rows: Sequence[Mapping[Feature, float]], names: Sequence[Feature], is_good_N: torch.Tensor) -> Logistic:
     """Return the regression with the highest likelihood, with a small penalty on the squared weights.
 
     The weight of flags is in logits per flag, is penalized for its distance from the expected one, and is not positive.
     """
     features_NF = torch.tensor([_values(row, names) for row in rows], dtype=torch.float64)
-    is_flags_F = torch.tensor([name == "flags" for name in names])
+    is_flags_F = torch.tensor([name == Feature.FLAGS for name in names])
     means_F = features_NF.mean(dim=0)
     deviations_F = features_NF.std(dim=0)
     scales_F = deviations_F.clamp(min=MIN_SCALE).where(~is_flags_F, 1.0)
@@ -190,7 +225,7 @@ def _fit(rows: Sequence[Mapping[str, float]], names: Sequence[str], is_good_N: t
     return Logistic(bias=bias, terms=terms_by_name)
 
 
-def _values(row: Mapping[str, float], names: Sequence[str]) -> list[float]:
+def _values(row: Mapping[Feature, float], names: Sequence[Feature]) -> list[float]:
     return [row[name] for name in names]
 
 
