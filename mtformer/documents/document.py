@@ -57,6 +57,8 @@ class Mark:
     """True if the source has a space directly before it."""
     precedes_space: bool = False
     """True if the source has a space directly after it."""
+    keeps_order: bool = False
+    """True if the marks directly inside it keep their order, because some of them are single tags of elements."""
     end_word: int = 0
     """Index after that of the last word in it."""
     marks: list["Mark"] = field(default_factory=list)
@@ -83,6 +85,15 @@ class MarkedText:
     """`WORD`, or `PART_OF_WORD` if a part of the text is not translated."""
 
 
+@dataclass(frozen=True)
+class Written:
+    """A document with translations."""
+
+    text: str
+    has_lost_marks: bool
+    """True if the place of some marks is uncertain, because no words of the translation belong to them."""
+
+
 class Document(Protocol):
     """A document of any format."""
 
@@ -91,5 +102,5 @@ class Document(Protocol):
     is_repaired: bool
     """True if it was damaged, and its translation is not."""
 
-    def join(self, translations: Sequence[Translation]) -> str:
+    def write(self, translations: Sequence[Translation]) -> Written:
         """Return the document with translations of `lines`, which have attention."""

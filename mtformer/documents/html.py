@@ -6,6 +6,7 @@ from typing import Any
 from mtformer.decoding.lines.inputs import check_lines
 from mtformer.decoding.lines.translation import Translation
 from mtformer.decoding.translator import Translator
+from mtformer.documents.document import Written
 from mtformer.documents.html_reader import read_html
 from mtformer.documents.html_writer import write_html
 from mtformer.documents.translate import translate_documents
@@ -15,14 +16,17 @@ class Fragment:
     """HTML and the texts in it, `lines`; `is_repaired` is True if tags were unclosed or wrongly nested."""
 
     def __init__(self, html: str) -> None:
-        self._tree = read_html(html)
-        self.text = self._tree.text
-        self.lines = [run.text.line for run in self._tree.runs]
-        self.is_repaired = self._tree.is_repaired
+        self._page = read_html(html)
+        self.lines = [run.text.line for run in self._page.runs]
+        self.is_repaired = self._page.is_repaired
+
+    def write(self, translations: Sequence[Translation]) -> Written:
+        """Return the HTML with translations, which have attention, instead of `lines`."""
+        return write_html(self._page, translations)
 
     def join(self, translations: Sequence[Translation]) -> str:
-        """Return the HTML with translations, which have attention, instead of `lines`; to be called once."""
-        return write_html(self._tree, translations)
+        """Return only the text of `write`."""
+        return self.write(translations).text
 
 
 def translate_html(translator: Translator, fragments: Sequence[str], **arguments: Any) -> list[Translation]:
