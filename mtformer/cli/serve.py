@@ -12,7 +12,7 @@ from mtformer.cli.help import INPUT_OUTPUT
 from mtformer.cli.options import EnsembleArgument, optional
 from mtformer.errors import ConfigError, log, require_extra
 
-PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_fastapi_instrumentator", "bs4")
+PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_fastapi_instrumentator")
 """Packages of the extra `serve`."""
 KEY_HELP = (
     "api_key that requests must send (or set MTFORMER_API_KEY); required if other machines can reach the address of "

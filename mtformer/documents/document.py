@@ -7,7 +7,7 @@ them, `mtformer.documents.inline` places the marks of each text around the words
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mtformer.decoding.lines.sentences import UNSPACED
 from mtformer.decoding.lines.translation import Translation
@@ -22,8 +22,7 @@ PART_OF_WORD = re.compile(rf"{UNSPACED.pattern}|(?:{LETTER})+|(?P<punctuation>{P
 """Like `WORD`, but without punctuation inside: text that is kept may be a part of a word, as in T-Shirt."""
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """A word or punctuation mark, and its position in a text."""
 
     text: str
@@ -41,7 +40,7 @@ def words_in(text: str, pattern: re.Pattern[str]) -> list[Word]:
     return words
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Mark:
     """A part of a text that its translation keeps: an element with words in it, a comment, or untranslated text.
 
@@ -63,6 +62,11 @@ class Mark:
     """Index after that of the last word in it."""
     marks: list["Mark"] = field(default_factory=list)
     """The marks directly inside it, in the order of the source."""
+
+    @property
+    def has_words(self) -> bool:
+        """True if it contains source words."""
+        return self.first_word < self.end_word
 
     @property
     def words(self) -> range:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from mtformer.documents.document import PART_OF_WORD, WORD, Mark, MarkedText, Word, words_in
 from mtformer.documents.html_tokens import Text
-from mtformer.documents.html_tree import Copied, Element, Node, html_of, parse_html, walk
+from mtformer.documents.html_tree import Copied, Element, Node, Tree, html_of, parse_html, walk
 
-MAX_NESTED = 100
+MAX_NESTED = 50
 """Maximum number of inline elements around a word that are marks; see `_RunReader`."""
 
 
@@ -47,13 +47,13 @@ def read_html(html: str) -> HtmlPage:
     without_surrogates = html.encode("utf-8", "replace").decode("utf-8")
     tree = parse_html(without_surrogates)
     has_line_breaks = "\n" in without_surrogates
-    return HtmlPage(_parts(tree.root), has_line_breaks, tree.is_repaired)
+    return HtmlPage(_parts(tree), has_line_breaks, tree.is_repaired)
 
 
-def _parts(root: Element) -> list[str | Run]:
+def _parts(tree: Tree) -> list[str | Run]:
     """Return the texts with letters, each for adjacent inline nodes, and the HTML of everything else."""
     parts: list[str | Run] = []
-    open_blocks = [(root, _groups(root))]
+    open_blocks = [(tree.root, _groups(tree.root))]
     while open_blocks:
         block, groups = open_blocks[-1]
         nodes = next(groups, None)
@@ -61,7 +61,7 @@ def _parts(root: Element) -> list[str | Run]:
             parts.append(block.end_tag)
             open_blocks.pop()
         elif _has_letters(nodes):
-            parts.append(_RunReader(nodes).read())
+            parts.append(_RunReader(nodes, tree.has_copied_words).read())
         elif isinstance(nodes[0], Element) and nodes[0].is_block:
             parts.append(nodes[0].start_tag)
             open_blocks.append((nodes[0], _groups(nodes[0])))
@@ -103,9 +103,11 @@ class _RunReader:
     marks keep their order, so that the tags stay nested.
     """
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], may_have_copied_words: bool) -> None:
         self._source = nodes
-        has_copied_words = any(isinstance(node, Copied) and node.words for node, _ in walk(nodes))
+        has_copied_words = may_have_copied_words and any(
+            isinstance(node, Copied) and node.words for node, _ in walk(nodes)
+        )
         self._word_pattern = PART_OF_WORD if has_copied_words else WORD
         self._root = Mark(parent=None, first_word=0, is_element=True)
         self._open = [self._root]
@@ -133,7 +135,7 @@ class _RunReader:
 
         line = " ".join("".join(self._texts).split())
         text = MarkedText(line, self._words, self._root, list(self._nodes), self._word_pattern)
-        is_flattened = any(mark.keeps_order and mark.words for mark in self._nodes)
+        is_flattened = any(mark.keeps_order and mark.has_words for mark in self._nodes)
         first_text = _text_of(self._source[0])
         last_text = _text_of(self._source[-1])
         space_before = first_text[: len(first_text) - len(first_text.lstrip())]

@@ -48,14 +48,14 @@ ENCODING = re.compile(r"""(?<=encoding=["'])[\w-]+""")
 """Name of the encoding in an XML declaration."""
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class Text:
     """Text, without character references."""
 
     text: str
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class StartTag:
     """A start tag; the first of several attributes with the same name counts."""
 
@@ -65,14 +65,14 @@ class StartTag:
     """True if it ends with `/>`."""
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class EndTag:
     """An end tag."""
 
     name: str
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class Verbatim:
     """A comment, declaration or processing instruction, or the content of a script, which is written as it is."""
 

@@ -35,7 +35,7 @@ ESCAPED = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 """Character references of the characters that have a meaning in HTML, for `str.translate`."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Copied:
     """A part of a page that is written as it is: a comment, or an element that is not translated."""
 
@@ -46,7 +46,7 @@ class Copied:
     """Its text, if that is a part of the sentence around it."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Element:
     """An element with its tags as they are written."""
 
@@ -70,6 +70,8 @@ class Tree:
     """Element without tags that contains all others."""
     is_repaired: bool
     """True if tags were unclosed or wrongly nested."""
+    has_copied_words: bool
+    """True if elements that are not translated have text that is a part of a sentence."""
 
 
 def parse_html(html: str) -> Tree:
@@ -85,7 +87,8 @@ def parse_html(html: str) -> Tree:
         else:
             builder.add(token)
     builder.close_all()
-    return Tree(builder.root, builder.is_repaired or tokens.has_cut_markup)
+    is_repaired = builder.is_repaired or tokens.has_cut_markup
+    return Tree(builder.root, is_repaired, builder.has_copied_words)
 
 
 def walk(nodes: Iterable[Node]) -> Iterator[tuple[Node, bool]]:
@@ -129,12 +132,15 @@ class _TreeBuilder:
     def __init__(self, end_of_void_tags: str) -> None:
         self.root = Element("", "", "", is_block=False, is_translated=True)
         self.is_repaired = False
+        self.has_copied_words = False
         self._end_of_void_tags = end_of_void_tags
         self._open = [self.root]
         self._num_open: Counter[str] = Counter()
         """Number of open elements by name."""
         self._num_void: Counter[str] = Counter()
         """Number of elements without content by name, each of which may have an end tag."""
+        self._num_with_other_text = 0
+        """Number of open elements in `WITH_OTHER_TEXT`."""
         self._num_untranslated = 0
         """Number of open elements that are not translated."""
 
@@ -143,7 +149,7 @@ class _TreeBuilder:
         node: Node
         if isinstance(token, Verbatim):
             node = Copied(token.html)
-        elif any(self._num_open[name] for name in WITH_OTHER_TEXT):
+        elif self._num_with_other_text > 0:
             node = Copied(escaped(token.text))
         else:
             node = token
@@ -166,6 +172,7 @@ class _TreeBuilder:
         self._open[-1].children.append(element)
         self._open.append(element)
         self._num_open[name] += 1
+        self._num_with_other_text += name in WITH_OTHER_TEXT
         self._num_untranslated += not element.is_translated
         if name in BLOCKS:
             self._mark_blocks()
@@ -198,12 +205,14 @@ class _TreeBuilder:
     def _close_last(self) -> None:
         element = self._open.pop()
         self._num_open[element.name] -= 1
+        self._num_with_other_text -= element.name in WITH_OTHER_TEXT
         if element.is_translated:
             return
         self._num_untranslated -= 1
         if self._num_untranslated == 0:  # the outermost one, in which nothing is translated
             words = "" if element.name in WITHOUT_TEXT else _text_of(element)
             self._open[-1].children[-1] = Copied(html_of([element]), element.is_block, words)
+            self.has_copied_words = self.has_copied_words or words != ""
 
     def _mark_blocks(self) -> None:
         """Mark the last open element and those around it as blocks."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mtformer.decoding.lines.translation import Translation
 from mtformer.documents.document import Mark, Written
 from mtformer.documents.html_reader import HtmlPage, Run
-from mtformer.documents.html_tree import Element, escaped, html_of
+from mtformer.documents.html_tree import Copied, escaped, html_of
 from mtformer.documents.inline import PlacedMarks, place_marks
 
 LINE_BREAKS = {ord("\n"): "&#10;", ord("\r"): "&#13;"}
@@ -40,8 +40,9 @@ def _html_of_run(run: Run, placed: PlacedMarks) -> str:
     # Inner marks are after the marks around them.
     for mark in reversed(run.text.marks):
         node = run.nodes[mark]
-        if mark in placed.contents:
-            assert isinstance(node, Element)
+        if isinstance(node, Copied):
+            html_of_mark[mark] = node.html
+        elif mark in placed.contents:
             content = _html_of_content(mark, placed, html_of_mark)
             html_of_mark[mark] = f"{node.start_tag}{content}{node.end_tag}"
         elif mark.parent in placed.contents:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
+from operator import le
 from typing import NamedTuple
 
 from mtformer.decoding.lines.translation import Attention, Translation
@@ -81,13 +82,16 @@ def place_marks(source: MarkedText, translation: Translation) -> PlacedMarks:
         source: a text and its marks.
         translation: its translation, with attention.
     """
+    if not source.marks:
+        return PlacedMarks({source.root: [translation.text.strip()]}, has_lost_marks=False)
+
     words = words_in(translation.text, source.word_pattern)
     attention = _attention_of_words(source, words, translation.attention)
     placement = _Placement(source, words, attention)
     contents = {}
     for mark in (source.root, *source.marks):
         is_root = mark is source.root
-        if is_root or (mark.is_element and mark.words):
+        if is_root or (mark.is_element and mark.has_words):
             placement.place_marks_in(mark)
             contents[mark] = placement.content(mark, translation.text)
     return PlacedMarks(contents, placement.has_lost_marks)
@@ -117,7 +121,8 @@ class _Placement:
         self.innermost_of_source = [source.root] * len(source.words)
         """For each source word, the innermost mark around it."""
         for mark in source.marks:
-            self.innermost_of_source[mark.first_word : mark.end_word] = [mark] * len(mark.words)
+            if mark.has_words:
+                self.innermost_of_source[mark.first_word : mark.end_word] = [mark] * len(mark.words)
         self.first_free: dict[Mark, int] = {}
         """For some marks, a target word before which no words in them are free."""
         self.has_lost_marks = False
@@ -140,7 +145,7 @@ class _Placement:
     def place_marks_in(self, parent: Mark) -> None:
         """Choose the target words of the marks directly in an element that is placed."""
         for mark in parent.marks:
-            if mark.words:
+            if mark.has_words:
                 self._place(mark, parent)
 
         # The marks without target words. Their position depends only on the labels of the words around them.
@@ -257,9 +262,9 @@ class _Placement:
     def _position_at_edge(self, mark: Mark, parent: Mark) -> int | None:
         """Return the position of a mark without target words if the source has it at the edge of its parent."""
         outer = self.spans[parent]
-        if mark.words.start == parent.words.start:
+        if mark.first_word == parent.first_word:
             return outer.start
-        if mark.words.stop == parent.words.stop:
+        if mark.end_word == parent.end_word:
             return outer.end
         return None
 
@@ -340,6 +345,8 @@ class _Crossings:
     after it whose labels are before the mark. Moving the mark past a word changes their number by 1 or -1, so that it
     is a sum of changes. From one mark to the next, only the changes of the words between them are new. A tree of
     `BLOCK_WORDS` words in each leaf has the lowest sum of the words in each node, and its position.
+
+    If all labels are in order, the position is between the words whose labels are before and after the mark.
     """
 
     def __init__(self, placement: _Placement, parent: Mark) -> None:
@@ -348,6 +355,12 @@ class _Crossings:
         self._first_word = parent.first_word
         """Source word before which the mark is."""
         labels = placement.labels[self._outer.start : self._outer.end]
+        self._sorted_labels: Sequence[int] = []
+        """Labels of the words in the element if they are in order, and all words have one."""
+        if labels and labels[0] != UNALIGNED and all(map(le, labels, labels[1:])):
+            self._sorted_labels = labels
+            return
+
         self._changes = [_change(label, self._first_word) for label in labels]
 
         num_blocks = -(-len(labels) // BLOCK_WORDS)
@@ -364,6 +377,9 @@ class _Crossings:
 
         Source words must not decrease from one call to the next.
         """
+        if self._sorted_labels:
+            return self._outer.start + bisect_left(self._sorted_labels, first_word)
+
         passed_words = range(self._first_word, first_word)
         self._first_word = first_word
         for word in self._placement.words_with_labels(passed_words):
