@@ -130,8 +130,11 @@ async def _wait_for_disconnect(request: Request) -> None:
         is_connected = message["type"] != "http.disconnect"
 
 
-def _respond(query: TranslationRequest, translations: Sequence[Translation], settings: Settings) -> JSONResponse:
-    """Return the response of `Service.translate`."""
+def _respond(query: TranslationRequest, translations: list[Translation], settings: Settings) -> JSONResponse:
+    """Return the response of `Service.translate`, and empty the lists of translations and texts.
+
+    To free the memory of large ones takes time, which is spent here and not in the event loop.
+    """
     # Each field is a list with a value for each text.
     lines_of_texts = _divide(translations, query.texts)
     max_ranks = 1 + query.alternatives
@@ -153,6 +156,8 @@ def _respond(query: TranslationRequest, translations: Sequence[Translation], set
         candidates = settings.sources_of(query.target)
         fields["detectedLanguage"] = [detect("\n".join(text.lines), candidates) for text in query.texts]
 
+    query.texts.clear()
+    translations.clear()
     if isinstance(query.q, list):
         return JSONResponse(fields)
     return JSONResponse({name: values[0] for name, values in fields.items()})
@@ -175,7 +180,9 @@ def _respond_with_languages(query: TextRequest, settings: Settings) -> JSONRespo
 
 def _flags(text: Text | Fragment, lines: Sequence[Translation], written: Written) -> list[str]:
     """Return the flags of a text: those of all its lines, and those of its tags."""
-    flags = [flag for line in lines for flag in line.flags]
+    flags: list[str] = []
+    for line in lines:
+        flags += line.flags
     if text.is_repaired:
         flags.append(Flag.REPAIRED)
     if written.has_lost_marks:

@@ -106,8 +106,8 @@ AROUND = {
 def document(kind: str, size: int) -> str:
     """Return a document of a kind."""
     if kind in REPEATED:
-        part = REPEATED[kind]
-        return part * (size // len(part))
+        two_parts = 2 * REPEATED[kind]  # an even number, so that quotation marks form pairs in all sizes
+        return two_parts * (size // len(two_parts))
     if kind in NESTED:
         start, end = NESTED[kind]
         depth = size // len(start + end)
