@@ -147,7 +147,7 @@ def _respond(query: TranslationRequest, translations: list[Translation], setting
     if translations and has_confidence:
         fields["confidence"] = [_lowest_confidence(lines) for lines in lines_of_texts]
     if query.alternatives:
-        fields["alternatives"] = [[written.text for written in n_best[1:]] for n_best in n_bests]
+        fields["alternatives"] = [_texts_of(n_best[1:]) for n_best in n_bests]
     if query.format == "html":
         rows = zip(query.texts, lines_of_texts, n_bests, strict=True)
         fields["flags"] = [_flags(text, lines, n_best[0]) for text, lines, n_best in rows]
@@ -230,6 +230,10 @@ def _join(text: Text | Fragment, lines: Sequence[Translation], max_ranks: int) -
         translations = [_of_rank(n_best, rank) for n_best in n_bests]
         joined.append(text.write(translations))
     return joined
+
+
+def _texts_of(written: Sequence[Written]) -> list[str]:
+    return [text.text for text in written]
 
 
 def _of_rank(n_best: Sequence[Translation], rank: int) -> Translation:

@@ -8,8 +8,10 @@ than 100 ms.
 
 import argparse
 import copy
+import gc
 import http.client
 import json
+import logging
 import multiprocessing
 import sys
 import threading
@@ -44,7 +46,10 @@ def serve(run: str, size: int, ports: Any) -> None:
         return [identity(line) for line in lines]
 
     translator.translate = translate  # type: ignore[method-assign]  # replaces the method
+    logging.getLogger("mtformer").setLevel(logging.ERROR)
     app = create_app(translator, "identity", max_characters=size, queue_size=10)
+    gc.collect()
+    gc.freeze()  # as `mtformer serve` does
     with listen("127.0.0.1", 0) as sock:
         ports.put((sock.getsockname()[1], translator.data.directions[0]))
         make_server(app, is_verbose=False).run(sockets=[sock])

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import random_lines
 
+from mtformer.decoding.lines.glossary import Glossary
 from mtformer.decoding.lines.translation import Attention, Flag, Translation
 from mtformer.decoding.translator import Translator
 from mtformer.documents.document import WORD, Mark, MarkedText, words_in
@@ -216,11 +217,38 @@ def test_tags_follow_the_borders_of_words_in_any_script(
 
 
 @pytest.mark.parametrize(
+    ("source", "terms"),
+    [
+        ("my <b>data <i>base</i></b>s", []),
+        ("my data <b>base</b>, new", ["Datenbank"]),
+        ("my data<br>base", ["Datenbank"]),
+        ("my data&nbsp;base", ["Datenbank"]),
+        ("my <b>data</b>base", []),
+        ("<p>my data</p><p>base</p>", []),
+        ("<a title='data base'>my</a> <!-- data base --> dog", []),
+        ("<script>data base</script> dog", []),
+        ("先生は<b>Python</b>を使う。", ["Rust"]),
+        ("先生はPyth<b>on</b>を使う。", ["Rust"]),
+        ("<p>&#80;ython</p>", ["Rust"]),
+        ("เขียน<i>Python</i>นะ", ["Rust"]),
+        ("<b>R&amp;D</b>-Etat", ["FuE"]),
+        ("R<b>&amp;</b>D", ["FuE"]),
+        ("&lt;2en&gt; R&amp;Dx", []),
+    ],
+)
+def test_glossary_terms_are_found_as_in_lines(source: str, terms: list[str]) -> None:
+    """Terms may cross inline tags, but not blocks; attributes, comments and scripts have none."""
+    glossary = Glossary.from_mapping({"data base": "Datenbank", "Python": "Rust", "R&D": "FuE"})
+    found = [glossary.required_terms(line) for line in Fragment(source).lines]
+    assert [term for terms_of_line in found for term in terms_of_line] == terms
+
+
+@pytest.mark.parametrize(
     ("source", "text", "expected"),
     [
         ("a <b>man</b> sleeps", "Ein0 Mann1 schläft2", ""),
         ("<b>a</b><i>b</i> <u>c</u>", "B0 C1", "<i></i>"),
-        ("a <b>very</b> red <i>dog</i>", "Hund3", "<b></b><i>Hund</i>"),
+        ("a <b>very</b> red <i>dog</i>", "Hund3", "<b></b> <i>Hund</i>"),
         ("a <kbd translate=no>Ctrl</kbd> key", "Taste2", '<kbd translate="no">Ctrl</kbd>'),
         ("a <kbd translate=no>Ctrl</kbd> key", "Ctrl1 Taste2", ""),
         ("a <br> <i></i> <!-- x --> b", "B1", ""),
