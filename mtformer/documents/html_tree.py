@@ -216,8 +216,8 @@ class _TreeBuilder:
 
     def _mark_blocks(self) -> None:
         """Mark the last open element and those around it as blocks."""
-        for element in reversed(self._open[1:]):
-            if element.is_block:
+        for element in reversed(self._open):
+            if element.is_block or element is self.root:
                 return
             element.is_block = True
 
