@@ -7,7 +7,7 @@ from mtformer.documents.document import PART_OF_WORD, WORD, Mark, MarkedText, Wo
 from mtformer.documents.html_tokens import Text
 from mtformer.documents.html_tree import Copied, Element, Node, Tree, html_of, parse_html, walk
 
-MAX_NESTED = 50
+MAX_NESTED = 20
 """Maximum number of inline elements around a word that are marks; see `_RunReader`."""
 
 
