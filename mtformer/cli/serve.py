@@ -1,6 +1,7 @@
 """`mtformer serve`: a web page and an HTTP API for a model."""
 
 import contextlib
+import gc
 import os
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from mtformer.cli.help import INPUT_OUTPUT
 from mtformer.cli.options import EnsembleArgument, optional
 from mtformer.errors import ConfigError, log, require_extra
 
-PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_fastapi_instrumentator", "bs4")
+PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_fastapi_instrumentator")
 """Packages of the extra `serve`."""
 KEY_HELP = (
     "api_key that requests must send (or set MTFORMER_API_KEY); required if other machines can reach the address of "
@@ -83,6 +84,9 @@ def serve(
             hosts=LOCAL_HOSTS | {host.lower()} if only_this_machine else None,
         )
         log.info("%s serves %s; press Ctrl-C to stop", url(sock), ", ".join(map(str, runs)))
+        # Each pass of the collector over all packages and the model would stop the event loop for 0.1 s.
+        gc.collect()
+        gc.freeze()
         is_verbose = os.environ.get(DEBUG, "0") not in ("", "0")
         with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the regular way to stop a server
             make_server(app, is_verbose).run(sockets=[sock])

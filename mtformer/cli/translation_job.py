@@ -18,7 +18,7 @@ from mtformer.cli.output import for_terminal
 from mtformer.cli.translation_format import OutputFormat
 from mtformer.cluster.workers import Workers
 from mtformer.enums import Backend
-from mtformer.errors import log, require_extra
+from mtformer.errors import log
 from mtformer.text.tags import Target
 
 if TYPE_CHECKING:
@@ -84,9 +84,7 @@ class TranslateBlock:
         return translate(block.lines, first_line=block.first_line, progress=self.progress, **arguments)
 
     def describe(self, item: None, num_threads: int) -> TranslatorDescription:
-        """Describe the translator; raise ConfigError if a package is missing."""
-        if self.is_html:
-            require_extra("--html", "html", "bs4")
+        """Describe the translator."""
         translator = self.translator
 
         settings: dict[str, Any] = {

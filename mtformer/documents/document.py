@@ -4,26 +4,34 @@ Each format has a reader, which finds the texts of a file, and a writer, which w
 them, `mtformer.documents.inline` places the marks of each text around the words of its translation.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from mtformer.decoding.lines.sentences import UNSPACED
+import regex
+
 from mtformer.decoding.lines.translation import Translation
 
-PUNCTUATION = r"[!-/:-@\[-`{-~¡-¿‐-⁞،؛؟۔।॥։።፣።၊။]"
-LETTER = rf"(?!{UNSPACED.pattern}|{PUNCTUATION})\S"
+PUNCTUATION = r"!-/:-@\[-`{-~¡-¿‐-⁞،؛؟۔।॥։።፣။།"
+CHINESE = "\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
+"""Chinese characters, kana and their punctuation."""
+UNSPACED = rf"{CHINESE}\p{{Han}}\p{{Hiragana}}\p{{Katakana}}\p{{Bopomofo}}\p{{Line_Break=Complex_Context}}"
+"""Letters of scripts without spaces; see `mtformer.text.words`."""
+WITHOUT_SPACES = rf"(?=[{UNSPACED}])\X\p{{M}}*|(?=\p{{Tibetan}})[\p{{L}}\p{{M}}\p{{N}}]+[་༌]*"
+"""A character of a script without spaces, with its vowel signs, or a Tibetan syllable with the mark after it."""
+LETTER = rf"[^\s{PUNCTUATION}{UNSPACED}]"
 
-WORD = re.compile(rf"{UNSPACED.pattern}|(?:{LETTER})+(?:{PUNCTUATION}+(?:{LETTER})+)*|(?P<punctuation>{PUNCTUATION}+)")
+WORD = regex.compile(
+    rf"{WITHOUT_SPACES}|(?:(?!\p{{Tibetan}}){LETTER})+(?:[{PUNCTUATION}]+(?:(?!\p{{Tibetan}}){LETTER})+)*"
+    rf"|(?P<punctuation>[{PUNCTUATION}]+)|\S"
+)
 """A word with punctuation inside it, a character of a script without spaces, or other punctuation."""
 
-PART_OF_WORD = re.compile(rf"{UNSPACED.pattern}|(?:{LETTER})+|(?P<punctuation>{PUNCTUATION}+)")
+PART_OF_WORD = regex.compile(rf"{WITHOUT_SPACES}|(?:(?!\p{{Tibetan}}){LETTER})+|(?P<punctuation>[{PUNCTUATION}]+)|\S")
 """Like `WORD`, but without punctuation inside: text that is kept may be a part of a word, as in T-Shirt."""
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """A word or punctuation mark, and its position in a text."""
 
     text: str
@@ -32,7 +40,7 @@ class Word:
     is_punctuation: bool
 
 
-def words_in(text: str, pattern: re.Pattern[str]) -> list[Word]:
+def words_in(text: str, pattern: regex.Pattern[str]) -> list[Word]:
     """Return the matches of `WORD` or `PART_OF_WORD` in a text."""
     words = []
     for match in pattern.finditer(text):
@@ -41,7 +49,7 @@ def words_in(text: str, pattern: re.Pattern[str]) -> list[Word]:
     return words
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Mark:
     """A part of a text that its translation keeps: an element with words in it, a comment, or untranslated text.
 
@@ -57,10 +65,17 @@ class Mark:
     """True if the source has a space directly before it."""
     precedes_space: bool = False
     """True if the source has a space directly after it."""
+    keeps_order: bool = False
+    """True if the marks directly inside it keep their order, because some of them are single tags of elements."""
     end_word: int = 0
     """Index after that of the last word in it."""
     marks: list["Mark"] = field(default_factory=list)
     """The marks directly inside it, in the order of the source."""
+
+    @property
+    def has_words(self) -> bool:
+        """True if it contains source words."""
+        return self.first_word < self.end_word
 
     @property
     def words(self) -> range:
@@ -79,8 +94,17 @@ class MarkedText:
     root: Mark
     marks: Sequence[Mark]
     """All marks except the root, in the order of the source."""
-    word_pattern: re.Pattern[str]
+    word_pattern: regex.Pattern[str]
     """`WORD`, or `PART_OF_WORD` if a part of the text is not translated."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A document with translations."""
+
+    text: str
+    has_lost_marks: bool
+    """True if the place of some marks is uncertain, because no words of the translation belong to them."""
 
 
 class Document(Protocol):
@@ -91,5 +115,5 @@ class Document(Protocol):
     is_repaired: bool
     """True if it was damaged, and its translation is not."""
 
-    def join(self, translations: Sequence[Translation]) -> str:
+    def write(self, translations: Sequence[Translation]) -> Written:
         """Return the document with translations of `lines`, which have attention."""

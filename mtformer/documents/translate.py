@@ -27,11 +27,14 @@ def translate_documents(translator: Translator, documents: Sequence[Document], *
     for document in documents:
         of_document = translations[start : start + len(document.lines)]
         start += len(document.lines)
-        n_bests = [[translation] for translation in of_document]
+        # The text and attention of all lines are not needed; to join them would take much time.
+        n_bests = [[replace(translation, text="", attention=None)] for translation in of_document]
         [joined] = join_n_best(n_bests, translator.decoding.length_penalty)
+        written = document.write(of_document)
         flags = joined.flags
         if document.is_repaired:
             flags = (*flags, Flag.REPAIRED)
-        text = document.join(of_document)
-        results.append(replace(joined, text=text, flags=flags, attention=None))
+        if written.has_lost_marks:
+            flags = (*flags, Flag.LOST_TAG)
+        results.append(replace(joined, text=written.text, flags=flags))
     return results

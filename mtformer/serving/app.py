@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
@@ -62,14 +63,15 @@ def create_app(
         api_key=api_key,
     )
 
-    # The thread that translates, and the endpoints, which send it their lines.
+    # The thread that translates, that for the texts around the lines, and the endpoints, which use both.
     translators = {target: translator.into(target) for _, target in directions}
     batcher = Batcher(translators, queue_size)
     registry = CollectorRegistry()
     waiting = Gauge("mtformer_queue", "Number of waiting requests.", registry=registry)
     waiting.set_function(batcher.waiting.qsize)
     sentences = Counter("mtformer_sentences", "Number of translated non-blank lines.", registry=registry)
-    service = Service(batcher, settings, hosts, sentences)
+    text_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="texts")
+    service = Service(batcher, settings, hosts, sentences, text_thread)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -78,6 +80,7 @@ def create_app(
         batcher.start()
         yield
         batcher.close()
+        text_thread.shutdown(cancel_futures=True)
 
     # FastAPI's own documentation pages need network access, and its own /openapi.json does not check the origin.
     app = _App(
@@ -123,7 +126,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
 def _add_constant(app: FastAPI, path: str, content: Any, description: str) -> None:
     """Add an endpoint that always returns the same JSON value."""
 
-    def respond() -> JSONResponse:
+    async def respond() -> JSONResponse:
         return JSONResponse(content)
 
     app.add_api_route(path, respond, methods=["GET"], description=description)
@@ -148,7 +151,7 @@ def _add_pages(app: FastAPI, title: str, settings: Settings) -> None:
 def _add_hidden(app: FastAPI, path: str, response: Response, method: str) -> None:
     """Add an endpoint that always returns the same response."""
 
-    def respond() -> Response:
+    async def respond() -> Response:
         return response
 
     app.add_api_route(path, respond, methods=[method], include_in_schema=False)

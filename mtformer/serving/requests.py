@@ -6,7 +6,7 @@ FastAPI does not limit the size of a body or accept the same fields as JSON and 
 import asyncio
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -22,6 +22,7 @@ from mtformer.config.languages import language_name
 from mtformer.data.filters.language import LETTERS, probabilities, words_of
 from mtformer.decoding.lines.inputs import one_line
 from mtformer.decoding.lines.translation import Translation
+from mtformer.documents.document import Written
 from mtformer.documents.html import Fragment
 from mtformer.files import parse_json
 
@@ -123,16 +124,18 @@ def _shares_of_function_words(text: str, candidates: Sequence[str]) -> list[floa
 class Text:
     """A text, split into lines and the line breaks between them."""
 
+    is_repaired = False
+
     def __init__(self, text: str) -> None:
-        self.text = text
         parts = BREAK.split(text)
         self.lines = parts[::2]
         self.breaks = [*parts[1::2], ""]
 
-    def join(self, translations: Sequence[Translation]) -> str:
+    def write(self, translations: Sequence[Translation]) -> Written:
         """Join the translations of the lines with the same line breaks."""
         pairs = zip(translations, self.breaks, strict=True)
-        return "".join(f"{translation.text}{line_break}" for translation, line_break in pairs)
+        text = "".join(f"{translation.text}{line_break}" for translation, line_break in pairs)
+        return Written(text, has_lost_marks=False)
 
 
 class TextRequest(BaseModel):
@@ -157,13 +160,6 @@ class TextRequest(BaseModel):
         num_lines = sum(1 + len(BREAK.findall(text)) for text in texts)
         _require_at_most(MAX_LINES, num_lines, "lines")
         return q
-
-    @cached_property
-    def texts(self) -> list[Text | Fragment]:
-        """All texts; a single one if `q` is not a list."""
-        kind = Fragment if getattr(self, "format", "") == "html" else Text
-        texts = [self.q] if isinstance(self.q, str) else self.q
-        return [kind(text) for text in texts]
 
 
 def _require_at_most(limit: int, number: int, unit: str) -> None:
@@ -206,9 +202,15 @@ class TranslationRequest(TextRequest):
             raise ValueError(f"this model does not translate {pair}; it translates {known}")
         return self
 
-    @property
-    def lines(self) -> list[str]:
-        """Lines of all texts."""
+    @cached_property
+    def texts(self) -> list[Text | Fragment]:
+        """All texts; a single one if `q` is not a list."""
+        kind = Fragment if self.format == "html" else Text
+        texts = [self.q] if isinstance(self.q, str) else self.q
+        return [kind(text) for text in texts]
+
+    def read_lines(self) -> list[str]:
+        """Return the lines of all texts."""
         lines: list[str] = []
         for text in self.texts:
             lines += text.lines
@@ -216,9 +218,11 @@ class TranslationRequest(TextRequest):
 
 
 Kind = TypeVar("Kind", bound=TextRequest)
+InThread = Callable[..., Awaitable[Any]]
+"""Function that calls another one, with the given arguments, outside of the event loop."""
 
 
-async def read_request(kind: type[Kind], request: Request, settings: Settings) -> Kind:
+async def read_request(kind: type[Kind], request: Request, settings: Settings, in_thread: InThread) -> Kind:
     """Read a JSON object, a form or a query string, check the key and other fields; raise HTTPException on errors."""
     max_bytes = BYTES_PER_CHARACTER * settings.max_characters + OTHER_BYTES
     try:
@@ -228,13 +232,14 @@ async def read_request(kind: type[Kind], request: Request, settings: Settings) -
     except ClientDisconnect:
         raise HTTPException(400, "the connection was closed before the request was complete") from None
 
-    fields = await _parse(body, request)
+    fields = await _parse(body, request, in_thread)
     if settings.api_key is not None:
         _check_key(fields.get("api_key"), settings.api_key)
     try:
-        return kind.model_validate(fields, context=settings)
+        query: Kind = await in_thread(kind.model_validate, fields, context=settings)
     except pydantic.ValidationError as error:
         raise HTTPException(400, _first_problem(error)) from None
+    return query
 
 
 def describe_body(kind: type[TextRequest]) -> dict[str, Any]:
@@ -274,12 +279,13 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-async def _parse(body: bytes, request: Request) -> dict[str, Any]:
+async def _parse(body: bytes, request: Request, in_thread: InThread) -> dict[str, Any]:
     """Return the fields of a JSON object, or of the query string and form, where repeated fields become lists."""
     media_type = request.headers.get("content-type", "").partition(";")[0]
     content_type = media_type.strip().lower()
     if body and content_type not in (FORM, MULTIPART):
-        return _parse_object(body)
+        fields_of_object: dict[str, Any] = await in_thread(_parse_object, body)
+        return fields_of_object
     if content_type == FORM and body.lstrip().startswith(b"{"):
         raise HTTPException(400, "the body is JSON but sent as a form; set the header Content-Type: application/json")
 
@@ -288,7 +294,7 @@ async def _parse(body: bytes, request: Request) -> dict[str, Any]:
         if content_type == MULTIPART:
             fields |= await _parse_multipart(body, request.scope)
         else:
-            fields |= _parse_form(body)
+            fields |= await in_thread(_parse_form, body)
     except UnicodeDecodeError:
         raise HTTPException(400, "the form is not UTF-8; encode it as UTF-8") from None
     except ValueError:

@@ -2,9 +2,11 @@
 
 import asyncio
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from fastapi import Request
@@ -12,7 +14,8 @@ from fastapi.responses import JSONResponse
 from prometheus_client import Counter
 from starlette.exceptions import HTTPException
 
-from mtformer.decoding.lines.translation import Translation
+from mtformer.decoding.lines.translation import Flag, Translation
+from mtformer.documents.document import Written
 from mtformer.documents.html import Fragment
 from mtformer.errors import log
 from mtformer.serving.batcher import Batcher, ClosedError, Job
@@ -21,6 +24,7 @@ from mtformer.serving.requests import Settings, Text, TextRequest, TranslationRe
 
 ANSWER_SECONDS = 120
 """Maximum time to wait for a translation."""
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class Service:
     """Names of this server; None: any name is accepted."""
     sentences: Counter
     """Counter of translated lines that are not blank."""
+    text_thread: ThreadPoolExecutor
+    """Thread that reads and writes texts. Large ones take seconds, in which the event loop answers other requests."""
 
     async def check_site(self, request: Request) -> None:
         """Refuse requests that pages of other sites make the user's browser send.
@@ -59,52 +65,38 @@ class Service:
 
     async def translate(self, request: Request) -> JSONResponse:
         """Translate a text or a list of texts; return translatedText, confidence, alternatives and detectedLanguage."""
-        query = await read_request(TranslationRequest, request, self.settings)
-        translations = await self._answer(query, request, attention=query.format == "html")
-        _warn_of_repairs(query.texts)
-
-        # Each field is a list with a value for each text.
-        lines_of_texts = _divide(translations, query.texts)
-        max_ranks = 1 + query.alternatives
-        n_bests = []
-        for text, lines in zip(query.texts, lines_of_texts, strict=True):
-            n_best = _join(text, lines, max_ranks)
-            n_bests.append(n_best)
-        fields: dict[str, list[Any]] = {"translatedText": [n_best[0] for n_best in n_bests]}
-        has_confidence = all(translation.confidence is not None for translation in translations)
-        if translations and has_confidence:
-            fields["confidence"] = [_lowest_confidence(lines) for lines in lines_of_texts]
-        if query.alternatives:
-            fields["alternatives"] = [n_best[1:] for n_best in n_bests]
-        if query.source == "auto":
-            candidates = self.settings.sources_of(query.target)
-            fields["detectedLanguage"] = [detect("\n".join(text.lines), candidates) for text in query.texts]
-
-        if isinstance(query.q, list):
-            return JSONResponse(fields)
-        return JSONResponse({name: values[0] for name, values in fields.items()})
+        query = await read_request(TranslationRequest, request, self.settings, self.in_thread)
+        lines = await self.in_thread(query.read_lines)
+        translations = await self._answer(query, lines, request, attention=query.format == "html")
+        return await self.in_thread(_respond, query, translations, self.settings)
 
     async def words(self, request: Request) -> JSONResponse:
         """Translate a text; return the n best translations of each line with their words and attention."""
-        query = await read_request(TranslationRequest, request, self.settings)
+        query = await read_request(TranslationRequest, request, self.settings, self.in_thread)
         if query.format == "html":
             raise HTTPException(400, "format html is not supported by /words; use /translate")
-        translations = await self._answer(query, request, attention=True)
-        n_best = 1 + query.alternatives
-        return JSONResponse({"lines": [line_values(translation, n_best) for translation in translations]})
+        lines = await self.in_thread(query.read_lines)
+        translations = await self._answer(query, lines, request, attention=True)
+        return await self.in_thread(_respond_with_words, query, translations)
 
     async def detect(self, request: Request) -> JSONResponse:
         """Return the language of a text, or of each text in a list, with the confidence in percent."""
-        query = await read_request(TextRequest, request, self.settings)
-        candidates = self.settings.sources
-        languages = [[detect(text.text, candidates)] for text in query.texts]
-        if isinstance(query.q, list):
-            return JSONResponse(languages)
-        return JSONResponse(languages[0])
+        query = await read_request(TextRequest, request, self.settings, self.in_thread)
+        return await self.in_thread(_respond_with_languages, query, self.settings)
 
-    async def _answer(self, query: TranslationRequest, request: Request, attention: bool) -> list[Translation]:
+    async def in_thread(self, function: Callable[..., Value], *arguments: Any, **keywords: Any) -> Value:
+        """Return the result of a function that may take long, without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self.text_thread, partial(function, *arguments, **keywords))
+        except asyncio.CancelledError:  # when the server shuts down
+            raise ClosedError from None
+
+    async def _answer(
+        self, query: TranslationRequest, lines: Sequence[str], request: Request, attention: bool
+    ) -> list[Translation]:
         """Translate all lines; the job is abandoned if the client disconnects or the job takes too long."""
-        job = Job(query.lines, query.target, n_best=1 + query.alternatives, attention=attention)
+        job = Job(lines, query.target, n_best=1 + query.alternatives, attention=attention)
         try:
             self.batcher.submit(job)
         except queue.Full:
@@ -138,11 +130,75 @@ async def _wait_for_disconnect(request: Request) -> None:
         is_connected = message["type"] != "http.disconnect"
 
 
-def _warn_of_repairs(texts: Sequence[Text | Fragment]) -> None:
-    fragments = [text for text in texts if isinstance(text, Fragment)]
-    num_repaired = sum(fragment.is_repaired for fragment in fragments)
+def _respond(query: TranslationRequest, translations: list[Translation], settings: Settings) -> JSONResponse:
+    """Return the response of `Service.translate`, and empty the lists of translations and texts.
+
+    To free the memory of large ones takes time, which is spent here and not in the event loop.
+    """
+    # Each field is a list with a value for each text.
+    lines_of_texts = _divide(translations, query.texts)
+    max_ranks = 1 + query.alternatives
+    n_bests = []
+    for text, lines in zip(query.texts, lines_of_texts, strict=True):
+        n_best = _join(text, lines, max_ranks)
+        n_bests.append(n_best)
+    fields: dict[str, list[Any]] = {"translatedText": [n_best[0].text for n_best in n_bests]}
+    has_confidence = all(translation.confidence is not None for translation in translations)
+    if translations and has_confidence:
+        fields["confidence"] = [_lowest_confidence(lines) for lines in lines_of_texts]
+    if query.alternatives:
+        fields["alternatives"] = [_texts_of(n_best[1:]) for n_best in n_bests]
+    if query.format == "html":
+        rows = zip(query.texts, lines_of_texts, n_bests, strict=True)
+        fields["flags"] = [_flags(text, lines, n_best[0]) for text, lines, n_best in rows]
+        _warn_of_tags(fields["flags"])
+    if query.source == "auto":
+        candidates = settings.sources_of(query.target)
+        fields["detectedLanguage"] = [detect("\n".join(text.lines), candidates) for text in query.texts]
+
+    query.texts.clear()
+    translations.clear()
+    if isinstance(query.q, list):
+        return JSONResponse(fields)
+    return JSONResponse({name: values[0] for name, values in fields.items()})
+
+
+def _respond_with_words(query: TranslationRequest, translations: Sequence[Translation]) -> JSONResponse:
+    """Return the response of `Service.words`."""
+    n_best = 1 + query.alternatives
+    return JSONResponse({"lines": [line_values(translation, n_best) for translation in translations]})
+
+
+def _respond_with_languages(query: TextRequest, settings: Settings) -> JSONResponse:
+    """Return the response of `Service.detect`."""
+    texts = [query.q] if isinstance(query.q, str) else query.q
+    languages = [[detect(text, settings.sources)] for text in texts]
+    if isinstance(query.q, list):
+        return JSONResponse(languages)
+    return JSONResponse(languages[0])
+
+
+def _flags(text: Text | Fragment, lines: Sequence[Translation], written: Written) -> list[str]:
+    """Return the flags of a text: those of all its lines, and those of its tags."""
+    flags: list[str] = []
+    for line in lines:
+        flags += line.flags
+    if text.is_repaired:
+        flags.append(Flag.REPAIRED)
+    if written.has_lost_marks:
+        flags.append(Flag.LOST_TAG)
+    return list(dict.fromkeys(flags))
+
+
+def _warn_of_tags(flags_of_texts: Sequence[Sequence[str]]) -> None:
+    """Log how many texts have repaired or lost tags."""
+    num_texts = len(flags_of_texts)
+    num_repaired = sum(Flag.REPAIRED in flags for flags in flags_of_texts)
+    num_lost = sum(Flag.LOST_TAG in flags for flags in flags_of_texts)
     if num_repaired > 0:
-        log.warning("repaired unclosed or wrongly nested tags in %d of %d texts", num_repaired, len(texts))
+        log.warning("repaired unclosed or wrongly nested tags in %d of %d texts", num_repaired, num_texts)
+    if num_lost > 0:
+        log.warning("tags in %d of %d texts are empty or around other words", num_lost, num_texts)
 
 
 def _divide(translations: Sequence[Translation], texts: Sequence[Text | Fragment]) -> list[list[Translation]]:
@@ -156,8 +212,8 @@ def _divide(translations: Sequence[Translation], texts: Sequence[Text | Fragment
     return parts
 
 
-def _join(text: Text | Fragment, lines: Sequence[Translation], max_ranks: int) -> list[str]:
-    """Return the text of the best translations of all lines, then that of the second-best ones, and so on.
+def _join(text: Text | Fragment, lines: Sequence[Translation], max_ranks: int) -> list[Written]:
+    """Return a text with the best translations of all lines, then that of the second-best ones, and so on.
 
     Lines with fewer translations use their best one.
 
@@ -172,9 +228,12 @@ def _join(text: Text | Fragment, lines: Sequence[Translation], max_ranks: int) -
     joined = []
     for rank in range(num_ranks):
         translations = [_of_rank(n_best, rank) for n_best in n_bests]
-        copy = type(text)(text.text)  # a fragment of HTML can be joined only once
-        joined.append(copy.join(translations))
+        joined.append(text.write(translations))
     return joined
+
+
+def _texts_of(written: Sequence[Written]) -> list[str]:
+    return [text.text for text in written]
 
 
 def _of_rank(n_best: Sequence[Translation], rank: int) -> Translation:

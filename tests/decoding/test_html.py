@@ -1,5 +1,6 @@
 """Tests of HTML: every tag is kept, with its attributes and its parent, and stands where its words are aligned."""
 
+import gc
 import html
 import random
 import re
@@ -13,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import random_lines
 
+from mtformer.decoding.lines.glossary import Glossary
 from mtformer.decoding.lines.translation import Attention, Flag, Translation
 from mtformer.decoding.translator import Translator
 from mtformer.documents.document import WORD, Mark, MarkedText, words_in
-from mtformer.documents.html import Fragment, translate_html
+from mtformer.documents.html import Fragment, collector_paused, translate_html
+from mtformer.documents.html_reader import MAX_NESTED
 from mtformer.documents.inline import place_marks
 from mtformer.run_dir import RunDir
 
@@ -173,10 +176,150 @@ def test_tags_and_words_are_neither_lost_nor_invented(seed: int, changes: bool) 
          '<a href="x?a=1&amp;currency=2&amp;copy=3&amp;b&lt;">A</a>'),
         ("<script>a&copy=b</script><!-- &copy=b -->&copy; 1&copy=2", ["A0 B1"],
          "<script>a&copy=b</script><!-- &copy=b -->A B"),
+        ("a&b", ["A&B0"], "A&amp;B"), ("R&D", ["R&D0"], "R&amp;D"), ("a &unknown; b", ["A0 &X;1 B2"], "A &amp;X; B"),
+        ("<p>a<!-->b<!--->c</p>", ["Abc0"], "<p>Abc<!--><!---></p>"),
+        ("<p>a</ x>b</p>", ["Ab0"], "<p>Ab</ x></p>"),
+        ("<meta http-equiv=Content-Type content='text/html; charset=cp1252'><p>a", ["A0"],
+         '<meta http-equiv="Content-Type" content="text/html; charset=utf-8"><p>A</p>'),
+        ("<b a=1 A=2 c>a</b>", ["A0"], '<b a="1" c="">A</b>'),
+        ("<b/>a", ["A0"], "<b></b>A"),
+        ("<style>a{b:'</p>'}</style ><p>c", ["C0"], "<style>a{b:'</p>'}</style><p>C</p>"),
+        ("<ruby>漢<rt>kan</rt></ruby> b", ["漢0 B1"], "<ruby>漢<rt>kan</rt></ruby> B"),
     ],
 )  # fmt: skip
 def test_tags_stand_around_aligned_words(source: str, texts: list[str], expected: str) -> None:
     assert joined(source, *texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "pieces", "expected"),
+    [
+        ("the <b>dog</b>", "ฉันรักหมา", ["ฉันรัก", "หมา"], "ฉันรัก<b>หมา</b>"),
+        ("the <b>dog</b>", "ขี้น้ำ", ["ขี้", "น้ำ"], "ขี้<b>น้ำ</b>"),  # a vowel sign belongs to its consonant
+        ("write <b>Python</b>", "เขียนPythonนะ", ["เขียน", "Python", "นะ"], "เขียน<b>Python</b>นะ"),
+        ("the <b>king</b>", "ខ្ញុំក្សត្រ", ["ខ្ញុំ", "ក្សត្រ"], "ខ្ញុំ<b>ក្សត្រ</b>"),
+        ("the <b>dog</b>", "ຂ້ອຍໝາ", ["ຂ້ອຍ", "ໝາ"], "ຂ້ອຍ<b>ໝາ</b>"),
+        ("use <b>Python</b>", "မြန်မာPython", ["မြန်မာ", "Python"], "မြန်မာ<b>Python</b>"),
+        ("big <b>dog</b>", "བོད་ཁྱི་", ["བོད་", "ཁྱི་"], "བོད་<b>ཁྱི་</b>"),
+        ("use <b>Python</b>", "先生はPythonを", ["先生は", "Python", "を"], "先生は<b>Python</b>を"),
+        ("the <b>dog</b>", "मेरा कुत्ता।", ["मेरा", "▁कुत्ता।"], "मेरा <b>कुत्ता</b>।"),
+    ],
+)
+def test_tags_follow_the_borders_of_words_in_any_script(
+    source: str, target: str, pieces: list[str], expected: str
+) -> None:
+    """The second source word has the tag; in Python's case, so does the second piece of three."""
+    weights = [[0.9, 0.1] if number != 1 else [0.1, 0.9] for number in range(len(pieces))]
+    attention = Attention(
+        [f"▁{word}" for word in re.sub("<.*?>", "", source).split()], pieces, weights, [0] * len(pieces)
+    )
+    assert Fragment(source).join([Translation(target, 0.0, [], attention=attention)]) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "terms"),
+    [
+        ("my <b>data <i>base</i></b>s", []),
+        ("my data <b>base</b>, new", ["Datenbank"]),
+        ("my data<br>base", ["Datenbank"]),
+        ("my data&nbsp;base", ["Datenbank"]),
+        ("my <b>data</b>base", []),
+        ("<p>my data</p><p>base</p>", []),
+        ("<a title='data base'>my</a> <!-- data base --> dog", []),
+        ("<script>data base</script> dog", []),
+        ("先生は<b>Python</b>を使う。", ["Rust"]),
+        ("先生はPyth<b>on</b>を使う。", ["Rust"]),
+        ("<p>&#80;ython</p>", ["Rust"]),
+        ("เขียน<i>Python</i>นะ", ["Rust"]),
+        ("<b>R&amp;D</b>-Etat", ["FuE"]),
+        ("R<b>&amp;</b>D", ["FuE"]),
+        ("&lt;2en&gt; R&amp;Dx", []),
+    ],
+)
+def test_glossary_terms_are_found_as_in_lines(source: str, terms: list[str]) -> None:
+    """Terms may cross inline tags, but not blocks; attributes, comments and scripts have none."""
+    glossary = Glossary.from_mapping({"data base": "Datenbank", "Python": "Rust", "R&D": "FuE"})
+    found = [glossary.required_terms(line) for line in Fragment(source).lines]
+    assert [term for terms_of_line in found for term in terms_of_line] == terms
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "expected"),
+    [
+        ("a <b>man</b> sleeps", "Ein0 Mann1 schläft2", ""),
+        ("<b>a</b><i>b</i> <u>c</u>", "B0 C1", "<i></i>"),
+        ("a <b>very</b> red <i>dog</i>", "Hund3", "<b></b> <i>Hund</i>"),
+        ("a <kbd translate=no>Ctrl</kbd> key", "Taste2", '<kbd translate="no">Ctrl</kbd>'),
+        ("a <kbd translate=no>Ctrl</kbd> key", "Ctrl1 Taste2", ""),
+        ("a <br> <i></i> <!-- x --> b", "B1", ""),
+    ],
+)
+def test_lost_tags_are_reported(source: str, text: str, expected: str) -> None:
+    """A tag whose words have no counterpart; tags without words cannot be lost."""
+    fragment = Fragment(source)
+    [line] = fragment.lines
+    numbers = [int(re.sub(r"\D", "", word)) for word in text.split()]
+    found = translation(re.sub(r"\d", "", text), line, lambda i, j: 0.9 if numbers[i] == j else 0.01)
+    written = fragment.write([found])
+    assert written.has_lost_marks == (expected != "")
+    assert expected in written.text
+    same = fragment.join([translation(line, line, lambda i, j: float(i == j))])
+    assert sorted(re.findall("<.*?>", written.text)) == sorted(re.findall("<.*?>", same))
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_tags_in_many_others_keep_their_order(is_closed: bool) -> None:
+    """Deep tags are not moved with their words, and a translation without words loses no tag."""
+    depth = MAX_NESTED + 20
+    source = "".join(f"<b id='{number}'>x{number} " for number in range(depth)) + "</b>" * (depth if is_closed else 0)
+    [line] = Fragment(source).lines
+    starts = [f'<b id="{number}">' for number in range(depth)]
+    for text in (line, " ".join(reversed(line.split())), "neu", ""):
+        fragment = Fragment(source)
+        written = fragment.write([translation(text, line, lambda i, j: float(i == j))])
+        assert re.findall("<b.*?>", written.text) == starts
+        structure = Structure(written.text)
+        assert "".join(structure.text.split()) == "".join(text.split())
+        assert written.has_lost_marks
+        assert fragment.is_repaired != is_closed
+    same = Fragment(source).join([translation(line, line, lambda i, j: float(i == j))])
+    assert re.sub("</b>", "", same) == "".join(f"{tag}x{number} " for number, tag in enumerate(starts)).strip()
+
+
+def test_positions_have_the_fewest_crossings() -> None:
+    """Compare the positions of marks without words with all others, for labels in any order."""
+    rng = random.Random(0)
+    for _ in range(300):
+        num_words, num_labels = rng.randint(1, 200), rng.randint(1, 12)
+        source = "w " + " ".join(f"w<br id={number}>" for number in range(num_labels)) + " w"
+        labels = [rng.randrange(num_labels + 2) for _ in range(num_words)]
+        if rng.random() < 0.3:
+            labels.sort()
+        fragment = Fragment(source)
+        [line] = fragment.lines
+        words = [f"t{number}" for number in range(num_words)]
+        found = translation(" ".join(words), line, lambda i, j, labels=labels: float(labels[i] == j))
+        written = fragment.join([found])
+        for number in range(num_labels):
+            first = number + 2
+            before = len(re.findall(r"t\d+", written.partition(f'<br id="{number}">')[0]))
+            crossings = []
+            for position in range(num_words + 1):
+                later_before = sum(label >= first for label in labels[:position])
+                earlier_after = sum(label < first for label in labels[position:])
+                crossings.append(later_before + earlier_after)
+            assert before == crossings.index(min(crossings))
+
+
+def test_the_collector_is_paused_only_while_a_page_is_read() -> None:
+    with collector_paused():
+        with collector_paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="x"), collector_paused():
+        raise ValueError("x")
+    assert gc.isenabled()
 
 
 def test_kept_text_that_is_a_part_of_a_word() -> None:
@@ -238,7 +381,7 @@ def test_fragments_are_translated_like_their_texts(run: RunDir) -> None:
     for fragment, translation in zip(found, plain, strict=False):
         assert Structure(fragment.text).text == translation.text
         assert fragment.text.count("<b>") == 1
-        assert fragment.flags == translation.flags
+        assert set(fragment.flags) - {Flag.LOST_TAG} == set(translation.flags)
     paragraphs = f"<p>{plain[0].text}</p><i>{plain[1].text}</i>"
     assert [fragment.text for fragment in found[len(lines) :]] == ["", "<br>", paragraphs]
     assert Flag.REPAIRED in found[-1].flags
@@ -252,7 +395,7 @@ def test_marks_of_any_format_are_placed() -> None:
     root.marks += [emphasis, comment]
     source = MarkedText("a red dog", words_in("a red dog", WORD), root, [emphasis, comment], WORD)
     found = translation("ein Hund rot", "a red dog", lambda i, j: float(j == (0, 2, 1)[i]))
-    contents = place_marks(source, found)
+    contents = place_marks(source, found).contents
     assert list(contents) == [root, emphasis]
     assert contents[emphasis] == ["rot"]
     assert contents[root] == ["ein ", comment, " ", "Hund ", emphasis, ""]

@@ -15,10 +15,12 @@ import pytest
 from fastapi.testclient import TestClient
 from served import alone, recorded, run_async
 
+from mtformer.decoding.lines.translation import Attention, Flag, Translation
 from mtformer.decoding.translator import Translator
+from mtformer.documents import html as documents
 from mtformer.serving import requests, service
 from mtformer.serving.app import create_app
-from mtformer.serving.requests import MAX_LINES, TranslationRequest
+from mtformer.serving.requests import MAX_LINES, Text, TranslationRequest
 
 Start = Callable[..., TestClient]
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -80,10 +82,56 @@ def test_html_is_translated(client: TestClient, translator: Translator, caplog: 
         assert found[1] == plain[1][rank]
     assert answer["translatedText"][2:] == ["<br>", f"<i>{html.escape(plain[2][0], quote=False)}</i>"]
     assert answer["alternatives"][2] == []
-    assert {one.getMessage() for one in caplog.records} == {"repaired unclosed or wrongly nested tags in 1 of 4 texts"}
+    num_lost = sum("lost tag" in flags for flags in answer["flags"])
+    assert [Flag.REPAIRED in flags for flags in answer["flags"]] == [False, False, False, True]
+    lost = f"tags in {num_lost} of 4 texts are empty or around other words"
+    repaired = "repaired unclosed or wrongly nested tags in 1 of 4 texts"
+    assert {one.getMessage() for one in caplog.records} == {repaired, *([lost] if num_lost else [])}
     form = client.post("/translate", content=urlencode({**fields, "q": texts[0]}), headers=FORM)
     assert form.json()["translatedText"] == answer["translatedText"][0]
     assert client.post("/words", json=fields).status_code == 400
+
+
+def test_lost_tags_are_flagged(start: Start, translator: Translator) -> None:
+    """A translation of one word has no place for the tags of other words."""
+    mine, _ = recorded(translator)
+    attention = Attention(["▁a", "▁red", "▁dog"], ["▁hund"], [[0.0, 0.0, 1.0]], [0])
+    mine.translate = lambda lines, **_: [Translation("hund", 0.0, [], attention=attention) for _ in lines]
+    fields = {"q": "a <b>red</b> <i>dog</i>", **EN_DE, "format": "html"}
+    answer = start(mine).post("/translate", json=fields).json()
+    assert answer == {"translatedText": "<b></b> <i>hund</i>", "flags": [Flag.LOST_TAG]}
+    assert "flags" not in start(mine).post("/translate", json={"q": "a dog", **EN_DE}).json()
+
+
+@pytest.mark.parametrize("fields", [
+    {"q": "a <b>dog</b>", "format": "html", "alternatives": 1}, {"q": "a dog\n\na cat", "source": "auto"},
+])  # fmt: skip
+def test_texts_are_read_and_written_outside_of_the_event_loop(
+    fields: dict[str, Any], client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything that takes time in proportion to a text; /health answers in the meantime."""
+    loops: dict[str, bool] = {}
+
+    def observed(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+
+        def observe(*arguments: Any, **keywords: Any) -> Any:
+            loops[name] = asyncio._get_running_loop() is not None
+            return function(*arguments, **keywords)
+
+        monkeypatch.setattr(owner, name, observe)
+
+    observed(documents, "read_html")
+    observed(documents, "write_html")
+    observed(requests, "_parse_object")
+    observed(service, "detect")
+    observed(service, "_join")
+    observed(service, "JSONResponse")
+    observed(Text, "write")
+    assert client.post("/translate", json={**EN_DE, **fields}).status_code == 200
+    assert {"_parse_object", "_join", "JSONResponse"} < set(loops)
+    assert loops.keys() & {"read_html", "detect"}
+    assert not any(loops.values())
 
 
 def test_line_breaks_are_kept(client: TestClient) -> None:

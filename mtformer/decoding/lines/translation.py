@@ -39,6 +39,7 @@ class Flag(StrEnum):
     COPY = "copy of the source"
     LOW_CONFIDENCE = "low confidence"
     REPAIRED = "repaired tags"
+    LOST_TAG = "lost tag"
 
 
 LOST = frozenset((Flag.NUMBERS, Flag.LOST_ADDRESS))
@@ -54,6 +55,7 @@ MEANINGS = {
     Flag.COPY: "repeat{} the source",
     Flag.LOW_CONFIDENCE: "show{} low confidence",
     Flag.REPAIRED: "contain{} tags that were unclosed or wrongly nested, and were repaired",
+    Flag.LOST_TAG: "lack{} the words of a tag, which is empty or around other words",
 }
 """Description of each flag; `{}` becomes `s` if one translation has it, else an empty string."""
 
