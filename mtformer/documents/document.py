@@ -44,8 +44,9 @@ def words_in(text: str, pattern: regex.Pattern[str]) -> list[Word]:
     """Return the matches of `WORD` or `PART_OF_WORD` in a text."""
     words = []
     for match in pattern.finditer(text):
-        is_punctuation = match["punctuation"] is not None
-        words.append(Word(match[0], match.start(), match.end(), is_punctuation))
+        start, end = match.span()
+        is_punctuation = match.lastgroup is not None  # the only group of the pattern
+        words.append(Word(match[0], start, end, is_punctuation))
     return words
 
 
@@ -83,8 +84,7 @@ class Mark:
         return range(self.first_word, self.end_word)
 
 
-@dataclass(frozen=True)
-class MarkedText:
+class MarkedText(NamedTuple):
     """A text of a document, which is translated as one line, and its marks."""
 
     line: str

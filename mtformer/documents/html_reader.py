@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mtformer.documents.document import PART_OF_WORD, WORD, Mark, MarkedText, Word, words_in
 from mtformer.documents.html_tokens import Text
@@ -11,8 +12,7 @@ MAX_NESTED = 20
 """Maximum number of inline elements around a word that are marks; see `_RunReader`."""
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """Adjacent inline nodes, whose text is translated as one line."""
 
     text: MarkedText
@@ -60,6 +60,8 @@ def _parts(tree: Tree) -> list[str | Run]:
         if nodes is None:
             parts.append(block.end_tag)
             open_blocks.pop()
+        elif len(nodes) == 1 and isinstance(nodes[0], Text):
+            parts.append(_run_or_html(nodes[0]))
         elif _has_letters(nodes):
             parts.append(_RunReader(nodes, tree.has_copied_words).read())
         elif isinstance(nodes[0], Element) and nodes[0].is_block:
@@ -68,6 +70,26 @@ def _parts(tree: Tree) -> list[str | Run]:
         else:
             parts.append(html_of(nodes))
     return parts
+
+
+def _run_or_html(node: Text) -> Run | str:
+    """Return a text without marks, for which no words are needed; HTML if it has no letters."""
+    if not any(map(str.isalpha, node.text)):
+        return html_of([node])
+    root = Mark(parent=None, first_word=0, is_element=True)
+    text = MarkedText(" ".join(node.text.split()), words=(), root=root, marks=(), word_pattern=WORD)
+    return _run(text, {}, node, node, is_flattened=False)
+
+
+def _run(
+    text: MarkedText, nodes: dict[Mark, Element | Copied], first_node: Node, last_node: Node, *, is_flattened: bool
+) -> Run:
+    """Return a run with the white space around it in the first and the last node."""
+    first_text = _text_of(first_node)
+    last_text = _text_of(last_node)
+    space_before = first_text[: len(first_text) - len(first_text.lstrip())]
+    space_after = last_text[len(last_text.rstrip()) :]
+    return Run(text, nodes, space_before, space_after, is_flattened)
 
 
 def _groups(block: Element) -> Iterator[list[Node]]:
@@ -99,8 +121,8 @@ def _has_letters(nodes: Sequence[Node]) -> bool:
 class _RunReader:
     """Reading of the text of adjacent inline nodes, with its words and marks.
 
-    An element inside of `MAX_NESTED` others is no mark, but each of its tags is one. In the element around them, all
-    marks keep their order, so that the tags stay nested.
+    An element inside of `MAX_NESTED` others is no mark, but its tags are, adjacent ones together. In the element around
+    them, all marks keep their order, so that the tags stay nested.
     """
 
     def __init__(self, nodes: Sequence[Node], may_have_copied_words: bool) -> None:
@@ -114,6 +136,8 @@ class _RunReader:
         """Marks of the elements around the current node."""
         self._num_flat = 0
         """Number of further elements around it."""
+        self._flat_tags: list[str] = []
+        """Tags of such elements directly before the current node, which become one mark."""
         self._texts: list[str] = []
         self._words: list[Word] = []
         self._nodes: dict[Mark, Element | Copied] = {}
@@ -131,24 +155,32 @@ class _RunReader:
                 self._open_element(node)
             else:
                 self._close_element(node)
+        self._add_flat_tags()
         self._root.end_word = len(self._words)
 
         line = " ".join("".join(self._texts).split())
         text = MarkedText(line, self._words, self._root, list(self._nodes), self._word_pattern)
         is_flattened = any(mark.keeps_order and mark.has_words for mark in self._nodes)
-        first_text = _text_of(self._source[0])
-        last_text = _text_of(self._source[-1])
-        space_before = first_text[: len(first_text) - len(first_text.lstrip())]
-        space_after = last_text[len(last_text.rstrip()) :]
-        return Run(text, self._nodes, space_before, space_after, is_flattened)
+        return _run(text, self._nodes, self._source[0], self._source[-1], is_flattened=is_flattened)
 
     def _read_text(self, node: Text) -> None:
+        self._add_flat_tags()
         if isinstance(self._previous, Mark):
             self._previous.precedes_space = node.text[:1].isspace()
         self._add_text(node.text)
         self._previous = node
 
     def _read_copied(self, node: Copied) -> None:
+        self._add_flat_tags()
+        self._copy(node)
+
+    def _add_flat_tags(self) -> None:
+        if self._flat_tags:
+            tags = "".join(self._flat_tags)
+            self._flat_tags = []
+            self._copy(Copied(tags))
+
+    def _copy(self, node: Copied) -> None:
         mark = self._add_mark(node)
         self._add_text(node.words)
         mark.end_word = len(self._words)
@@ -161,15 +193,17 @@ class _RunReader:
         else:
             self._open[-1].keeps_order = True
             self._num_flat += 1
-            self._read_copied(Copied(element.start_tag))
+            self._flat_tags.append(element.start_tag)
         if element.name == "br":
+            self._add_flat_tags()
             self._add_text(" ")
 
     def _close_element(self, element: Element) -> None:
         if self._num_flat > 0:
             self._num_flat -= 1
-            self._read_copied(Copied(element.end_tag))
+            self._flat_tags.append(element.end_tag)
             return
+        self._add_flat_tags()
         mark = self._open.pop()
         mark.end_word = len(self._words)
         self._previous = mark
@@ -184,8 +218,9 @@ class _RunReader:
         return mark
 
     def _add_text(self, text: str) -> None:
-        self._texts.append(text)
-        self._words += words_in(text, self._word_pattern)
+        if text:
+            self._texts.append(text)
+            self._words += words_in(text, self._word_pattern)
 
 
 def _text_of(node: Node) -> str:

@@ -14,7 +14,7 @@ from mtformer.documents.html import Fragment
 from mtformer.text.tokenizer import SPACE
 
 SIZES = (125_000, 250_000, 500_000, 1_000_000)
-"""Sizes of the documents in characters."""
+"""Sizes of the documents in bytes of UTF-8."""
 PIECE = re.compile(f"{SPACE}?[^{SPACE}]{{1,8}}")
 """A part of a word, with the space before it."""
 MAX_SECONDS = 5.0
@@ -107,13 +107,13 @@ def document(kind: str, size: int) -> str:
     """Return a document of a kind."""
     if kind in REPEATED:
         two_parts = 2 * REPEATED[kind]  # an even number, so that quotation marks form pairs in all sizes
-        return two_parts * (size // len(two_parts))
+        return two_parts * (size // len(two_parts.encode()))
     if kind in NESTED:
         start, end = NESTED[kind]
-        depth = size // len(start + end)
+        depth = size // len((start + end).encode())
         return f"{start * depth}x{end * depth}"
     start, middle, end = AROUND[kind]
-    return start + middle * (size // len(middle)) + end
+    return start + middle * (size // len(middle.encode())) + end
 
 
 def identity(line: str) -> Translation:
