@@ -81,7 +81,8 @@ class PipedInput(StoredInput[Record]):
 
     A block ends at its limits, or when no record has arrived for 50 ms. The thread reads at most one block ahead, so
     memory is limited if the writer is faster than the reader. It is a daemon: nothing can end the system call in
-    which it waits for the next record, and the program must still be able to exit.
+    which it waits for the next record, and the program must still be able to exit. It starts when the first record is
+    needed, because at a prompt, `input` reads the terminal instead.
 
     Args:
         records: the records.
@@ -101,11 +102,11 @@ class PipedInput(StoredInput[Record]):
         self._is_stopped = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._read, name="input", daemon=True)
-        self._thread.start()
 
     def take(self, max_records: int) -> list[Record]:
         """Return the next block of up to `max_records` records, or an empty list at the end of the input."""
         with self._changed:
+            self._start()
             self._wait_for_record()
             self._wait_for_block(max_records)
 
@@ -123,6 +124,7 @@ class PipedInput(StoredInput[Record]):
     def has_more(self) -> bool:
         """Wait for the next record, and return True if there is one."""
         with self._changed:
+            self._start()
             self._wait_for_record()
             if not self._waiting and self._error is not None:
                 raise self._error
@@ -131,6 +133,7 @@ class PipedInput(StoredInput[Record]):
     def is_silent(self) -> bool:
         """Return True if no further record arrives within 50 ms of the last one."""
         with self._changed:
+            self._start()
             while not self._waiting and not self._has_ended:
                 if not self._wait_for_arrival():
                     return True
@@ -144,6 +147,11 @@ class PipedInput(StoredInput[Record]):
         return not self._thread.is_alive()
 
     # ---- the thread that takes the records --------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Start the thread if it has not started."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def _wait_for_record(self) -> None:
         """Wait until there is a record, or the input has ended."""

@@ -85,7 +85,8 @@ def test_the_lines_come_from_files_the_test_set_or_the_dev_set(run: Path, corpus
     empty = tmp_path / "empty"
     empty.touch()
     result = invoke("exam", bundle, "--src", empty, "--ref", empty)
-    assert (result.exit_code, result.stderr) == (2, "error: test set 'empty': it has no lines; check its files\n")
+    message = f"error: {empty} and {empty}: the corpus is empty: no lines were read; check its files\n"
+    assert (result.exit_code, result.stderr) == (2, message)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_test_sets_keep_blank_lines_and_replace_line_breaks(tmp_path: Path) -> N
 
 def test_empty_or_unequal_files_raise_data_error(tmp_path: Path) -> None:
     data = DataConfig(src_lang="en", tgt_lang="de")
-    with pytest.raises(DataError, match="test set 'mine': it has no lines"):
+    with pytest.raises(DataError, match=r"test\.de: the corpus is empty: no lines were read; check its files"):
         source_set("mine", files(tmp_path, "", ""), data)
     with pytest.raises(DataError):
         source_set("mine", files(tmp_path, "a\nb\n", "x\n"), data)

@@ -74,7 +74,7 @@ def test_a_large_corpus_is_not_read_to_its_end(write: Write, monkeypatch: pytest
 
 
 def test_an_empty_corpus_is_refused(write: Write) -> None:
-    with pytest.raises(DataError, match="the training corpus is empty"):
+    with pytest.raises(DataError, match=r"train\.de: the corpus is empty: no lines were read; check its files"):
         measure(write("", ""))
 
 
