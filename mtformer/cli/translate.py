@@ -188,12 +188,11 @@ def _check_combinations(request: _Request) -> None:
     if has_attention_file and request.ray_address is not None:
         raise ConfigError("--attention cannot be combined with --on; remove one of them")
 
-    has_line_options = request.prefixes is not None or request.required is not None
     has_attention = has_attention_file or request.has_json_attention or request.has_alignment
-    if request.is_html and (has_line_options or has_attention):
+    if request.is_html and (request.prefixes is not None or has_attention):
         raise ConfigError(
-            "--html cannot be combined with options for each line (--prefixes, --require) or attention (--attention, "
-            "--json-attention, --alignment); remove them"
+            "--html cannot be combined with --prefixes or attention (--attention, --json-attention, --alignment); "
+            "remove them"
         )
 
 

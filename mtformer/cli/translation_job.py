@@ -18,7 +18,7 @@ from mtformer.cli.output import for_terminal
 from mtformer.cli.translation_format import OutputFormat
 from mtformer.cluster.workers import Workers
 from mtformer.enums import Backend
-from mtformer.errors import log
+from mtformer.errors import DataError, log
 from mtformer.text.tags import Target
 
 if TYPE_CHECKING:
@@ -241,22 +241,37 @@ class TranslationJob:
 def _joined_page(blocks: Iterator[list[list[str]]]) -> Iterator[list[list[str]]]:
     """Yield blocks; if the first line with text starts an HTML page and does not end it, all lines become one.
 
-    Blank lines at the start wait for the first line with text, so that the result does not depend on the blocks.
+    Blank lines at the start wait for the first line with text, so that the result does not depend on the blocks. Raise
+    DataError if a page has side lines.
     """
-    first_lines: list[str] = []
-    for [lines] in blocks:
-        first_lines += lines
-        if _first_text(lines):
+    first_block: list[list[str]] = []
+    for block in blocks:
+        first_block = _joined(first_block, block)
+        if _first_text(block[0]):
             break
+    if not first_block:
+        return
 
+    first_lines, *side_lines = first_block
     start = _first_text(first_lines).lower().lstrip("\ufeff \t")
     if start.startswith(PAGE_STARTS) and "</html" not in start:
+        if side_lines:
+            raise DataError(
+                "the input is one HTML page, and --require has phrases for each line; give each text of the page as a "
+                "line of HTML, or use --glossary"
+            )
         for [lines] in blocks:
             first_lines += lines
-        first_lines = ["\n".join(first_lines)]
-    if first_lines:
-        yield [first_lines]
+        first_block = [["\n".join(first_lines)]]
+    yield first_block
     yield from blocks
+
+
+def _joined(block: list[list[str]], next_block: list[list[str]]) -> list[list[str]]:
+    """Return the lines of two blocks, of each file; the first block may be empty."""
+    if not block:
+        return [list(lines) for lines in next_block]
+    return [lines + next_lines for lines, next_lines in zip(block, next_block, strict=True)]
 
 
 def _first_text(lines: Sequence[str]) -> str:

@@ -208,6 +208,24 @@ def test_html_has_one_line_per_fragment(run: Path, lines: list[str], translator:
     assert (shown["text"], shown["flags"][-1]) == (expected[-1], "repaired tags")
 
 
+def test_required_phrases_of_html_belong_to_the_text_of_the_line(run: Path, lines: list[str], tmp_path: Path) -> None:
+    html = tmp_path / "html"
+    phrases = tmp_path / "phrases"
+    options = ("--html", "--input", html, "--require", phrases)
+    html.write_text(text_of([f"<p>{lines[0]}</p>", "<br>", f"<p>{lines[0]}</p><p>{lines[1]}</p>"]), encoding="utf-8")
+    phrases.write_text("☃\n☃\n\n", encoding="utf-8")
+    shown = translate(run, *options, "--json").stdout.splitlines()
+    flags = [json.loads(line)["flags"] for line in shown]
+    assert ["missing: ☃" in flags_of_line for flags_of_line in flags] == [True, True, False]
+
+    phrases.write_text("\n\nx\n", encoding="utf-8")
+    assert refusal(run, *options).startswith("error: line 3: has 2 texts, and it is not known which one needs")
+    html.write_text("<!DOCTYPE html>\n<p>a\n</html>\n", encoding="utf-8")
+    assert refusal(run, *options).startswith(
+        "error: the input is one HTML page, and --require has phrases for each line"
+    )
+
+
 def test_a_page_of_several_lines_is_translated_as_a_whole(
     run: Path, lines: list[str], translator: Translator, tmp_path: Path
 ) -> None:
@@ -243,7 +261,7 @@ def test_a_glossary_is_read_from_a_file(run: Path, lines: list[str], tmp_path: P
     ("options", "message"),
     [
         (["--html", "--alignment"], "--html cannot be combined with"),
-        (["--html", "--require", "x"], "--html cannot be combined with"),
+        (["--html", "--prefixes", "x"], "--html cannot be combined with"),
         (["--html", "--n-best", "2"], "--html needs a search for one translation"),
         (["--html", "--sampling"], "--html needs a search for one translation"),
         (["--keep", "numbers", "--beam-size", "1"], "keep has an effect only with beam_size above 1"),
