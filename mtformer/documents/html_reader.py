@@ -142,7 +142,7 @@ class _RunReader:
         self._words: list[Word] = []
         self._nodes: dict[Mark, Element | Copied] = {}
         self._previous: Mark | Text | None = None
-        """What ended directly before the current node."""
+        """The mark or text that ends directly before the current node."""
 
     def read(self) -> Run:
         """Return the text with its words and marks."""

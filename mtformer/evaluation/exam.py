@@ -105,7 +105,7 @@ def _rare_script(line: str) -> str:
 
 
 class Setting(NamedTuple):
-    """What a perturbation depends on besides the pair."""
+    """Inputs of a perturbation besides the pair."""
 
     random: np.random.Generator
     languages: tuple[str, str]

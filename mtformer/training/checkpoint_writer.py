@@ -24,7 +24,7 @@ BACKGROUND_DEVICES = ("cuda",)
 
 
 class CheckpointWriter(AbstractContextManager["CheckpointWriter"]):
-    """Writes the checkpoints of a run one after the other, and deletes old ones.
+    """Writes the checkpoints of a run sequentially, and deletes old ones.
 
     At its end, the context waits for the last checkpoint, unless an exception such as KeyboardInterrupt ends the
     process at once, which has the same effect on files as a killed process.
@@ -61,7 +61,7 @@ class CheckpointWriter(AbstractContextManager["CheckpointWriter"]):
             prune(self.run, config)
             return
 
-        # Training goes on writing the log files, and changing the tensors.
+        # Meanwhile, training appends to the log files and changes the tensors.
         logs = log_checksums(self.run, checkpoint.step)
         copied = replace(checkpoint, trainer_state=_on_cpu(checkpoint.trainer_state))
 

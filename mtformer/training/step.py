@@ -40,7 +40,7 @@ MEMORY_REMEDY = (
     "lower training.batch_tokens, raise training.accumulation_steps, and resume from the last checkpoint; if that does "
     "not help, use a smaller model"
 )
-"""What to do if memory runs out where a batch cannot be split."""
+"""Remedy in the message if memory runs out where a batch cannot be split."""
 
 
 class StepResult(NamedTuple):

@@ -31,7 +31,7 @@ KINDS = ("unclosed b", "small elements", "paragraphs", "unclosed comments", "one
 SIZE = 5_000
 """Default size of a document in characters."""
 NUM_DOCUMENTS = 20
-"""Number of documents of each kind that are sent one after the other."""
+"""Number of documents of each kind that are sent in sequence."""
 MAX_SECONDS = 0.1
 """Maximum time for an answer of /health."""
 PAUSE_SECONDS = 0.01

@@ -141,7 +141,7 @@ REMEDIES = {
     Content.JSON_DOCUMENT: "write one object per line to a .jsonl file, for example with `jq -c`",
     Content.CSV: "save it as tab-separated text, without quotes around the cells",
 }
-"""What to do about a file with this content; `CONVERT_REMEDY` for all others."""
+"""Remedies in messages about files with these contents; `CONVERT_REMEDY` for all others."""
 
 HTML_START = re.compile(rb"<!doctype\s+html|<(html|head|body)[\s>]", re.IGNORECASE)
 """Start of an HTML page without an XML declaration and comments."""
