@@ -33,6 +33,8 @@ SMALL: dict[str, dict[str, Any]] = {
 SMALL_VALUES = {"tokenizer.vocab_size": "250", "training.max_steps": "10"}
 """Values that replace those of overrides in command lines."""
 MAX_LINES = {"train": 400, "dev": 10, "test": 10}
+CACHE = ".cache"
+"""Folder of prepared corpora; apart from that of other tests, because a page runs `mtformer data cache --clear`."""
 CORPORA = ["train", "dev", "test", "demo/train", "demo/dev", "demo/test"]
 CORPORA += ["new", "new.gz", "in", "text", "news", "crawl.gz", "law", "bt", "mono"]
 """Files that the commands in the pages need, for two languages; those that end in `.gz` are compressed."""
@@ -150,7 +152,7 @@ def place(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "demo").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.setenv("MTFORMER_CACHE", str(folder / CACHE))
         for name in CORPORA:
             for language in ("en", "de"):
                 path = Path(name.replace(".gz", "")).with_suffix(f".{language}")
@@ -180,6 +182,7 @@ def shell(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell
     monkeypatch.setattr("mtformer.experiment.verify._in_new_process", lambda part, *arguments: part(*arguments))
     shutil.copytree(place, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path / CACHE))
     return Shell(tmp_path / "trained")
 
 
