@@ -1,5 +1,6 @@
 """Tests of the scripts that need no GPU, at toy size."""
 
+import gzip
 import importlib
 import json
 import multiprocessing
@@ -216,3 +217,75 @@ def test_vocabulary_map(
         f"| {name}, {precision}, beam 2" for precision in ("fp32", "int8") for name in ("plain", "map")
     ]
     assert all(float(row[1]) >= 0 for row in rows)
+
+
+class FakeMoses:
+    """A stand-in for sacremoses' normalizer and tokenizer: it separates final stops, and records the language."""
+
+    def __init__(self, language: str) -> None:
+        self.language = language
+
+    def normalize(self, line: str) -> str:
+        return line.replace("``", '"')
+
+    def tokenize(self, line: str, return_str: bool) -> str:
+        assert return_str
+        return f"{self.language} {line.replace('.', ' .')}"
+
+
+def test_moses_lowercase(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = ModuleType("sacremoses")
+    modules.MosesPunctNormalizer = modules.MosesTokenizer = FakeMoses  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sacremoses", modules)
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    raw.mkdir()
+    (raw / "train.en").write_text("An ``Old`` Dog.\n\n", encoding="utf-8")
+    (raw / "val.de.gz").write_bytes(gzip.compress("Äpfel.\n".encode()))
+    (raw / "notes.txt").write_text("not a corpus", encoding="utf-8")
+    run("moses_lowercase", raw, out)
+    assert (out / "train.en").read_text(encoding="utf-8") == 'en an "old" dog .\nen \n'
+    assert (out / "val.de").read_text(encoding="utf-8") == "de äpfel .\n"
+    assert sorted(path.name for path in out.iterdir()) == ["train.en", "val.de"]
+
+
+FAKE_PEER = """
+import pathlib, sys, time
+if sys.argv[1] == "train":
+    for number in range(1000):
+        pathlib.Path(f"step-{number}.ckpt").write_text(" ".join(sys.argv[2:]))
+        time.sleep(0.02)
+else:
+    checkpoint, source, output = map(pathlib.Path, sys.argv[2:5])
+    reference = source.with_suffix(".de") if checkpoint.read_text() == "0.002 128" else source
+    output.write_text(reference.read_text() if reference.exists() else source.read_text())
+"""
+"""Program whose checkpoints translate perfectly with the settings of the fifth trial, and copy the source otherwise."""
+
+
+def test_same_minutes_chooses_the_best_trial(
+    run: Run, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("same_minutes")
+    (tmp_path / "peer.py").write_text(FAKE_PEER)
+    peer = module.System(
+        files=("marian.yml",),
+        train=(f"{{python}} {tmp_path}/peer.py train LEARNING_RATE BATCH_TOKENS",),
+        translate=f"{{python}} {tmp_path}/peer.py translate {{checkpoint}} {{source}} {{output}}",
+        checkpoints="step-*.ckpt",
+        trials=module.six_trials(64),
+    )
+    monkeypatch.setattr(module, "SYSTEMS", {"mtformer": module.SYSTEMS["mtformer"], "marian": peer})
+    seconds = 1 / 60
+    options = ["--systems", "marian", "--out", tmp_path / "out", "--minutes", seconds, "--trial-minutes", seconds]
+    run("same_minutes", corpus, *options)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [name for name in results if "trial" in name] == [f"marian/trial{number}" for number in range(6)]
+    for seed in (1, 2):
+        final = results[f"marian/seed{seed}"]
+        assert final["settings"] == {"learning_rate": 0.002, "dropout": 0.25, "batch": 128}
+        assert final["bleu"] == pytest.approx(100)
+        assert 1 <= len(final["dev"]) <= module.NUM_CURVE_POINTS
+    assert (tmp_path / "out" / "dev_bleu.png").is_file()
+    before = (tmp_path / "out" / "results.json").read_bytes()
+    run("same_minutes", corpus, *options)
+    assert (tmp_path / "out" / "results.json").read_bytes() == before, "runs that are recorded are not repeated"

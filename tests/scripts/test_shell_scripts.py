@@ -62,6 +62,7 @@ def test_scripts_have_valid_syntax(script: Path) -> None:
         ("scripts/multi30k.sh", 2, "usage: bash scripts/multi30k.sh FOLDER "),
         ("scripts/multi30k.sh nowhere", 2, "usage: bash scripts/multi30k.sh FOLDER "),
         ("scripts/multi30k_best.sh nowhere", 2, "usage: bash scripts/multi30k_best.sh FOLDER [OUTPUT]"),
+        ("scripts/multi30k_tokenized.sh nowhere", 2, "usage: bash scripts/multi30k_tokenized.sh FOLDER [OUTPUT]"),
         ("scripts/studies.sh", 2, "usage: bash scripts/studies.sh FOLDER "),
         ("scripts/robustness.sh much", 2, "usage: bash scripts/robustness.sh [SHARE]"),
         ("scripts/studies.sh /", 1, "error: .venv exists but was not created by this script; move it away"),
@@ -113,6 +114,22 @@ def test_multi30k_best_sh_distills_two_teachers(repository: Path, tmp_path: Path
         f"distill {out}/teacher1 {out}/teacher2 --config {config} --run-dir {out}/student",
     ]
     assert config.is_file()
+
+
+def test_multi30k_tokenized_sh_trains_on_tokenized_files(repository: Path, tmp_path: Path) -> None:
+    prepare(repository, ".venv", ".", python=RECORD, mtformer=RECORD)
+    script = repository / "scripts" / "multi30k_tokenized.sh"
+    done = bash(tmp_path, script, tmp_path, "out", "training.max_steps=2", CALLS=tmp_path / "calls")
+    assert done.returncode == 0, done.stderr
+    calls = (tmp_path / "calls").read_text().splitlines()
+    install, tokenize, train = [call for call in calls if call and not call.startswith("-c")]
+    out = tmp_path / "out"
+    assert install == "-m pip install --quiet sacremoses>=0.1.1"
+    assert tokenize == f"scripts/moses_lowercase.py {tmp_path} {out}/corpus"
+    assert train.startswith(f"train configs/multi30k_en_de_best.yaml data.train=[{{src: '{out}/corpus/train.en")
+    assert train.endswith(
+        f" --run-dir {out}/run --resume auto training.seed=1 evaluation.bleu_tokenizer=none training.max_steps=2"
+    )
 
 
 @pytest.mark.parametrize(("status", "share"), [(0, 1.0), (1, 0.5)])

@@ -1,15 +1,14 @@
 """Train a Marian model with Hugging Face's Seq2SeqTrainer, or translate with it.
 
-python huggingface.py train MINUTES
-python huggingface.py translate SOURCES OUTPUT
+python huggingface.py train LEARNING_RATE DROPOUT BATCH_PAIRS SEED
+python huggingface.py translate CHECKPOINT SOURCES OUTPUT BEAM_SIZE
 
-Follows the translation guide of the documentation, with a model from scratch of the size of mtformer's.
+Follows the translation guide of the documentation, with a model from scratch of the size of mtformer's. Checkpoints are
+translated after training, because slow decoding does not count.
 """
 
 import sys
-import time
 
-import sacrebleu
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
@@ -19,10 +18,8 @@ from transformers import (
     PreTrainedTokenizerFast,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
-    TrainerCallback,
 )
 
-START = time.time()
 SPECIAL = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 
 
@@ -41,46 +38,28 @@ def train_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)
 
 
-class StopInTime(TrainerCallback):
-    def on_step_end(self, args, state, control, **kwargs):
-        if time.time() - START > 60 * float(sys.argv[2]) - 60:
-            control.should_evaluate = control.should_save = control.should_training_stop = True
-
-
-def train():
+def train(learning_rate, dropout, batch_pairs, seed):
     tokenizer = train_tokenizer()
     config = MarianConfig(
         vocab_size=len(tokenizer), d_model=128, encoder_layers=4, decoder_layers=4, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=512, decoder_ffn_dim=512, dropout=0.25, attention_dropout=0.0,
-        scale_embedding=True, max_position_embeddings=512, pad_token_id=0, bos_token_id=2, eos_token_id=3,
-        decoder_start_token_id=0, forced_eos_token_id=None, activation_function="relu",
+        decoder_attention_heads=4, encoder_ffn_dim=512, decoder_ffn_dim=512, dropout=float(dropout),
+        attention_dropout=0.0, scale_embedding=True, max_position_embeddings=512, pad_token_id=0, bos_token_id=2,
+        eos_token_id=3, decoder_start_token_id=0, forced_eos_token_id=None, activation_function="relu",
     )  # fmt: skip
     model = MarianMTModel(config)
-
-    def encode(name):
-        sides = read(f"{name}.en"), read(f"{name}.de")
-        batch = tokenizer(sides[0], text_target=sides[1], max_length=128, truncation=True)
-        return [{"input_ids": src, "labels": tgt} for src, tgt in zip(batch["input_ids"], batch["labels"], strict=True)]
-
-    def metrics(prediction):
-        sides = prediction.predictions, prediction.label_ids  # not in the order of the file
-        texts, references = (tokenizer.batch_decode(ids.clip(min=0), skip_special_tokens=True) for ids in sides)
-        return {"bleu": sacrebleu.corpus_bleu(texts, [references]).score}
-
+    batch = tokenizer(read("train.en"), text_target=read("train.de"), max_length=128, truncation=True)
+    pairs = zip(batch["input_ids"], batch["labels"], strict=True)
+    dataset = [{"input_ids": src, "labels": tgt} for src, tgt in pairs]
     arguments = Seq2SeqTrainingArguments(
-        "model", use_cpu=not torch.cuda.is_available(), bf16=has_bf16(), num_train_epochs=1000,
-        per_device_train_batch_size=192, per_device_eval_batch_size=128, train_sampling_strategy="group_by_length",
-        learning_rate=2e-3, lr_scheduler_type="inverse_sqrt", warmup_steps=500, label_smoothing_factor=0.1,
-        adam_beta2=0.98, eval_strategy="steps", eval_steps=250, save_steps=250, save_total_limit=2,
-        load_best_model_at_end=True, metric_for_best_model="bleu", predict_with_generate=True,
-        generation_num_beams=1, generation_max_length=100, logging_steps=100, report_to="none", disable_tqdm=True,
+        "model", use_cpu=not torch.cuda.is_available(), bf16=has_bf16(), num_train_epochs=1000, seed=int(seed),
+        per_device_train_batch_size=int(batch_pairs), train_sampling_strategy="group_by_length",
+        learning_rate=float(learning_rate), lr_scheduler_type="inverse_sqrt", warmup_steps=500,
+        label_smoothing_factor=0.1, adam_beta2=0.98, save_steps=75, logging_steps=50, report_to="none",
+        disable_tqdm=True,
     )  # fmt: skip
-    trainer = Seq2SeqTrainer(
-        model, arguments, DataCollatorForSeq2Seq(tokenizer, model), encode("train"), encode("dev"),
-        processing_class=tokenizer, compute_metrics=metrics, callbacks=[StopInTime()],
-    )  # fmt: skip
+    collator = DataCollatorForSeq2Seq(tokenizer, model)
+    trainer = Seq2SeqTrainer(model, arguments, collator, dataset, processing_class=tokenizer)
     trainer.train()
-    trainer.save_model("final")
 
 
 def has_bf16():
@@ -88,20 +67,20 @@ def has_bf16():
 
 
 @torch.inference_mode()
-def translate(source, output):
-    tokenizer = PreTrainedTokenizerFast.from_pretrained("final")
-    model, lines = MarianMTModel.from_pretrained("final").eval(), read(source)
+def translate(checkpoint, source, output, beam_size):
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(checkpoint)
+    model, lines = MarianMTModel.from_pretrained(checkpoint).eval(), read(source)
     order = sorted(range(len(lines)), key=lambda number: len(lines[number]))
     texts = {}
     for start in range(0, len(order), 64):
         numbers = order[start : start + 64]
         batch = tokenizer([lines[number] for number in numbers], padding=True, return_tensors="pt")
         batch.pop("token_type_ids", None)
-        ids = model.generate(**batch, num_beams=5, max_length=100)
+        ids = model.generate(**batch, num_beams=int(beam_size), max_length=100)
         texts |= zip(numbers, tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True)
     with open(output, "w", encoding="utf-8") as file:
         file.writelines(f"{texts[number]}\n" for number in range(len(lines)))
 
 
 if __name__ == "__main__":
-    train() if sys.argv[1] == "train" else translate(*sys.argv[2:])
+    {"train": train, "translate": translate}[sys.argv[1]](*sys.argv[2:])
