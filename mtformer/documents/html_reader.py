@@ -41,6 +41,11 @@ class HtmlPage:
         """The texts."""
         return [part for part in self.parts if isinstance(part, Run)]
 
+    @property
+    def lines(self) -> list[str]:
+        """The texts as lines for the translation."""
+        return [run.text.line for run in self.runs]
+
 
 def read_html(html: str) -> HtmlPage:
     """Return the texts of HTML, in the order of the page, and what is between them."""
