@@ -8,7 +8,6 @@ import hmac
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar, cast
 from urllib.parse import parse_qs
 
@@ -22,8 +21,9 @@ from mtformer.config.languages import language_name
 from mtformer.data.filters.language import LETTERS, probabilities, words_of
 from mtformer.decoding.lines.inputs import one_line
 from mtformer.decoding.lines.translation import Translation
-from mtformer.documents.document import Written
+from mtformer.documents.document import Document, Written
 from mtformer.documents.html import Fragment
+from mtformer.documents.html_process import FragmentInProcess, HtmlProcess
 from mtformer.files import parse_json
 
 BODY_SECONDS = 30
@@ -36,6 +36,8 @@ OTHER_BYTES = 4096
 """Maximum number of bytes of a request besides its text."""
 MAX_NUMBER_DIGITS = 9
 """Number of digits of a number in a form that are read."""
+MAX_HTML_IN_THREAD = 10_000
+"""Number of characters of HTML that a thread reads and writes in at most 20 ms, in which the event loop waits."""
 BREAK = re.compile(r"(\r\n|\r|\n)")
 """Line breaks."""
 FORM = "application/x-www-form-urlencoded"
@@ -144,6 +146,11 @@ class TextRequest(BaseModel):
     q: Annotated[Str | list[Str], Field(description="The text, or a list of texts.")]
     api_key: Annotated[Any, WithJsonSchema({"type": "string", "description": "Key, if the server needs one."})] = None
 
+    @property
+    def texts(self) -> list[str]:
+        """All texts; a single one if `q` is not a list."""
+        return [self.q] if isinstance(self.q, str) else self.q
+
     @pydantic.model_validator(mode="before")
     @classmethod
     def _drop_empty(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -202,19 +209,17 @@ class TranslationRequest(TextRequest):
             raise ValueError(f"this model does not translate {pair}; it translates {known}")
         return self
 
-    @cached_property
-    def texts(self) -> list[Text | Fragment]:
-        """All texts; a single one if `q` is not a list."""
-        kind = Fragment if self.format == "html" else Text
-        texts = [self.q] if isinstance(self.q, str) else self.q
-        return [kind(text) for text in texts]
+    @property
+    def is_large_html(self) -> bool:
+        """True if its texts are read and written in a process of their own."""
+        return self.format == "html" and sum(map(len, self.texts)) > MAX_HTML_IN_THREAD
 
-    def read_lines(self) -> list[str]:
-        """Return the lines of all texts."""
-        lines: list[str] = []
-        for text in self.texts:
-            lines += text.lines
-        return lines
+    def documents(self, html_process: HtmlProcess) -> list[Document]:
+        """Return a document for each text; those of `is_large_html` are read by the process."""
+        if self.is_large_html:
+            return [FragmentInProcess(text, html_process) for text in self.texts]
+        kind = Fragment if self.format == "html" else Text
+        return [kind(text) for text in self.texts]
 
 
 Kind = TypeVar("Kind", bound=TextRequest)
