@@ -214,7 +214,7 @@ class _Parts(io.RawIOBase):
 def _work(connection: Connection) -> None:
     """Answer calls until the other process closes the connection or ends; end if memory runs out."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the other process, which then ends this one
-    gc.disable()  # the collector would visit a page again and again while it grows
+    gc.disable()  # the collector would visit a page again and again while it grows; a page needs no collector
     channel = _Channel(connection)
     pages = _LastPage()
     while True:
@@ -248,11 +248,9 @@ class _LastPage:
             return RuntimeError(f"{type(error).__name__}: {error}")
 
     def drop(self) -> None:
-        """Free the memory of the page, whose marks refer to each other."""
-        if self._page is not None:
-            self._html = None
-            self._page = None
-            gc.collect()
+        """Free the memory of the page."""
+        self._html = None
+        self._page = None
 
     def _read(self, html: str) -> HtmlPage:
         if self._page is None or self._html != html:

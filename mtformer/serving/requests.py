@@ -36,8 +36,8 @@ OTHER_BYTES = 4096
 """Maximum number of bytes of a request besides its text."""
 MAX_NUMBER_DIGITS = 9
 """Number of digits of a number in a form that are read."""
-MAX_HTML_IN_THREAD = 10_000
-"""Number of characters of HTML that a thread reads and writes in at most 20 ms, in which the event loop waits."""
+MAX_SMALL = 10_000
+"""Maximum number of characters of a small request. A thread reads and writes such HTML in at most 20 ms."""
 BREAK = re.compile(r"(\r\n|\r|\n)")
 """Line breaks."""
 FORM = "application/x-www-form-urlencoded"
@@ -210,9 +210,14 @@ class TranslationRequest(TextRequest):
         return self
 
     @property
+    def is_large(self) -> bool:
+        """True if its texts have more than `MAX_SMALL` characters."""
+        return sum(map(len, self.texts)) > MAX_SMALL
+
+    @property
     def is_large_html(self) -> bool:
         """True if its texts are read and written in a process of their own."""
-        return self.format == "html" and sum(map(len, self.texts)) > MAX_HTML_IN_THREAD
+        return self.format == "html" and self.is_large
 
     def documents(self, html_process: HtmlProcess) -> list[Document]:
         """Return a document for each text; those of `is_large_html` are read by the process."""

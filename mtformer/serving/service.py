@@ -1,6 +1,7 @@
 """The endpoints that translate and detect languages."""
 
 import asyncio
+import contextlib
 import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from mtformer.decoding.lines.translation import Flag, Translation
 from mtformer.documents.document import Document, Written
+from mtformer.documents.html import collector_paused
 from mtformer.documents.html_process import HtmlProcess
 from mtformer.errors import log
 from mtformer.serving.batcher import Batcher, ClosedError, Job
@@ -24,6 +26,8 @@ from mtformer.serving.requests import Settings, TextRequest, TranslationRequest,
 
 ANSWER_SECONDS = 120
 """Maximum time to wait for a translation."""
+FREED_AT_ONCE = 100
+"""Number of translations that are freed without a break."""
 Value = TypeVar("Value")
 
 
@@ -69,10 +73,12 @@ class Service:
     async def translate(self, request: Request) -> JSONResponse:
         """Translate a text or a list of texts; return translatedText, confidence, alternatives and detectedLanguage."""
         query = await read_request(TranslationRequest, request, self.settings, self.in_thread)
-        in_thread = self.in_html_thread if query.is_large_html else self.in_thread
-        documents = await in_thread(query.documents, self.html_process)
-        translations = await self._answer(query, documents, request, attention=query.format == "html")
-        return await in_thread(_respond, query, documents, translations, self.settings)
+        pause = collector_paused() if query.is_large else contextlib.nullcontext()
+        with pause:
+            in_thread = self.in_html_thread if query.is_large_html else self.in_thread
+            documents = await in_thread(query.documents, self.html_process)
+            translations = await self._answer(query, documents, request, attention=query.format == "html")
+            return await in_thread(_respond, query, documents, translations, self.settings)
 
     async def words(self, request: Request) -> JSONResponse:
         """Translate a text; return the n best translations of each line with their words and attention."""
@@ -176,9 +182,17 @@ def _respond(
 
     documents.clear()
     translations.clear()
+    for lines in lines_of_texts:
+        _free(lines)
     if isinstance(query.q, list):
         return JSONResponse(fields)
     return JSONResponse({name: values[0] for name, values in fields.items()})
+
+
+def _free(translations: list[Translation]) -> None:
+    """Empty a list that has the last references to its items; in steps, between which other threads run."""
+    while translations:
+        del translations[-FREED_AT_ONCE:]
 
 
 def _respond_with_words(query: TranslationRequest, translations: Sequence[Translation]) -> JSONResponse:

@@ -118,7 +118,8 @@ def document(kind: str, size: int) -> str:
 
 def identity(line: str) -> Translation:
     """Return a line as its own translation, with attention from each word to itself."""
-    pieces = PIECE.findall(line.replace(" ", SPACE))
+    matches = PIECE.finditer(line.replace(" ", SPACE))  # not findall, which lets no other thread of a server run
+    pieces = [match[0] for match in matches]
     weights = [[1.0]] * len(pieces)
     attention = Attention(pieces, pieces, weights, list(range(len(pieces))))
     return Translation(line, 0.0, [], attention=attention)

@@ -93,7 +93,7 @@ def serve(run: str, size: int, has_model: bool, ports: Any) -> None:
     if not has_model:
         translator.translate = translate  # type: ignore[method-assign]  # replaces the method
     logging.getLogger("mtformer").setLevel(logging.ERROR)
-    app = create_app(translator, "identity", max_characters=size, queue_size=10)
+    app = create_app(translator, "identity", max_characters=2 * size, queue_size=10)
     keep_responsive()
     with listen("127.0.0.1", 0) as sock:
         ports.put((sock.getsockname()[1], translator.data.directions[0]))
