@@ -62,7 +62,7 @@ def serve(
     Decoding options default to the values in the run's config; see docs/decoding.md.
     """
     require_extra("`mtformer serve`", "serve", *PACKAGES)
-    from mtformer.serving.server import is_local, keep_responsive, listen, make_server, url
+    from mtformer.serving.server import is_local, listen, make_server, url
 
     with listen(host, port) as sock:
         only_this_machine = is_local(sock)
@@ -73,6 +73,7 @@ def serve(
             )
 
         from mtformer.serving.app import LOCAL_HOSTS, create_app
+        from mtformer.serving.responsiveness import keep_responsive
 
         app = create_app(
             load(runs, None),

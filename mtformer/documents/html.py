@@ -14,48 +14,34 @@ from mtformer.documents.html_reader import read_html
 from mtformer.documents.html_writer import write_html
 from mtformer.documents.translate import translate_documents
 
-MAX_PAUSES = 100
-"""Number of pauses that overlap before the collector runs nevertheless, because of garbage of other work."""
-
 
 class _CollectorPause:
-    """Pause of Python's garbage collector, which threads and coroutines can share.
+    """Pause of Python's garbage collector, which threads can share.
 
     The collector visits all objects again and again while their number grows. Nothing of a page is garbage before it is
-    written, so for large pages this doubles the time for nothing, and each visit stops all threads.
+    written, so for large pages this doubles the time for nothing.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._num_users = 0
-        self._num_ended = 0
-        """Number of users that ended since the collector was disabled or ran."""
+        self._num_threads = 0
         self._was_enabled = False
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Pause the collector until no thread or coroutine needs the pause anymore."""
+        """Pause the collector until no thread needs the pause anymore."""
         with self._lock:
-            if self._num_users == 0:
+            if self._num_threads == 0:
                 self._was_enabled = gc.isenabled()
-                self._num_ended = 0
                 gc.disable()
-            self._num_users += 1
+            self._num_threads += 1
         try:
             yield
         finally:
             with self._lock:
-                self._num_users -= 1
-                self._num_ended += 1
-                self._resume()
-
-    def _resume(self) -> None:
-        if self._num_users == 0:
-            if self._was_enabled:
-                gc.enable()
-        elif self._num_ended >= MAX_PAUSES:
-            gc.collect()
-            self._num_ended = 0
+                self._num_threads -= 1
+                if self._num_threads == 0 and self._was_enabled:
+                    gc.enable()
 
 
 collector_paused = _CollectorPause()

@@ -2,11 +2,9 @@
 
 import asyncio
 import errno
-import gc
 import ipaddress
 import logging
 import socket
-import sys
 from typing import Any
 
 import uvicorn
@@ -20,9 +18,6 @@ MAX_HEAD = 1 << 17
 """Maximum number of bytes of a request head: enough for 10,000 characters in a query string."""
 HEAD_SECONDS = 10
 """Maximum time to wait for the head of the next request on a connection."""
-SWITCH_SECONDS = 0.0005
-"""Time after which a thread that runs Python code lets another thread run. The event loop waits for this time at each
-of several steps of a request while other threads translate; Python's default is 5 ms."""
 
 
 class Protocol(H11Protocol):
@@ -93,14 +88,6 @@ def url(sock: socket.socket) -> str:
     if ":" in host:
         host = f"[{host}]"
     return f"http://{host}:{port}"
-
-
-def keep_responsive() -> None:
-    """Let the event loop of this process answer while other threads compute; call it when all models are loaded."""
-    sys.setswitchinterval(SWITCH_SECONDS)
-    # Each pass of the collector over all packages and the model would stop the event loop for 0.1 s.
-    gc.collect()
-    gc.freeze()
 
 
 def make_server(app: Any, is_verbose: bool) -> uvicorn.Server:

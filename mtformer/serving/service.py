@@ -1,11 +1,10 @@
 """The endpoints that translate and detect languages."""
 
 import asyncio
-import contextlib
 import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -17,12 +16,12 @@ from starlette.exceptions import HTTPException
 
 from mtformer.decoding.lines.translation import Flag, Translation
 from mtformer.documents.document import Document, Written
-from mtformer.documents.html import collector_paused
 from mtformer.documents.html_process import HtmlProcess
 from mtformer.errors import log
 from mtformer.serving.batcher import Batcher, ClosedError, Job
 from mtformer.serving.page import line_values
 from mtformer.serving.requests import Settings, TextRequest, TranslationRequest, detect, read_request
+from mtformer.serving.responsiveness import FullCollectionPause
 
 ANSWER_SECONDS = 120
 """Maximum time to wait for a translation."""
@@ -46,6 +45,7 @@ class Service:
     html_thread: ThreadPoolExecutor
     """Thread that waits for `html_process`, which takes seconds for large HTML."""
     html_process: HtmlProcess
+    full_collection_pause: FullCollectionPause = field(default_factory=FullCollectionPause)
 
     async def check_site(self, request: Request) -> None:
         """Refuse requests that pages of other sites make the user's browser send.
@@ -73,12 +73,16 @@ class Service:
     async def translate(self, request: Request) -> JSONResponse:
         """Translate a text or a list of texts; return translatedText, confidence, alternatives and detectedLanguage."""
         query = await read_request(TranslationRequest, request, self.settings, self.in_thread)
-        pause = collector_paused() if query.is_large else contextlib.nullcontext()
-        with pause:
-            in_thread = self.in_html_thread if query.is_large_html else self.in_thread
-            documents = await in_thread(query.documents, self.html_process)
-            translations = await self._answer(query, documents, request, attention=query.format == "html")
-            return await in_thread(_respond, query, documents, translations, self.settings)
+        if not query.is_large:
+            return await self._translate(query, request)
+        with self.full_collection_pause():
+            return await self._translate(query, request)
+
+    async def _translate(self, query: TranslationRequest, request: Request) -> JSONResponse:
+        in_thread = self.in_html_thread if query.is_large_html else self.in_thread
+        documents = await in_thread(query.documents, self.html_process)
+        translations = await self._answer(query, documents, request, attention=query.format == "html")
+        return await in_thread(_respond, query, documents, translations, self.settings)
 
     async def words(self, request: Request) -> JSONResponse:
         """Translate a text; return the n best translations of each line with their words and attention."""

@@ -26,7 +26,8 @@ from html_speed import document, identity
 from mtformer.decoding.lines.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.serving.app import create_app
-from mtformer.serving.server import keep_responsive, listen, make_server
+from mtformer.serving.responsiveness import keep_responsive
+from mtformer.serving.server import listen, make_server
 
 KINDS = (
     *("unclosed b", "wrongly nested", "small elements", "without words", "references", "long reference numbers"),
