@@ -3,9 +3,10 @@
 python scripts/bench/serve_health.py RUN [--size CHARACTERS] [--model]
 
 Each row is one kind of request: HTML of a kind of `html_speed`, several pages of it in one request, or plain text as
-JSON or as a form. The first row is the server without other requests, which shows how busy the machine is. With
---model, the model of the run translates, as much as it can in the time that a request may take. The exit code is 1 if
-an answer of /health takes more than 100 ms.
+JSON or as a form. The first row is the server without other requests, which shows how busy the machine is. The last
+column is the longest time for which a thread of the server does not let others run, in CPU time, which does not depend
+on other processes. With --model, the model of the run translates, as much as it can in the time that a request may
+take. The exit code is 1 if an answer of /health takes more than 100 ms.
 """
 
 import argparse
@@ -48,6 +49,8 @@ MAX_SECONDS = 0.1
 """Maximum time for an answer of /health."""
 PAUSE_SECONDS = 0.005
 """Time between two requests to /health."""
+TICK_SECONDS = 0.001
+"""Time after which a thread of the server should run again; see `measure_stops`."""
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 
@@ -84,7 +87,15 @@ def examples(size: int, source: str, target: str) -> Iterator[Example]:
         yield Example(f"{name}, form", urlencode(fields).encode(), FORM)
 
 
-def serve(run: str, size: int, has_model: bool, ports: Any) -> None:
+def measure_stops(longest: Any) -> None:
+    """Set a shared value to the longest CPU time that this process uses before a waiting thread can run."""
+    while True:
+        start = time.process_time()
+        time.sleep(TICK_SECONDS)
+        longest.value = max(longest.value, time.process_time() - start)
+
+
+def serve(run: str, size: int, has_model: bool, ports: Any, longest_stop: Any) -> None:
     """Serve a run, or an identity translator with its languages; send the port."""
     translator = copy.copy(Translator.load(run, device="cpu"))
 
@@ -96,6 +107,7 @@ def serve(run: str, size: int, has_model: bool, ports: Any) -> None:
     logging.getLogger("mtformer").setLevel(logging.ERROR)
     app = create_app(translator, "identity", max_characters=2 * size, queue_size=10)
     keep_responsive()
+    threading.Thread(target=measure_stops, args=(longest_stop,), daemon=True).start()
     with listen("127.0.0.1", 0) as sock:
         ports.put((sock.getsockname()[1], translator.data.directions[0]))
         make_server(app, is_verbose=False).run(sockets=[sock])
@@ -135,11 +147,13 @@ class Post(threading.Thread):
         self.seconds = time.perf_counter() - start
 
 
-def print_row(name: str, num_bytes: int, request: str, times: Sequence[float]) -> None:
-    """Print a row of the table."""
+def print_row(name: str, num_bytes: int, request: str, times: Sequence[float], longest_stop: Any) -> None:
+    """Print a row of the table; set the longest stop to 0 for the next one."""
     longest = f"{1000 * max(times):.0f} ms"
     median = f"{1000 * sorted(times)[len(times) // 2]:.0f} ms"
-    print(f"{name:32}{num_bytes / 1e6:>9.2f}{request:>18}{longest:>18}{median:>10}", flush=True)
+    stop = f"{1000 * longest_stop.value:.0f} ms"
+    longest_stop.value = 0.0
+    print(f"{name:32}{num_bytes / 1e6:>9.2f}{request:>18}{longest:>18}{median:>10}{stop:>10}", flush=True)
 
 
 def main() -> int:
@@ -153,7 +167,8 @@ def main() -> int:
 
     context = multiprocessing.get_context("spawn")
     ports = context.Queue()
-    server = context.Process(target=serve, args=(arguments.run, arguments.size, arguments.model, ports))
+    longest_stop = context.Value("d", 0.0)
+    server = context.Process(target=serve, args=(arguments.run, arguments.size, arguments.model, ports, longest_stop))
     server.start()
     port, (source, target) = ports.get()
     while True:
@@ -163,13 +178,14 @@ def main() -> int:
         except ConnectionError:
             time.sleep(PAUSE_SECONDS)
 
-    print(f"{'kind':32}{'MB':>9}{'request':>18}{'/health: longest':>18}{'median':>10}")
+    print(f"{'kind':32}{'MB':>9}{'request':>18}{'/health: longest':>18}{'median':>10}{'stop':>10}")
+    longest_stop.value = 0.0
     times = []
     end = time.monotonic() + IDLE_SECONDS
     while time.monotonic() < end:
         times.append(ask_for_health(port))
         time.sleep(PAUSE_SECONDS)
-    print_row("(no other request)", 0, "", times)
+    print_row("(no other request)", 0, "", times, longest_stop)
 
     longest = 0.0
     for example in examples(arguments.size, source, target):
@@ -182,7 +198,7 @@ def main() -> int:
             times.append(ask_for_health(port))
             time.sleep(PAUSE_SECONDS)
         longest = max(longest, *times)
-        print_row(example.name, len(example.body), f"{post.status}: {post.seconds:.2f} s", times)
+        print_row(example.name, len(example.body), f"{post.status}: {post.seconds:.2f} s", times, longest_stop)
     server.terminate()
     server.join()
     return 1 if longest > MAX_SECONDS else 0
