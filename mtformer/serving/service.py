@@ -25,8 +25,8 @@ from mtformer.serving.responsiveness import FullCollectionPause
 
 ANSWER_SECONDS = 120
 """Maximum time to wait for a translation."""
-FREED_AT_ONCE = 100
-"""Number of translations that are freed without a break."""
+FREED_AT_ONCE = 1_000
+"""Number of rows of attention weights that are freed without a break."""
 Value = TypeVar("Value")
 
 
@@ -196,7 +196,10 @@ def _respond(
 def _free(translations: list[Translation]) -> None:
     """Empty a list that has the last references to its items; in steps, between which other threads run."""
     while translations:
-        del translations[-FREED_AT_ONCE:]
+        attention = translations.pop().attention
+        weights = [] if attention is None else attention.weights
+        while weights:
+            del weights[-FREED_AT_ONCE:]
 
 
 def _respond_with_words(query: TranslationRequest, translations: Sequence[Translation]) -> JSONResponse:
