@@ -4,13 +4,14 @@ import asyncio
 import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from fastapi import Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from prometheus_client import Counter
 from starlette.exceptions import HTTPException
 
@@ -73,25 +74,21 @@ class Service:
     async def translate(self, request: Request) -> JSONResponse:
         """Translate a text or a list of texts; return translatedText, confidence, alternatives and detectedLanguage."""
         query = await read_request(TranslationRequest, request, self.settings, self.in_thread)
-        if not query.is_large:
-            return await self._translate(query, request)
-        with self.full_collection_pause():
-            return await self._translate(query, request)
-
-    async def _translate(self, query: TranslationRequest, request: Request) -> JSONResponse:
         in_thread = self.in_html_thread if query.is_large_html else self.in_thread
-        documents = await in_thread(query.documents, self.html_process)
-        translations = await self._answer(query, documents, request, attention=query.format == "html")
-        return await in_thread(_respond, query, documents, translations, self.settings)
+        with self._pause_for(query):
+            documents = await in_thread(query.documents, self.html_process)
+            translations = await self._answer(query, documents, request, attention=query.format == "html")
+            return await in_thread(_respond, query, documents, translations, self.settings)
 
-    async def words(self, request: Request) -> JSONResponse:
+    async def words(self, request: Request) -> Response:
         """Translate a text; return the n best translations of each line with their words and attention."""
         query = await read_request(TranslationRequest, request, self.settings, self.in_thread)
         if query.format == "html":
             raise HTTPException(400, "format html is not supported by /words; use /translate")
-        documents = await self.in_thread(query.documents, self.html_process)
-        translations = await self._answer(query, documents, request, attention=True)
-        return await self.in_thread(_respond_with_words, query, translations)
+        with self._pause_for(query):
+            documents = await self.in_thread(query.documents, self.html_process)
+            translations = await self._answer(query, documents, request, attention=True)
+            return await self.in_thread(_respond_with_words, query, translations)
 
     async def detect(self, request: Request) -> JSONResponse:
         """Return the language of a text, or of each text in a list, with the confidence in percent."""
@@ -105,6 +102,9 @@ class Service:
     async def in_html_thread(self, function: Callable[..., Value], *arguments: Any) -> Value:
         """Return the result of a function that waits for `html_process`."""
         return await _in(self.html_thread, partial(function, *arguments))
+
+    def _pause_for(self, query: TranslationRequest) -> AbstractContextManager[None]:
+        return self.full_collection_pause() if query.is_large else nullcontext()
 
     async def _answer(
         self, query: TranslationRequest, documents: Sequence[Document], request: Request, attention: bool
@@ -202,10 +202,16 @@ def _free(translations: list[Translation]) -> None:
             del weights[-FREED_AT_ONCE:]
 
 
-def _respond_with_words(query: TranslationRequest, translations: Sequence[Translation]) -> JSONResponse:
-    """Return the response of `Service.words`."""
+def _respond_with_words(query: TranslationRequest, translations: list[Translation]) -> Response:
+    """Return the response of `Service.words`, and empty the list of translations.
+
+    Each line is encoded alone, because no other thread runs in that time.
+    """
     n_best = 1 + query.alternatives
-    return JSONResponse({"lines": [line_values(translation, n_best) for translation in translations]})
+    lines = [JSONResponse(line_values(translation, n_best)).body for translation in translations]
+    _free(translations)
+    body = b'{"lines":[' + b",".join(lines) + b"]}"
+    return Response(body, media_type=JSONResponse.media_type)
 
 
 def _respond_with_languages(query: TextRequest, settings: Settings) -> JSONResponse:
