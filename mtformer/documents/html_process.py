@@ -81,7 +81,7 @@ class HtmlProcess:
                 self._start()
                 self._channel.send(call)
                 answer = self._channel.receive()
-            except (EOFError, OSError):
+            except (EOFError, OSError, MemoryError):
                 self._stop()
                 raise HtmlProcessError(
                     "the process that reads HTML ended, most likely because memory ran out; send less HTML at a time"
@@ -108,10 +108,11 @@ class HtmlProcess:
         self._stop()
         context = multiprocessing.get_context("spawn")
         connection, connection_of_process = context.Pipe()
-        self._channel = _Channel(connection)
-        self._process = context.Process(target=_work, args=(connection_of_process,), name="html", daemon=True)
+        process = context.Process(target=_work, args=(connection_of_process,), name="html", daemon=True)
         with _sigint_blocked():
-            self._process.start()
+            process.start()
+        self._process = process
+        self._channel = _Channel(connection)
         # Now only the process has this end of the connection, so that the other end notices when it is killed.
         connection_of_process.close()
 

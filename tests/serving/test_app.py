@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 import pytest
+from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 from served import alone, recorded, run_async
 
@@ -223,6 +224,24 @@ def test_a_killed_process_for_html_is_one_error(
     }
     assert processes[0].pid is None
     assert client.post("/translate", json=fields).status_code == 200
+
+
+def test_the_words_of_each_line_are_encoded_alone_and_outside_of_the_event_loop(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other thread runs while JSON is encoded."""
+    calls: list[bool] = []
+
+    def observe(content: Any) -> JSONResponse:
+        calls.append(asyncio._get_running_loop() is not None)
+        return JSONResponse(content)
+
+    monkeypatch.setattr(service, "JSONResponse", observe)
+    monkeypatch.setattr(observe, "media_type", JSONResponse.media_type, raising=False)
+    answer = client.post("/words", json={"q": "a dog\nein hund\na cat", **EN_DE})
+    assert answer.headers["content-type"] == "application/json"
+    assert len(answer.json()["lines"]) == 3
+    assert calls == [False] * 3
 
 
 @pytest.mark.parametrize(("fields", "is_paused"), [
