@@ -22,7 +22,7 @@ from mtformer.documents.html_reader import HtmlPage, read_html
 from mtformer.documents.html_writer import write_html
 from mtformer.errors import MtformerError
 
-KEPT_SECONDS = 1.0
+KEPT_SECONDS = 10.0
 """Time for which an idle process keeps the last page, so that it need not be read again to be written."""
 
 
