@@ -89,16 +89,17 @@ def test_a_killed_process_is_one_error_and_the_next_page_starts_another(
 ) -> None:
     fragment = FragmentInProcess("<p>a <b>dog", process)
     pids = {process.pid}
-    receive = html_process._Channel.receive
+    send = html_process._Channel.send
 
-    def receive_after_kill(channel: Any) -> object:
+    def send_and_kill(channel: Any, call: object) -> None:
         assert process.pid is not None
-        os.kill(process.pid, signal.SIGSTOP)  # so that it has no time to answer
+        os.kill(process.pid, signal.SIGSTOP)  # so that it cannot answer before it is killed
+        os.waitpid(process.pid, os.WUNTRACED)
+        send(channel, call)
         os.kill(process.pid, signal.SIGKILL)
-        return receive(channel)
 
     with monkeypatch.context() as patch:
-        patch.setattr(html_process._Channel, "receive", receive_after_kill)
+        patch.setattr(html_process._Channel, "send", send_and_kill)
         with pytest.raises(HtmlProcessError, match="memory ran out; send less HTML at a time"):
             fragment.write([reversed_words("a dog")])
     assert process.pid is None
