@@ -1,7 +1,6 @@
 """`mtformer serve`: a web page and an HTTP API for a model."""
 
 import contextlib
-import gc
 import os
 from typing import Annotated
 
@@ -74,6 +73,7 @@ def serve(
             )
 
         from mtformer.serving.app import LOCAL_HOSTS, create_app
+        from mtformer.serving.responsiveness import keep_responsive
 
         app = create_app(
             load(runs, None),
@@ -84,9 +84,7 @@ def serve(
             hosts=LOCAL_HOSTS | {host.lower()} if only_this_machine else None,
         )
         log.info("%s serves %s; press Ctrl-C to stop", url(sock), ", ".join(map(str, runs)))
-        # Each pass of the collector over all packages and the model would stop the event loop for 0.1 s.
-        gc.collect()
-        gc.freeze()
+        keep_responsive()
         is_verbose = os.environ.get(DEBUG, "0") not in ("", "0")
         with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the regular way to stop a server
             make_server(app, is_verbose).run(sockets=[sock])

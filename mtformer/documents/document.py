@@ -54,10 +54,10 @@ def words_in(text: str, pattern: regex.Pattern[str]) -> list[Word]:
 class Mark:
     """A part of a text that its translation keeps: an element with words in it, a comment, or untranslated text.
 
-    The marks of a text form a tree. Its root is no part of the file and contains all words of the text.
+    The marks of a text form a tree. Its root is no part of the file and contains all words of the text. A mark does not
+    refer to the one around it, so that the memory of a page is free without the garbage collector.
     """
 
-    parent: "Mark | None"
     first_word: int
     """Index of the first word in it."""
     is_element: bool

@@ -53,7 +53,7 @@ class Fragment:
     def __init__(self, html: str) -> None:
         with collector_paused():
             self._page = read_html(html)
-        self.lines = [run.text.line for run in self._page.runs]
+        self.lines = self._page.lines
         self.is_repaired = self._page.is_repaired
 
     def write(self, translations: Sequence[Translation]) -> Written:

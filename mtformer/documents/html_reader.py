@@ -41,6 +41,11 @@ class HtmlPage:
         """The texts."""
         return [part for part in self.parts if isinstance(part, Run)]
 
+    @property
+    def lines(self) -> list[str]:
+        """The texts as lines for the translation."""
+        return [run.text.line for run in self.runs]
+
 
 def read_html(html: str) -> HtmlPage:
     """Return the texts of HTML, in the order of the page, and what is between them."""
@@ -76,7 +81,7 @@ def _run_or_html(node: Text) -> Run | str:
     """Return a text without marks, for which no words are needed; HTML if it has no letters."""
     if not any(map(str.isalpha, node.text)):
         return html_of([node])
-    root = Mark(parent=None, first_word=0, is_element=True)
+    root = Mark(first_word=0, is_element=True)
     text = MarkedText(" ".join(node.text.split()), words=(), root=root, marks=(), word_pattern=WORD)
     return _run(text, {}, node, node, is_flattened=False)
 
@@ -131,7 +136,7 @@ class _RunReader:
             isinstance(node, Copied) and node.words for node, _ in walk(nodes)
         )
         self._word_pattern = PART_OF_WORD if has_copied_words else WORD
-        self._root = Mark(parent=None, first_word=0, is_element=True)
+        self._root = Mark(first_word=0, is_element=True)
         self._open = [self._root]
         """Marks of the elements around the current node."""
         self._num_flat = 0
@@ -209,11 +214,10 @@ class _RunReader:
         self._previous = mark
 
     def _add_mark(self, node: Element | Copied) -> Mark:
-        parent = self._open[-1]
-        mark = Mark(parent, first_word=len(self._words), is_element=isinstance(node, Element))
+        mark = Mark(first_word=len(self._words), is_element=isinstance(node, Element))
         mark.end_word = mark.first_word
         mark.follows_space = isinstance(self._previous, Text) and self._previous.text[-1:].isspace()
-        parent.marks.append(mark)
+        self._open[-1].marks.append(mark)
         self._nodes[mark] = node
         return mark
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mtformer.decoding.lines.translation import Translation
 from mtformer.documents.document import Mark, Written
 from mtformer.documents.html_reader import HtmlPage, Run
-from mtformer.documents.html_tree import Copied, escaped, html_of
+from mtformer.documents.html_tree import Element, escaped, html_of
 from mtformer.documents.inline import PlacedMarks, place_marks
 
 LINE_BREAKS = {ord("\n"): "&#10;", ord("\r"): "&#13;"}
@@ -37,20 +37,12 @@ def write_html(page: HtmlPage, translations: Sequence[Translation]) -> Written:
 def _html_of_run(run: Run, placed: PlacedMarks) -> str:
     """Return the HTML of the translation of a run, with the white space around the source."""
     html_of_mark: dict[Mark, str] = {}
-    # Inner marks are after the marks around them.
-    for mark in reversed(run.text.marks):
-        node = run.nodes[mark]
-        if isinstance(node, Copied):
-            html_of_mark[mark] = node.html
-        elif mark in placed.contents:
-            content = _html_of_content(mark, placed, html_of_mark)
-            html_of_mark[mark] = f"{node.start_tag}{content}{node.end_tag}"
-        elif mark.parent in placed.contents:
-            html_of_mark[mark] = html_of([node])
-    content = _html_of_content(run.text.root, placed, html_of_mark)
-    return f"{run.space_before}{content}{run.space_after}"
-
-
-def _html_of_content(mark: Mark, placed: PlacedMarks, html_of_mark: dict[Mark, str]) -> str:
-    """Return the HTML of what is in a mark, in which the inner marks have the given HTML."""
-    return "".join(escaped(part) if isinstance(part, str) else html_of_mark[part] for part in placed.contents[mark])
+    # Inner elements are after the elements around them.
+    for mark, content in reversed(placed.contents.items()):
+        for inner in mark.marks:
+            if inner not in placed.contents:
+                html_of_mark[inner] = html_of([run.nodes[inner]])
+        html = "".join(escaped(part) if isinstance(part, str) else html_of_mark[part] for part in content)
+        node = run.nodes.get(mark)
+        html_of_mark[mark] = f"{node.start_tag}{html}{node.end_tag}" if isinstance(node, Element) else html
+    return f"{run.space_before}{html_of_mark[run.text.root]}{run.space_after}"

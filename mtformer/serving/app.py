@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from mtformer.config.languages import language_name
 from mtformer.decoding.lines.inputs import one_line
 from mtformer.decoding.translator import Translator
+from mtformer.documents.html_process import HtmlProcess
 from mtformer.errors import MtformerError, log
 from mtformer.serving.batcher import Batcher
 from mtformer.serving.page import make_page, respond_with
@@ -63,7 +64,7 @@ def create_app(
         api_key=api_key,
     )
 
-    # The thread that translates, that for the texts around the lines, and the endpoints, which use both.
+    # The thread that translates, those for the texts around the lines, and the endpoints, which use all.
     translators = {target: translator.into(target) for _, target in directions}
     batcher = Batcher(translators, queue_size)
     registry = CollectorRegistry()
@@ -71,7 +72,9 @@ def create_app(
     waiting.set_function(batcher.waiting.qsize)
     sentences = Counter("mtformer_sentences", "Number of translated non-blank lines.", registry=registry)
     text_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="texts")
-    service = Service(batcher, settings, hosts, sentences, text_thread)
+    html_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="html")
+    html_process = HtmlProcess()
+    service = Service(batcher, settings, hosts, sentences, text_thread, html_thread, html_process)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -80,7 +83,9 @@ def create_app(
         batcher.start()
         yield
         batcher.close()
-        text_thread.shutdown(cancel_futures=True)
+        html_process.close()
+        for thread in (text_thread, html_thread):
+            thread.shutdown(cancel_futures=True)
 
     # FastAPI's own documentation pages need network access, and its own /openapi.json does not check the origin.
     app = _App(

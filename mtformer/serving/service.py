@@ -4,26 +4,30 @@ import asyncio
 import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from fastapi import Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from prometheus_client import Counter
 from starlette.exceptions import HTTPException
 
 from mtformer.decoding.lines.translation import Flag, Translation
-from mtformer.documents.document import Written
-from mtformer.documents.html import Fragment
+from mtformer.documents.document import Document, Written
+from mtformer.documents.html_process import HtmlProcess
 from mtformer.errors import log
 from mtformer.serving.batcher import Batcher, ClosedError, Job
 from mtformer.serving.page import line_values
-from mtformer.serving.requests import Settings, Text, TextRequest, TranslationRequest, detect, read_request
+from mtformer.serving.requests import Settings, TextRequest, TranslationRequest, detect, read_request
+from mtformer.serving.responsiveness import FullCollectionPause
 
 ANSWER_SECONDS = 120
 """Maximum time to wait for a translation."""
+FREED_AT_ONCE = 1_000
+"""Number of rows of attention weights that are freed without a break."""
 Value = TypeVar("Value")
 
 
@@ -38,7 +42,11 @@ class Service:
     sentences: Counter
     """Counter of translated lines that are not blank."""
     text_thread: ThreadPoolExecutor
-    """Thread that reads and writes texts. Large ones take seconds, in which the event loop answers other requests."""
+    """Thread that reads and writes texts, while the event loop answers other requests."""
+    html_thread: ThreadPoolExecutor
+    """Thread that waits for `html_process`, which takes seconds for large HTML."""
+    html_process: HtmlProcess
+    full_collection_pause: FullCollectionPause = field(default_factory=FullCollectionPause)
 
     async def check_site(self, request: Request) -> None:
         """Refuse requests that pages of other sites make the user's browser send.
@@ -66,18 +74,21 @@ class Service:
     async def translate(self, request: Request) -> JSONResponse:
         """Translate a text or a list of texts; return translatedText, confidence, alternatives and detectedLanguage."""
         query = await read_request(TranslationRequest, request, self.settings, self.in_thread)
-        lines = await self.in_thread(query.read_lines)
-        translations = await self._answer(query, lines, request, attention=query.format == "html")
-        return await self.in_thread(_respond, query, translations, self.settings)
+        in_thread = self.in_html_thread if query.is_large_html else self.in_thread
+        with self._pause_for(query):
+            documents = await in_thread(query.documents, self.html_process)
+            translations = await self._answer(query, documents, request, attention=query.format == "html")
+            return await in_thread(_respond, query, documents, translations, self.settings)
 
-    async def words(self, request: Request) -> JSONResponse:
+    async def words(self, request: Request) -> Response:
         """Translate a text; return the n best translations of each line with their words and attention."""
         query = await read_request(TranslationRequest, request, self.settings, self.in_thread)
         if query.format == "html":
             raise HTTPException(400, "format html is not supported by /words; use /translate")
-        lines = await self.in_thread(query.read_lines)
-        translations = await self._answer(query, lines, request, attention=True)
-        return await self.in_thread(_respond_with_words, query, translations)
+        with self._pause_for(query):
+            documents = await self.in_thread(query.documents, self.html_process)
+            translations = await self._answer(query, documents, request, attention=True)
+            return await self.in_thread(_respond_with_words, query, translations)
 
     async def detect(self, request: Request) -> JSONResponse:
         """Return the language of a text, or of each text in a list, with the confidence in percent."""
@@ -86,16 +97,22 @@ class Service:
 
     async def in_thread(self, function: Callable[..., Value], *arguments: Any, **keywords: Any) -> Value:
         """Return the result of a function that may take long, without blocking the event loop."""
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self.text_thread, partial(function, *arguments, **keywords))
-        except asyncio.CancelledError:  # when the server shuts down
-            raise ClosedError from None
+        return await _in(self.text_thread, partial(function, *arguments, **keywords))
+
+    async def in_html_thread(self, function: Callable[..., Value], *arguments: Any) -> Value:
+        """Return the result of a function that waits for `html_process`."""
+        return await _in(self.html_thread, partial(function, *arguments))
+
+    def _pause_for(self, query: TranslationRequest) -> AbstractContextManager[None]:
+        return self.full_collection_pause() if query.is_large else nullcontext()
 
     async def _answer(
-        self, query: TranslationRequest, lines: Sequence[str], request: Request, attention: bool
+        self, query: TranslationRequest, documents: Sequence[Document], request: Request, attention: bool
     ) -> list[Translation]:
         """Translate all lines; the job is abandoned if the client disconnects or the job takes too long."""
+        lines: list[str] = []
+        for document in documents:
+            lines += document.lines
         job = Job(lines, query.target, n_best=1 + query.alternatives, attention=attention)
         try:
             self.batcher.submit(job)
@@ -123,6 +140,15 @@ class Service:
         return translations
 
 
+async def _in(thread: ThreadPoolExecutor, function: Callable[[], Value]) -> Value:
+    """Return the result of a function in a thread."""
+    loop = asyncio.get_running_loop()
+    try:
+        return await loop.run_in_executor(thread, function)
+    except asyncio.CancelledError:  # when the server shuts down
+        raise ClosedError from None
+
+
 async def _wait_for_disconnect(request: Request) -> None:
     is_connected = True
     while is_connected:
@@ -130,17 +156,19 @@ async def _wait_for_disconnect(request: Request) -> None:
         is_connected = message["type"] != "http.disconnect"
 
 
-def _respond(query: TranslationRequest, translations: list[Translation], settings: Settings) -> JSONResponse:
-    """Return the response of `Service.translate`, and empty the lists of translations and texts.
+def _respond(
+    query: TranslationRequest, documents: list[Document], translations: list[Translation], settings: Settings
+) -> JSONResponse:
+    """Return the response of `Service.translate`, and empty the lists of documents and translations.
 
     To free the memory of large ones takes time, which is spent here and not in the event loop.
     """
     # Each field is a list with a value for each text.
-    lines_of_texts = _divide(translations, query.texts)
+    lines_of_texts = _divide(translations, documents)
     max_ranks = 1 + query.alternatives
     n_bests = []
-    for text, lines in zip(query.texts, lines_of_texts, strict=True):
-        n_best = _join(text, lines, max_ranks)
+    for document, lines in zip(documents, lines_of_texts, strict=True):
+        n_best = _join(document, lines, max_ranks)
         n_bests.append(n_best)
     fields: dict[str, list[Any]] = {"translatedText": [n_best[0].text for n_best in n_bests]}
     has_confidence = all(translation.confidence is not None for translation in translations)
@@ -149,41 +177,57 @@ def _respond(query: TranslationRequest, translations: list[Translation], setting
     if query.alternatives:
         fields["alternatives"] = [_texts_of(n_best[1:]) for n_best in n_bests]
     if query.format == "html":
-        rows = zip(query.texts, lines_of_texts, n_bests, strict=True)
-        fields["flags"] = [_flags(text, lines, n_best[0]) for text, lines, n_best in rows]
+        rows = zip(documents, lines_of_texts, n_bests, strict=True)
+        fields["flags"] = [_flags(document, lines, n_best[0]) for document, lines, n_best in rows]
         _warn_of_tags(fields["flags"])
     if query.source == "auto":
         candidates = settings.sources_of(query.target)
-        fields["detectedLanguage"] = [detect("\n".join(text.lines), candidates) for text in query.texts]
+        fields["detectedLanguage"] = [detect("\n".join(document.lines), candidates) for document in documents]
 
-    query.texts.clear()
+    documents.clear()
     translations.clear()
+    for lines in lines_of_texts:
+        _free(lines)
     if isinstance(query.q, list):
         return JSONResponse(fields)
     return JSONResponse({name: values[0] for name, values in fields.items()})
 
 
-def _respond_with_words(query: TranslationRequest, translations: Sequence[Translation]) -> JSONResponse:
-    """Return the response of `Service.words`."""
+def _free(translations: list[Translation]) -> None:
+    """Empty a list that has the last references to its items; in steps, between which other threads run."""
+    while translations:
+        attention = translations.pop().attention
+        weights = [] if attention is None else attention.weights
+        while weights:
+            del weights[-FREED_AT_ONCE:]
+
+
+def _respond_with_words(query: TranslationRequest, translations: list[Translation]) -> Response:
+    """Return the response of `Service.words`, and empty the list of translations.
+
+    Each line is encoded alone, because no other thread runs in that time.
+    """
     n_best = 1 + query.alternatives
-    return JSONResponse({"lines": [line_values(translation, n_best) for translation in translations]})
+    lines = [JSONResponse(line_values(translation, n_best)).body for translation in translations]
+    _free(translations)
+    body = b'{"lines":[' + b",".join(lines) + b"]}"
+    return Response(body, media_type=JSONResponse.media_type)
 
 
 def _respond_with_languages(query: TextRequest, settings: Settings) -> JSONResponse:
     """Return the response of `Service.detect`."""
-    texts = [query.q] if isinstance(query.q, str) else query.q
-    languages = [[detect(text, settings.sources)] for text in texts]
+    languages = [[detect(text, settings.sources)] for text in query.texts]
     if isinstance(query.q, list):
         return JSONResponse(languages)
     return JSONResponse(languages[0])
 
 
-def _flags(text: Text | Fragment, lines: Sequence[Translation], written: Written) -> list[str]:
-    """Return the flags of a text: those of all its lines, and those of its tags."""
+def _flags(document: Document, lines: Sequence[Translation], written: Written) -> list[str]:
+    """Return the flags of a document: those of all its lines, and those of its tags."""
     flags: list[str] = []
     for line in lines:
         flags += line.flags
-    if text.is_repaired:
+    if document.is_repaired:
         flags.append(Flag.REPAIRED)
     if written.has_lost_marks:
         flags.append(Flag.LOST_TAG)
@@ -201,24 +245,24 @@ def _warn_of_tags(flags_of_texts: Sequence[Sequence[str]]) -> None:
         log.warning("tags in %d of %d texts are empty or around other words", num_lost, num_texts)
 
 
-def _divide(translations: Sequence[Translation], texts: Sequence[Text | Fragment]) -> list[list[Translation]]:
-    """Return the translations of the lines of each text."""
+def _divide(translations: Sequence[Translation], documents: Sequence[Document]) -> list[list[Translation]]:
+    """Return the translations of the lines of each document."""
     parts = []
     start = 0
-    for text in texts:
-        end = start + len(text.lines)
+    for document in documents:
+        end = start + len(document.lines)
         parts.append(list(translations[start:end]))
         start = end
     return parts
 
 
-def _join(text: Text | Fragment, lines: Sequence[Translation], max_ranks: int) -> list[Written]:
-    """Return a text with the best translations of all lines, then that of the second-best ones, and so on.
+def _join(document: Document, lines: Sequence[Translation], max_ranks: int) -> list[Written]:
+    """Return a document with the best translations of all lines, then that of the second-best ones, and so on.
 
     Lines with fewer translations use their best one.
 
     Args:
-        text: the text that is translated.
+        document: the document that is translated.
         lines: the translations of its lines, with alternatives.
         max_ranks: maximum number of joined texts.
     """
@@ -228,7 +272,7 @@ def _join(text: Text | Fragment, lines: Sequence[Translation], max_ranks: int) -
     joined = []
     for rank in range(num_ranks):
         translations = [_of_rank(n_best, rank) for n_best in n_bests]
-        joined.append(text.write(translations))
+        joined.append(document.write(translations))
     return joined
 
 

@@ -118,7 +118,11 @@ def document(kind: str, size: int) -> str:
 
 def identity(line: str) -> Translation:
     """Return a line as its own translation, with attention from each word to itself."""
-    pieces = PIECE.findall(line.replace(" ", SPACE))
+    return copy_of(line, PIECE.findall(line.replace(" ", SPACE)))
+
+
+def copy_of(line: str, pieces: list[str]) -> Translation:
+    """Return a line as its own translation, with attention from each of its pieces to itself."""
     weights = [[1.0]] * len(pieces)
     attention = Attention(pieces, pieces, weights, list(range(len(pieces))))
     return Translation(line, 0.0, [], attention=attention)

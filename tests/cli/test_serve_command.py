@@ -64,6 +64,21 @@ def test_the_server_logs_one_line_and_stops_on_ctrl_c(run: Path) -> None:
     assert (process.returncode, out, err) == (0, "", "")
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_process_for_large_html_ends_with_the_server(run: Path, number: signal.Signals) -> None:
+    """The output of the server ends, which the other process has, too."""
+    page = "<p>The man <b>sleeps</b>.</p>" * 400
+    arguments = ("serve", run, "--beam-size", 1, "--device", "cpu", "--max-characters", 20_000)
+    with server(*arguments) as (process, address):
+        answer = ask(address, q=page, source="en", target="de", format="html")
+        assert str(answer["translatedText"]).count("<b>") == 400
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == (0 if number == signal.SIGINT else -number)
+    assert "Traceback" not in err
+
+
 def test_debug_logs_requests_and_the_key_can_be_an_environment_variable(run: Path) -> None:
     with server("--debug", "serve", run, MTFORMER_API_KEY="s3cret") as (process, address):
         with pytest.raises(urllib.error.HTTPError, match="403"):

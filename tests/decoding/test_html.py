@@ -389,9 +389,9 @@ def test_fragments_are_translated_like_their_texts(run: RunDir) -> None:
 
 def test_marks_of_any_format_are_placed() -> None:
     """A mark contains the second word, and a comment with a space on both sides is before the third."""
-    root = Mark(None, first_word=0, is_element=True, end_word=3)
-    emphasis = Mark(root, first_word=1, is_element=True, end_word=2)
-    comment = Mark(root, first_word=2, is_element=False, end_word=2, follows_space=True, precedes_space=True)
+    root = Mark(first_word=0, is_element=True, end_word=3)
+    emphasis = Mark(first_word=1, is_element=True, end_word=2)
+    comment = Mark(first_word=2, is_element=False, end_word=2, follows_space=True, precedes_space=True)
     root.marks += [emphasis, comment]
     source = MarkedText("a red dog", words_in("a red dog", WORD), root, [emphasis, comment], WORD)
     found = translation("ein Hund rot", "a red dog", lambda i, j: float(j == (0, 2, 1)[i]))

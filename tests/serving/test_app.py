@@ -1,26 +1,32 @@
 """Each route of the API, with valid and with invalid requests."""
 
 import asyncio
+import gc
 import html
 import json
 import logging
 import queue
+import random
 import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 import pytest
+from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 from served import alone, recorded, run_async
 
 from mtformer.decoding.lines.translation import Attention, Flag, Translation
 from mtformer.decoding.translator import Translator
 from mtformer.documents import html as documents
-from mtformer.serving import requests, service
+from mtformer.documents.html import Fragment
+from mtformer.documents.html_process import HtmlProcess
+from mtformer.serving import requests, responsiveness, service
 from mtformer.serving.app import create_app
 from mtformer.serving.requests import MAX_LINES, Text, TranslationRequest
+from mtformer.serving.responsiveness import MAX_OVERLAPPING, NEVER, FullCollectionPause
 
 Start = Callable[..., TestClient]
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -132,6 +138,170 @@ def test_texts_are_read_and_written_outside_of_the_event_loop(
     assert {"_parse_object", "_join", "JSONResponse"} < set(loops)
     assert loops.keys() & {"read_html", "detect"}
     assert not any(loops.values())
+
+
+LARGE = {
+    "en": "<ul>" + "<li>the <b>dog</b> sees a <i>cat</i>\n" * 280,
+    "ja": "<p>犬が<b>猫</b>を見る。</p>" * 500,
+    "ar": "<div>الكلب <b>يرى</b> القط<br>" * 400,
+}
+"""HTML above the limit of small requests, in lines of few words."""
+
+
+def copies(translator: Translator) -> Translator:
+    """Return a translator whose translations are the lines themselves, with attention from each word to itself."""
+    mine, _ = recorded(translator)
+
+    def translate(lines: list[str], **_: object) -> list[Translation]:
+        translations = []
+        for line in lines:
+            pieces = [f"▁{word}" for word in line.split()]
+            weights = [[float(row == column) for column in range(len(pieces))] for row in range(len(pieces))]
+            attention = Attention(pieces, pieces, weights, [0] * len(pieces))
+            translations.append(Translation(line, 0.0, [], attention=attention))
+        return translations
+
+    mine.translate = translate
+    return mine
+
+
+@pytest.fixture
+def read_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the HTML that is read in this process."""
+    pages: list[str] = []
+    read = documents.read_html
+
+    def observe(html: str) -> Any:
+        pages.append(html)
+        return read(html)
+
+    monkeypatch.setattr(documents, "read_html", observe)
+    return pages
+
+
+@pytest.mark.parametrize("language", LARGE)
+def test_large_html_is_read_and_written_in_another_process(
+    start: Start, translator: Translator, read_here: list[str], language: str
+) -> None:
+    text = LARGE[language]
+    mine = copies(translator)
+    client = start(mine, max_characters=20_000)
+    answer = client.post("/translate", json={"q": text, **EN_DE, "format": "html"}).json()
+    several = client.post("/translate", json={"q": [text[:5000], text[:6000]], **EN_DE, "format": "html"}).json()
+    assert read_here == []
+
+    expected = Fragment(text)
+    written = expected.write(mine.translate(expected.lines))
+    assert answer["translatedText"] == written.text
+    assert (Flag.REPAIRED in answer["flags"]) == expected.is_repaired
+    small = [client.post("/translate", json={"q": text[:n], **EN_DE, "format": "html"}).json() for n in (5000, 6000)]
+    assert read_here == [text, text[:5000], text[:6000]]
+    assert several == {name: [values[name] for values in small] for name in ("translatedText", "flags")}
+
+
+def test_a_killed_process_for_html_is_one_error(
+    start: Start, translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request that waits for it gets 503; the next one starts another process."""
+    processes: list[HtmlProcess] = []
+    answer = HtmlProcess.answer
+
+    def killed_once(process: HtmlProcess, call: Any) -> Any:
+        found = answer(process, call)
+        if processes:
+            return found
+        processes.append(process)
+        process._channel.close()  # as if the other end were closed
+        return answer(process, call)
+
+    monkeypatch.setattr(HtmlProcess, "answer", killed_once)
+    client = start(copies(translator), max_characters=20_000)
+    fields = {"q": LARGE["en"], **EN_DE, "format": "html"}
+    refused = client.post("/translate", json=fields)
+    assert (refused.status_code, int(refused.headers["retry-after"]) > 0) == (503, True)
+    assert refused.json() == {
+        "error": "the process that reads HTML ended, most likely because memory ran out; send less HTML at a time"
+    }
+    assert processes[0].pid is None
+    assert client.post("/translate", json=fields).status_code == 200
+
+
+def test_the_words_of_each_line_are_encoded_alone_and_outside_of_the_event_loop(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other thread runs while JSON is encoded."""
+    calls: list[bool] = []
+
+    def observe(content: Any) -> JSONResponse:
+        calls.append(asyncio._get_running_loop() is not None)
+        return JSONResponse(content)
+
+    monkeypatch.setattr(service, "JSONResponse", observe)
+    monkeypatch.setattr(observe, "media_type", JSONResponse.media_type, raising=False)
+    answer = client.post("/words", json={"q": "a dog\nein hund\na cat", **EN_DE})
+    assert answer.headers["content-type"] == "application/json"
+    assert len(answer.json()["lines"]) == 3
+    assert calls == [False] * 3
+
+
+@pytest.mark.parametrize(("fields", "is_paused"), [
+    ({"q": "the dog " * 2000}, True), ({"q": LARGE["en"], "format": "html"}, True), ({"q": "the dog"}, False),
+])  # fmt: skip
+def test_full_garbage_collections_are_paused_during_large_requests(
+    start: Start, translator: Translator, fields: dict[str, Any], is_paused: bool
+) -> None:
+    thresholds = gc.get_threshold()
+    mine = copies(translator)
+    translate = mine.translate
+    during: list[tuple[int, int, int]] = []
+
+    def observe(lines: list[str], **_: object) -> list[Translation]:
+        during.append(gc.get_threshold())
+        return translate(lines)
+
+    mine.translate = observe
+    assert start(mine, max_characters=20_000).post("/translate", json={**EN_DE, **fields}).status_code == 200
+    assert during == [(*thresholds[:2], NEVER if is_paused else thresholds[2])]
+    assert gc.get_threshold() == thresholds
+
+
+def test_full_garbage_collections_are_possible_if_large_requests_always_overlap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    collections: list[bool] = []
+    monkeypatch.setattr(responsiveness.gc, "collect", lambda: collections.append(True))
+    thresholds = gc.get_threshold()
+    pause = FullCollectionPause()
+    with pause():
+        for _ in range(2 * MAX_OVERLAPPING):
+            with pause():
+                assert gc.get_threshold()[2] == NEVER
+    assert len(collections) == 2
+    assert gc.get_threshold() == thresholds
+
+
+def test_forms_are_read_in_parts_as_by_the_standard_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts never divide an escape sequence."""
+    monkeypatch.setattr(requests, "UNQUOTED_AT_ONCE", 7)
+    forms = [urlencode({"q": text, "z": ""}) for text in ("猫が 好き&+%=", "كلب" * 9, "a%2", "%" * 20, "🙂")]
+    chance = random.Random(1)
+    forms += ["".join(chance.choices("%%&=+aE7;", k=chance.randrange(40))) for _ in range(3000)]
+    num_texts = 0
+    for form in forms:
+        try:
+            expected = parse_qs(form, keep_blank_values=True, errors="strict")
+        except UnicodeDecodeError:
+            with pytest.raises(UnicodeDecodeError):
+                requests._parse_form(form.encode())
+            continue
+        assert requests._parse_form(form.encode()) == expected
+        num_texts += 1
+    assert num_texts > 1000
+
+
+@pytest.mark.parametrize(("text", "number"), [("", 1), ("a", 1), ("a\r\nb\rc\n\r\n\n\r", 7), ("\n" * 5, 6)])
+def test_lines_are_counted_as_they_are_split(text: str, number: int) -> None:
+    assert requests._num_lines(text) == len(Text(text).lines) == number
 
 
 def test_line_breaks_are_kept(client: TestClient) -> None:

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain, groupby
 from statistics import fmean
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from unicodedata import normalize
-
-import torch
-from torch import Tensor
 
 from mtformer.decoding.lines.sentences import join_lines, needs_space
 from mtformer.enums import StrEnum
 from mtformer.text.case import Change
 from mtformer.text.tokenizer import BYTE_PIECE, SPACE
 from mtformer.text.words import whole_words
+
+if TYPE_CHECKING:  # importing PyTorch takes a second, and processes without a model do not need it
+    from torch import Tensor
 
 Value = TypeVar("Value")
 
@@ -79,6 +79,8 @@ class Attention:
     @cached_property
     def links(self) -> list[tuple[int, int, float]]:
         """The pairs of `alignment`, each with the share of the target word's attention on the source word."""
+        import torch
+
         src_words = word_numbers(self.src_pieces)
         tgt_words = word_numbers(self.tgt_pieces)
         links = []
@@ -285,7 +287,9 @@ def word_numbers(pieces: Sequence[str]) -> list[int]:
     return numbers
 
 
-def _links(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[str]) -> list[tuple[int, int, float]]:
+def _links(
+    attention_TS: "Tensor", src_pieces: Sequence[str], tgt_pieces: Sequence[str]
+) -> list[tuple[int, int, float]]:
     """Return (source word, target word, share) for each target word and the source word that it attends to most.
 
     The share is the mean over the pieces of the target word. Rows and columns beyond the pieces (eos) are ignored.
@@ -312,7 +316,7 @@ def _has_words(pieces: Sequence[str]) -> bool:
     return "".join(pieces).strip(SPACE) != ""
 
 
-def _over_words(weights_TS: Tensor, words: Sequence[int]) -> Tensor:
+def _over_words(weights_TS: "Tensor", words: Sequence[int]) -> "Tensor":
     """Return the weights (T, W), summed over the columns that belong to each word."""
     num_words = words[-1] + 1
     sums_TW = weights_TS.new_zeros(len(weights_TS), num_words)
