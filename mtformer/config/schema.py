@@ -577,7 +577,8 @@ class EvaluationConfig(Section):
     """sacreBLEU tokenizer for BLEU. auto: zh for Chinese, ja-mecab for Japanese (extra `ja`), ko-mecab for Korean
     (extra `ko`), char for Japanese and Korean if the extra is not installed, char for other text in scripts without
     spaces between words, such as Thai, Burmese and Tibetan (where TER, which counts words between spaces, says little),
-    otherwise 13a. The script is that in the language code (nan_Latn), else that of the references."""
+    otherwise 13a. The script is that in the language code (nan_Latn), else that of the references, which also shows
+    Chinese, Japanese or Korean if the language is unknown."""
     lowercase: bool = False
     """Ignore case when computing scores."""
 

@@ -56,6 +56,11 @@ WITHOUT_SPACES = (
 `mtformer.config.languages.UNSPACED_SCRIPTS`."""
 UNSPACED_LETTER = regex.compile(rf"[{WITHOUT_SPACES}&&\p{{L}}]", regex.V1)
 LETTER = regex.compile(r"\p{L}")
+HANGUL = regex.compile(r"[\p{Hangul}&&\p{L}]", regex.V1)
+HAN = regex.compile(r"[\p{Han}&&\p{L}]", regex.V1)
+KANA = regex.compile(r"[[\p{Hiragana}\p{Katakana}]&&\p{L}]", regex.V1)
+KANA_SHARE = 0.2
+"""Share of kana in the Han characters and kana of a text above which it is Japanese; a Chinese text may quote some."""
 NUM_SAMPLED_LINES = 1000
 """Number of lines whose letters show the script of a text."""
 INVISIBLE = regex.compile(r"[\p{Z}\p{Cc}\p{Cf}]*")
@@ -69,6 +74,24 @@ def lacks_spaces(lines: Sequence[str]) -> bool | None:
     if not num_letters:
         return None
     return 2 * len(UNSPACED_LETTER.findall(text)) > num_letters
+
+
+def likely_language(lines: Sequence[str]) -> str:
+    """Return the language of a text whose script determines it: ko, ja or zh; otherwise an empty string.
+
+    The language of the scripts Hang, Jpan and Hani is that of likelySubtags in CLDR 47.
+    """
+    text = "".join(lines[:NUM_SAMPLED_LINES])
+    num_letters = len(LETTER.findall(text))
+    num_hangul = len(HANGUL.findall(text))
+    num_han = len(HAN.findall(text))
+    num_kana = len(KANA.findall(text))
+
+    if 2 * num_hangul > num_letters:
+        return "ko"
+    if 2 * (num_han + num_kana) <= num_letters:
+        return ""
+    return "ja" if num_kana > KANA_SHARE * (num_han + num_kana) else "zh"
 
 
 def is_blank(text: str) -> bool:
