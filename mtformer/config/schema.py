@@ -72,7 +72,8 @@ class TokenizerConfig(Section):
     joint: Annotated[bool, Key(exports=(CTRANSLATE2, HUGGINGFACE, ARGOS.only(True)))] = True
     """Use one tokenizer for both languages."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0), Key(exports=ALL_EXPORTS)] = 1.0
-    """Share of the characters in the training text that the vocabulary covers; use 0.9995 for Japanese or Chinese."""
+    """Share of the characters in the training text that the vocabulary covers; use 0.9995 for languages with thousands
+    of characters, such as Chinese, Japanese and Korean."""
     byte_fallback: Annotated[bool, Key(exports=ALL_EXPORTS)] = False
     """Encode unknown characters as bytes, so that there are no unknown tokens (uses 256 pieces)."""
     normalization: Annotated[NormalizationName, Key(path="name or file", keeps_saved=True, exports=ALL_EXPORTS)] = (
