@@ -15,9 +15,8 @@ from functools import lru_cache
 
 import regex
 
-UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Word_Break=Katakana}\p{Line_Break=Complex_Context}]"
-"""Letters of scripts without spaces: those of Chinese and Japanese, and those with `Complex_Context` (Thai, Lao, Khmer,
-Burmese and others)."""
+from mtformer.text.characters import AFTER_UNSPACED, IS_UNSPACED_LETTER, UNSPACED
+
 MARK = r"(?:(?!\p{Variation_Selector})[\p{Mark}\p{Grapheme_Extend}])"
 """A character that changes the letter before it, such as a vowel sign; variation selectors only change its shape."""
 APOSTROPHE = "['’]"
@@ -27,8 +26,6 @@ and Hebrew it belongs to the word."""
 SPACED = rf"(?:(?!{UNSPACED}|\p{{Tibetan}})[\p{{Alphabetic}}\p{{Nd}}])"
 """A letter or digit of a script with spaces."""
 
-AFTER_UNSPACED = rf"(?<={UNSPACED}[\p{{Mark}}\p{{Grapheme_Extend}}]*)"
-"""Position after a letter of a script without spaces, with its marks."""
 AFTER_APOSTROPHE = rf"(?<={ELIDING}{APOSTROPHE})(?={ELIDING})(?<!n{APOSTROPHE}(?=t\b))"
 """Position after an apostrophe that separates words. `n't` belongs to the word: `t` is not found in `can't`."""
 BEFORE_APOSTROPHE = rf"(?<={ELIDING})(?={APOSTROPHE}{ELIDING})(?!(?<=n){APOSTROPHE}t\b)"
@@ -49,12 +46,6 @@ AFTER_PUNCTUATION = rf"(?!{SPACED})"
 """Border after a term that ends with another character."""
 IS_LETTER = regex.compile(rf"[\p{{Alphabetic}}\p{{Mark}}\p{{N}}_]|{UNSPACED}")
 """A character whose borders are those of letters."""
-WITHOUT_SPACES = (
-    rf"[{UNSPACED}\p{{Tibetan}}\p{{Yi}}\p{{Tangut}}\p{{Nushu}}\p{{Line_Break=Aksara}}\p{{Line_Break=Aksara_Start}}]"
-)
-"""Characters of all scripts without spaces between words, for a pattern with `regex.V1`; the scripts are those of
-`mtformer.config.languages.UNSPACED_SCRIPTS`."""
-UNSPACED_LETTER = regex.compile(rf"[{WITHOUT_SPACES}&&\p{{L}}]", regex.V1)
 LETTER = regex.compile(r"\p{L}")
 HANGUL = regex.compile(r"[\p{Hangul}&&\p{L}]", regex.V1)
 HAN = regex.compile(r"[\p{Han}&&\p{L}]", regex.V1)
@@ -73,7 +64,7 @@ def lacks_spaces(lines: Sequence[str]) -> bool | None:
     num_letters = len(LETTER.findall(text))
     if not num_letters:
         return None
-    return 2 * len(UNSPACED_LETTER.findall(text)) > num_letters
+    return 2 * len(IS_UNSPACED_LETTER.findall(text)) > num_letters
 
 
 def likely_language(lines: Sequence[str]) -> str:
