@@ -91,12 +91,13 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], lowercas
 def looks_tokenized(references: Sequence[str]) -> bool:
     """Return True if the lines look tokenized, which increases BLEU and makes scores incomparable.
 
-    The signs, rare in raw text, are a space before the final period, and markers of Moses and subword-nmt.
+    The signs, rare in raw text, are a space before the final full stop (not before a danda, which often has one), and
+    markers of Moses and subword-nmt.
     """
     signs = ("@-@", "@@ ", "&apos;", "&quot;")
 
     def is_tokenized(line: str) -> bool:
-        return line.endswith(" .") or any(sign in line for sign in signs)
+        return line.endswith((" .", " 。")) or any(sign in line for sign in signs)
 
     num_tokenized = sum(map(is_tokenized, references))
     return num_tokenized > TOKENIZED_SHARE * len(references)

@@ -77,6 +77,12 @@ SHADS = r"[\u0f0d-\u0f11\u0f14]"
 TWO_WORDSPACES = r"፡\s?፡"
 """Ethiopic full stop, as it is often typed."""
 
+GREEK_QUESTION = r"(?<=\p{Greek}\p{M}*)[;\u037e]"
+"""Greek question mark, which is typed as a semicolon."""
+
+TYPED_STOPS = r"(?<=\p{Armenian}):|(?<=\p{Ethiopic})::"
+"""Colons that are typed for the full stop in Armenian and Ethiopic."""
+
 WORD_END = r"[\u0f0b\u1361]"
 """Marks that separate Tibetan syllables (tsheg) and Ethiopic words, without a space."""
 
@@ -89,6 +95,9 @@ EXCLAMATIONS = "!՜߹᥄‼‽⹓︕﹗！"
 
 FULL_STOPS = rf"[[[\p{{Sentence_Terminal}}\u0df4]{SHADS}]--[{COMMAS}{QUESTIONS}{EXCLAMATIONS}\u2024]]"
 """Marks that end statements; the one dot leader is a part of an ellipsis."""
+
+DOUBLE_QUOTES = '"“”„‟⹂«»「」『』﹁﹂﹃﹄｢｣〝〞〟＂'
+"""Quotation_Mark characters without single quotation marks, one of which is the apostrophe."""
 
 CLAUSE_MARKS = rf"[[\p{{Terminal_Punctuation}}--[\p{{Sentence_Terminal}}\p{{Tibetan}}፡]]{COMMAS}]"
 """Marks at the end of clauses. The Ethiopic wordspace, which is Terminal_Punctuation too, only separates words."""
@@ -113,7 +122,11 @@ IS_UNMARKED = regex.compile(
 """A letter of Thai, Lao, and other scripts of this kind without Sentence_Terminal marks of their own: the end of a
 sentence is not marked."""
 LETTERS_OR_DIGITS = regex.compile(rf"{LETTER_OR_DIGIT}+")
-FINAL_STOP = regex.compile(rf"(?:{TWO_WORDSPACES}|{FULL_STOPS})\Z", regex.V1)
+IS_ENDING = regex.compile(
+    rf"[[\p{{Terminal_Punctuation}}\p{{Close_Punctuation}}\p{{Final_Punctuation}}…]--[{LOW_QUOTES}፡]]", regex.V1
+)
+"""Punctuation at the end of a sentence, clause, quotation or bracket."""
+FINAL_STOP = regex.compile(rf"(?:{TWO_WORDSPACES}|{TYPED_STOPS}|{FULL_STOPS})\Z", regex.V1)
 """A full stop at the end of a text."""
 
 

@@ -205,6 +205,8 @@ def test_looks_tokenized() -> None:
     assert looks_tokenized(["ein hoch@@ begab@@ ter Mann", "ein deutsch @-@ französischer Film", "Katzen"])
     assert looks_tokenized([*REFERENCES[:3], "Zwei Katzen ."])
     assert not looks_tokenized([*REFERENCES, "Zwei Katzen ."])  # one line in five
+    assert looks_tokenized(["猫 在 睡觉 。"])
+    assert not looks_tokenized(["猫在睡觉。", "वह सोता है ।"])
 
 
 def test_sentence_chrf() -> None:

@@ -8,6 +8,7 @@ import regex
 from mtformer.config.languages import UNSPACED_SCRIPTS
 from mtformer.text.characters import (
     COMMAS,
+    DOUBLE_QUOTES,
     EXCLAMATIONS,
     FINAL_STOP,
     FULL_STOPS,
@@ -55,6 +56,12 @@ def test_questions_and_exclamations_are_those_with_such_names() -> None:
 def test_low_quotes_are_quotation_marks_that_unicode_calls_brackets() -> None:
     quotes = regex.findall(r"[\p{Quotation_Mark}&&[\p{Ps}\p{Pe}]]", ALL_CHARACTERS, regex.V1)
     assert {quote for quote in quotes if "CORNER BRACKET" not in unicodedata.name(quote)} == set(LOW_QUOTES)
+
+
+def test_double_quotes_are_quotation_marks_that_are_no_apostrophes() -> None:
+    quotes = set(regex.findall(r"\p{Quotation_Mark}", ALL_CHARACTERS))
+    single = {quote for quote in quotes if "SINGLE" in unicodedata.name(quote)} | {"'", "＇"}
+    assert set(DOUBLE_QUOTES) == quotes - single
 
 
 def test_full_stops_are_neither_commas_nor_questions() -> None:

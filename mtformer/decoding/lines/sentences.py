@@ -21,6 +21,7 @@ from mtformer.text.characters import (
     CLAUSE_MARKS,
     CLOSING,
     COMMAS,
+    GREEK_QUESTION,
     IS_HANGUL,
     IS_JOINED,
     JOINED,
@@ -29,6 +30,7 @@ from mtformer.text.characters import (
     SHADS,
     STOPS,
     TWO_WORDSPACES,
+    TYPED_STOPS,
     UNSPACED_STOPS,
     WIDE,
     WORD_END,
@@ -52,8 +54,8 @@ TIBETAN_END = rf"{SHADS}(?:\s*{SHADS})*{CLOSING_DIRECTLY}\s*|{IMPLIED_SHAD}(?=\p
 """End of a sentence in Tibetan; two shads, with or without a space between them, end a section."""
 END_BEFORE_LETTER = rf"(?:(?!{ET_CETERA}){BREAKING_STOPS}|{TWO_WORDSPACES}){CLOSING_DIRECTLY}(?=\p{{L}})"
 """End of a sentence without a space, in a script with spaces."""
-OTHER_STOPS = rf"{TWO_WORDSPACES}|\p{{Greek}}\p{{M}}*[;\u037e]|\p{{Armenian}}:|\p{{Ethiopic}}::"
-"""Greek question mark, and colons that are typed for the full stop in Armenian and Ethiopic."""
+OTHER_STOPS = f"{TWO_WORDSPACES}|{GREEK_QUESTION}|{TYPED_STOPS}"
+"""Marks that end sentences only in one script."""
 END_BEFORE_SPACE = rf"(?:(?!{ET_CETERA}){STOPS}|{OTHER_STOPS})(?:\s\p{{Final_Punctuation}})?{CLOSING_MARKS}\s+"
 """End of a sentence before a space; in French, there is also one before a quotation mark."""
 SENTENCE_END = regex.compile(f"{UNSPACED_END}|{TIBETAN_END}|{END_BEFORE_LETTER}|{END_BEFORE_SPACE}", regex.V1)
