@@ -108,6 +108,9 @@ PUNCTUATION = r"[[\p{P}\p{Sc}\p{Sm}\p{Sk}]--[\p{Emoji_Modifier}\p{Word_Break=Kat
 SEPARATOR = rf"[[\p{{Terminal_Punctuation}}--[!,.:;?]]\p{{Line_Break=Break_Both}}…[{JOINED}&&\p{{P}}]]"
 """Punctuation that never occurs inside words: marks of single scripts, long dashes and the ellipsis."""
 
+PLANES_END = 0x20000
+"""First code point after the two planes with punctuation."""
+
 # ---- compiled classes -----------------------------------------------------------------------------------------------
 
 IS_JOINED = regex.compile(JOINED, regex.V1)
@@ -128,6 +131,12 @@ IS_ENDING = regex.compile(
 """Punctuation at the end of a sentence, clause, quotation or bracket."""
 FINAL_STOP = regex.compile(rf"(?:{TWO_WORDSPACES}|{TYPED_STOPS}|{FULL_STOPS})\Z", regex.V1)
 """A full stop at the end of a text."""
+
+
+def all_characters(class_of_characters: str) -> str:
+    """Return the characters of a class in the first two planes of Unicode, which contain all punctuation."""
+    text = "".join(map(chr, range(PLANES_END)))
+    return "".join(regex.findall(class_of_characters, text, regex.V1))
 
 
 def letters_and_digits(text: str) -> str:

@@ -20,6 +20,7 @@ from mtformer.text.characters import AFTER_UNSPACED, IS_UNSPACED_LETTER, UNSPACE
 MARK = r"(?:(?!\p{Variation_Selector})[\p{Mark}\p{Grapheme_Extend}])"
 """A character that changes the letter before it, such as a vowel sign; variation selectors only change its shape."""
 APOSTROPHE = "['’]"
+"""The typed apostrophe, and the one that Unicode recommends; the modifier letter apostrophe (U+02BC) is a letter."""
 ELIDING = r"[\p{Latin}\p{Greek}]"
 """Letters of scripts in which an apostrophe separates words, as in French, Italian, English and Turkish. In Ukrainian
 and Hebrew it belongs to the word."""
