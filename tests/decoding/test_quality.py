@@ -106,6 +106,8 @@ def test_flags_that_depend_on_tokens(given: dict[str, Any], expected: tuple[str,
         ("Write to a.b@c-d.org and me.", "Schreib mir.", [Flag.LOST_ADDRESS]),
         ("请看https://a.com，www.b.com（英文）。", "See https://a.com, www.b.com (English).", []),
         ("I eat. He sleeps.", "ฉันกิน เขานอน", []),
+        ("ฉันกิน! เขานอน!", "I eat ข้าว and he sleeps.", [Flag.FEWER_SENTENCES]),
+        ("I use Python. He sleeps.", "ຂ້ອຍໃຊ້ Python ລາວນອນ", []),
     ],
 )
 def test_flags_that_depend_on_text(source: str, text: str, expected: list[str]) -> None:

@@ -233,10 +233,16 @@ def text_flags(source: str, text: str, number_rules: NumberRules) -> Iterator[Fl
 
 
 def _has_fewer_sentences(source: str, text: str) -> bool:
-    if IS_UNMARKED.search(text):
+    if _is_mostly_unmarked(text):
         return False
     num_sentences = len(split_sentences(source))
     return num_sentences > 1 and len(split_sentences(text)) < num_sentences
+
+
+def _is_mostly_unmarked(text: str) -> bool:
+    """Return True if most letters are of scripts such as Thai, in which the end of a sentence is not marked."""
+    num_unmarked = len(IS_UNMARKED.findall(text))
+    return num_unmarked > 0 and 2 * num_unmarked > sum(map(str.isalpha, text))
 
 
 def _is_copy(source: str, text: str) -> bool:
