@@ -1,10 +1,11 @@
 """Whole words: where a term may begin and end in a text, in any script.
 
 Words begin and end as in Unicode Standard Annex 29, so `3` is not a word of `3.5`, and a vowel sign belongs to the
-letter before it. In three cases terms need other rules:
+letter before it. In four cases terms need other rules:
 
 - Scripts without spaces: a term in such a script is found anywhere, because finding words there needs a dictionary, and
   a letter of such a script never belongs to a word in another script.
+- Latin letters beside another script: prefixes and suffixes are attached to them, as in Korean `Python을`.
 - Apostrophes: `eau` is found in `l'eau`, and `Yahoo` in `Yahoo's`, which are single words for Unicode.
 - Punctuation at the edge of a term: for Unicode, words end before and after most punctuation. `C++` is not found in
   `C++11`, nor `#1` in `A#1`.
@@ -35,7 +36,12 @@ BEFORE_APOSTROPHE = rf"(?<={ELIDING})(?={APOSTROPHE}{ELIDING})(?!(?<=n){APOSTROP
 NEXT_TO_TIBETAN = r"(?<=\p{Tibetan})(?!\p{Tibetan})|(?<!\p{Tibetan})(?=\p{Tibetan})"
 """In Tibetan, which has no spaces either, a mark ends each syllable, so terms are not found inside of syllables."""
 
-BETWEEN_WORDS = rf"\b|(?={UNSPACED})|{AFTER_UNSPACED}|{NEXT_TO_TIBETAN}"
+OTHER_LETTER = r"(?:(?![\p{Latin}\p{Greek}\p{Common}\p{Inherited}])\p{L})"
+"""A letter of a script that does not share words with Latin letters; Greek letters do, as in μm."""
+BESIDE_LATIN = rf"(?<=\p{{Latin}}[\p{{Mark}}\p{{Nd}}]*)(?={OTHER_LETTER})|(?<={OTHER_LETTER}\p{{Mark}}*)(?=\p{{Latin}})"
+"""Position between a word in Latin letters and a prefix or suffix in another script, as in `Python을`."""
+
+BETWEEN_WORDS = rf"\b|(?={UNSPACED})|{AFTER_UNSPACED}|{NEXT_TO_TIBETAN}|{BESIDE_LATIN}"
 """Position between two words of any scripts."""
 BEFORE_LETTER = rf"(?:{BETWEEN_WORDS}|{AFTER_APOSTROPHE})"
 """Border before a term that begins with a letter or digit."""
