@@ -46,7 +46,11 @@ def compare(
     ] = None,
     src: Annotated[Path | None, optional("Source file; requires --ref.", metavar="FILE")] = None,
     bleu_tokenizer: Annotated[
-        str | None, optional("With --ref: BLEU tokenizer, as evaluation.bleu_tokenizer (default: 13a).", metavar="NAME")
+        str | None,
+        optional(
+            "With --ref: BLEU tokenizer, as evaluation.bleu_tokenizer (default: auto, by the references' script).",
+            metavar="NAME",
+        ),
     ] = None,
     group: Annotated[bool, optional("Do not group runs that differ only in their seed.", "--group/--no-group")] = True,
     sentences: Annotated[
@@ -80,7 +84,7 @@ def compare(
         raise ConfigError("--src and --bleu-tokenizer are for hypothesis files; give --ref too")
 
     if ref:
-        runs, material = read_files(paths, ref, src, _evaluation(bleu_tokenizer or "13a"))
+        runs, material = read_files(paths, ref, src, _evaluation(bleu_tokenizer or "auto"))
         systems = group_runs(runs)
         materials = [material]
     else:
@@ -105,10 +109,6 @@ def compare(
 
 def _evaluation(bleu_tokenizer: str) -> EvaluationConfig:
     """Return the settings of the metrics for files."""
-    if bleu_tokenizer == "auto":
-        raise ConfigError(
-            "--bleu-tokenizer auto requires a target language, which files do not have; name a tokenizer, such as 13a"
-        )
     try:
         return EvaluationConfig.model_validate({"bleu_tokenizer": bleu_tokenizer})
     except ValidationError as error:

@@ -65,9 +65,10 @@ def evaluate(
     test_sets = find_sets(runs[0], src, ref, testset, to)
     run = RunDir.open(runs[0])
     if calibrate:
-        from mtformer.experiment.calibrate import calibrate_run
+        from mtformer.experiment.calibrate import calibrate_run, report_pairs_of_dev
 
         calibrate_run(run, translator, test_sets, line_progress)
+        report_pairs_of_dev(run, test_sets)
     else:
         from mtformer.experiment.evaluate_run import evaluate_run
 

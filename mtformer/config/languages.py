@@ -59,8 +59,23 @@ WITHOUT_SPACES = frozenset(" ".join(UNSPACED_SCRIPTS.values()).split())
 """Languages whose words are not separated by spaces in their usual script."""
 SCRIPT_LENGTH = 4
 """Number of letters of the code of a script."""
-MANY_CHARACTERS = frozenset(["ja", "ko", "lzh", "wuu", "yue", "zh"])
-"""Languages with thousands of characters; they often write numbers with characters (二十五), or count years by eras."""
+SCRIPTS_OF_THOUSANDS = {
+    "egyp": "egy",
+    "hanb": "",
+    "hang": "jje okm",
+    "hani": UNSPACED_SCRIPTS["hani"],
+    "hans": UNSPACED_SCRIPTS["hans"],
+    "hant": UNSPACED_SCRIPTS["hant"],
+    "jpan": UNSPACED_SCRIPTS["jpan"],
+    "kore": "ko",
+    "tang": UNSPACED_SCRIPTS["tang"],
+    "xsux": "akk",
+    "yiii": UNSPACED_SCRIPTS["yiii"],
+}
+"""ISO 15924 codes of the scripts with more than 1,000 characters, with the languages that are usually written in them,
+as in `UNSPACED_SCRIPTS`: Chinese characters, Hangul syllables, Yi syllables, Tangut, hieroglyphs and cuneiform."""
+WITH_THOUSANDS = frozenset(" ".join(SCRIPTS_OF_THOUSANDS.values()).split())
+"""Languages with more than 1,000 characters in their usual script."""
 
 
 def _read_table() -> Iterator[tuple[str, list[str], list[str]]]:
@@ -102,6 +117,17 @@ def has_spaces(language: str) -> bool:
     if script:
         return script not in UNSPACED_SCRIPTS
     return base_code(language) not in WITHOUT_SPACES
+
+
+def has_many_characters(language: str) -> bool:
+    """Return True for a language with thousands of characters in its script, or in its usual one.
+
+    Some characters of such a script are too rare for a vocabulary, and others are numerals, as in 二十五.
+    """
+    script = script_code(language)
+    if script:
+        return script in SCRIPTS_OF_THOUSANDS
+    return base_code(language) in WITH_THOUSANDS
 
 
 def language_name(code: str) -> str:

@@ -72,7 +72,8 @@ class TokenizerConfig(Section):
     joint: Annotated[bool, Key(exports=(CTRANSLATE2, HUGGINGFACE, ARGOS.only(True)))] = True
     """Use one tokenizer for both languages."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0), Key(exports=ALL_EXPORTS)] = 1.0
-    """Share of the characters in the training text that the vocabulary covers; use 0.9995 for Japanese or Chinese."""
+    """Share of the characters in the training text that the vocabulary covers; use 0.9995 for languages with thousands
+    of characters, such as Chinese, Japanese and Korean."""
     byte_fallback: Annotated[bool, Key(exports=ALL_EXPORTS)] = False
     """Encode unknown characters as bytes, so that there are no unknown tokens (uses 256 pieces)."""
     normalization: Annotated[NormalizationName, Key(path="name or file", keeps_saved=True, exports=ALL_EXPORTS)] = (
@@ -577,7 +578,8 @@ class EvaluationConfig(Section):
     """sacreBLEU tokenizer for BLEU. auto: zh for Chinese, ja-mecab for Japanese (extra `ja`), ko-mecab for Korean
     (extra `ko`), char for Japanese and Korean if the extra is not installed, char for other text in scripts without
     spaces between words, such as Thai, Burmese and Tibetan (where TER, which counts words between spaces, says little),
-    otherwise 13a. The script is that in the language code (nan_Latn), else that of the references."""
+    otherwise 13a. The script is that in the language code (nan_Latn), else that of the references, which also shows
+    Chinese, Japanese or Korean if the language is unknown."""
     lowercase: bool = False
     """Ignore case when computing scores."""
 

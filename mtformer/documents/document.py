@@ -11,23 +11,21 @@ from typing import NamedTuple, Protocol
 import regex
 
 from mtformer.decoding.lines.translation import Translation
+from mtformer.text.characters import LETTER_OR_DIGIT, PUNCTUATION, SEPARATOR, UNSPACED, WITHOUT_SPACES
 
-PUNCTUATION = r"!-/:-@\[-`{-~¡-¿‐-⁞،؛؟۔।॥։።፣။།"
-CHINESE = "\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
-"""Chinese characters, kana and their punctuation."""
-UNSPACED = rf"{CHINESE}\p{{Han}}\p{{Hiragana}}\p{{Katakana}}\p{{Bopomofo}}\p{{Line_Break=Complex_Context}}"
-"""Letters of scripts without spaces; see `mtformer.text.words`."""
-WITHOUT_SPACES = rf"(?=[{UNSPACED}])\X\p{{M}}*|(?=\p{{Tibetan}})[\p{{L}}\p{{M}}\p{{N}}]+[་༌]*"
+UNSPACED_WORD = rf"(?={UNSPACED})\X\p{{M}}*|[\p{{Tibetan}}&&{LETTER_OR_DIGIT}]+[་༌]*"
 """A character of a script without spaces, with its vowel signs, or a Tibetan syllable with the mark after it."""
-LETTER = rf"[^\s{PUNCTUATION}{UNSPACED}]"
+LETTERS = rf"[^\s{PUNCTUATION}{WITHOUT_SPACES}]+"
+MARKS = rf"{PUNCTUATION}[{PUNCTUATION}--\p{{Open_Punctuation}}]*"
+"""Consecutive punctuation, which an opening bracket ends."""
+INNER_PUNCTUATION = rf"[{PUNCTUATION}--{SEPARATOR}]+"
 
 WORD = regex.compile(
-    rf"{WITHOUT_SPACES}|(?:(?!\p{{Tibetan}}){LETTER})+(?:[{PUNCTUATION}]+(?:(?!\p{{Tibetan}}){LETTER})+)*"
-    rf"|(?P<punctuation>[{PUNCTUATION}]+)|\S"
+    rf"{UNSPACED_WORD}|{LETTERS}(?:{INNER_PUNCTUATION}{LETTERS})*|(?P<punctuation>{MARKS})|\S", regex.V1
 )
 """A word with punctuation inside it, a character of a script without spaces, or other punctuation."""
 
-PART_OF_WORD = regex.compile(rf"{WITHOUT_SPACES}|(?:(?!\p{{Tibetan}}){LETTER})+|(?P<punctuation>[{PUNCTUATION}]+)|\S")
+PART_OF_WORD = regex.compile(rf"{UNSPACED_WORD}|{LETTERS}|(?P<punctuation>{MARKS})|\S", regex.V1)
 """Like `WORD`, but without punctuation inside: text that is kept may be a part of a word, as in T-Shirt."""
 
 

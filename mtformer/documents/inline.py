@@ -18,10 +18,9 @@ from typing import NamedTuple
 
 from mtformer.decoding.lines.translation import Attention, Translation
 from mtformer.documents.document import Mark, MarkedText, Word, words_in
+from mtformer.text.characters import IS_ENDING
 from mtformer.text.tokenizer import SPACE
 
-NO_SPACE_BEFORE = {*",.;:!?)"}
-"""Punctuation before which no space is added."""
 START_BYTE = re.compile("<0x[0-7C-F][0-9A-F]>")
 """Token for the first byte of a character, with `tokenizer.byte_fallback`."""
 FURTHER_BYTE = re.compile("<0x[89AB][0-9A-F]>")
@@ -301,7 +300,7 @@ class _Placement:
 
             # A mark without words has spaces around it as in the source.
             next_character = text[inner_start : inner_start + 1]
-            allows_space = next_character not in NO_SPACE_BEFORE
+            allows_space = not IS_ENDING.match(next_character)
             is_at_start = inner_span.start <= span.start
             needs_space = inner.follows_space and not is_at_start and not gap.endswith(" ")
             if needs_space and allows_space:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import regex
 from pydantic import create_model
 
 from mtformer.config.loading import read_tree
@@ -36,11 +37,10 @@ Pair = tuple[str, str | None]
 """Source and reference; None: no reference is known."""
 Row = dict[str, float | None]
 """Values by column, rounded to two digits; None: the column does not apply."""
-LETTER = "\\w\u0900-\u0963\u0966-\u0dff"
-"""Characters of words for a regular expression, with the vowel signs of Indic scripts."""
-WORD = rf"[{LETTER}][{LETTER}'’-]*"
+WORD = regex.compile(r"[\w\p{M}][\w\p{M}\p{Pd}'’]*+")
+LAST_WORD = regex.compile(rf"{WORD.pattern}(?=[^\w\p{{M}}]*$)")
 TAG = re.compile(r"</?\w[^<>]*>")
-EMOJI = re.compile("[\u2600-\u27bf\U0001f300-\U0001faff]")
+EMOJI = regex.compile(r"[\p{Extended_Pictographic}--[©®™‼⁉]]", regex.V1)
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}")
 TYPOS = 0.2
@@ -89,7 +89,7 @@ def _change(pattern: re.Pattern[str], src: str, ref: str, text: str) -> Pair:
 
 def _mark_up(line: str) -> str:
     """Put tags around the last word."""
-    return re.sub(rf"{WORD}(?=\W*$)", r"<b>\g<0></b>", line)
+    return LAST_WORD.sub(r"<b>\g<0></b>", line)
 
 
 def _rare_script(line: str) -> str:
@@ -126,7 +126,7 @@ PERTURBATIONS: dict[str, Callable[[str, str, Setting], Pair]] = {
     "dates": lambda src, ref, setting: _change(DATE, src, ref, texts_to_copy(setting.random)["dates"]),
     "quotes": lambda src, ref, setting: (f'"{src}"', f'"{ref}"'),
     "tags": lambda src, ref, setting: (_mark_up(src), _mark_up(ref)),
-    "words": lambda src, ref, setting: (str(setting.random.choice(re.findall(WORD, src) or [src])), None),
+    "words": lambda src, ref, setting: (str(setting.random.choice(WORD.findall(src) or [src])), None),
     "repeated": lambda src, ref, setting: (join_lines((src, src)), join_lines((ref, ref))),
     "two_sentences": lambda src, ref, setting: (src, ref),
     "long": lambda src, ref, setting: (src, ref),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from mtformer.config.languages import UNSPACED_SCRIPTS, base_code, has_spaces, script_code
 from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import ConfigError, log
-from mtformer.text.words import lacks_spaces
+from mtformer.text.words import lacks_spaces, likely_language
 
 if TYPE_CHECKING:  # importing sacreBLEU takes a second
     from sacrebleu.metrics.base import Metric
@@ -51,7 +51,8 @@ def score(
     Args:
         hypotheses: detokenized translations.
         references: the reference of each line.
-        config: settings of the metrics; `for_language` adapts them to a language.
+        config: settings of the metrics; `for_language` adapts them to a language. The tokenizer `auto` follows the
+            references.
         metrics: names of the metrics.
         more_references: further references of each line, in one list each.
 
@@ -64,7 +65,7 @@ def score(
     streams = [list(stream) for stream in (references, *more_references)]
     scores = []
     for name in metrics:
-        metric = make_metric(name, config)
+        metric = make_metric(name, config, references)
         result = metric.corpus_score(list(hypotheses), streams)
         signature = metric.get_signature().format()
         scores.append(Score(name, result.name, result.score, signature))
@@ -90,12 +91,13 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], lowercas
 def looks_tokenized(references: Sequence[str]) -> bool:
     """Return True if the lines look tokenized, which increases BLEU and makes scores incomparable.
 
-    The signs, rare in raw text, are a space before the final period, and markers of Moses and subword-nmt.
+    The signs, rare in raw text, are a space before the final full stop (not before a danda, which often has one), and
+    markers of Moses and subword-nmt.
     """
     signs = ("@-@", "@@ ", "&apos;", "&quot;")
 
     def is_tokenized(line: str) -> bool:
-        return line.endswith(" .") or any(sign in line for sign in signs)
+        return line.endswith((" .", " 。")) or any(sign in line for sign in signs)
 
     num_tokenized = sum(map(is_tokenized, references))
     return num_tokenized > TOKENIZED_SHARE * len(references)
@@ -106,12 +108,13 @@ def for_language(config: EvaluationConfig, tgt_lang: str | None, references: Seq
 
     Args:
         config: settings of the metrics.
-        tgt_lang: target language code; None if it is unknown.
+        tgt_lang: target language code; None if it is unknown, and the references show it.
         references: text in this language, whose script decides if the code does not name one.
     """
     if config.bleu_tokenizer != "auto":
         return config
-    tokenizer = _automatic(tgt_lang or "", references)
+    language = tgt_lang or likely_language(references)
+    tokenizer = _automatic(language, references)
     return config.model_copy(update={"bleu_tokenizer": _runnable(tokenizer)})
 
 
@@ -144,15 +147,21 @@ def _runnable(tokenizer: str) -> str:
     return tokenizer
 
 
-def make_metric(name: MetricName, config: EvaluationConfig) -> "Metric":
-    """Return sacreBLEU's metric with these settings; raise ConfigError if the BLEU tokenizer is not available."""
+def make_metric(name: MetricName, config: EvaluationConfig, references: Sequence[str] = ()) -> "Metric":
+    """Return sacreBLEU's metric with these settings; raise ConfigError if the BLEU tokenizer is not available.
+
+    Args:
+        name: name of the metric.
+        config: settings of the metrics.
+        references: text in the target language, whose script decides about the BLEU tokenizer `auto`.
+    """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
-    config = for_language(config, None)
     if name == "chrf":
         return CHRF(word_order=2, lowercase=config.lowercase)
+    config = for_language(config, None, references)
     if name == "ter":
         # Case is always ignored, as in sacreBLEU and the literature, regardless of `lowercase`.
         unspaced = config.bleu_tokenizer in UNSPACED

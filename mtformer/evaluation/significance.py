@@ -45,7 +45,7 @@ class Measure:
         self, name: MetricName, config: EvaluationConfig, outputs: Mapping[Path, list[str]], references: list[list[str]]
     ) -> None:
         self.name = name
-        self._metric = make_metric(name, config)
+        self._metric = make_metric(name, config, references[0])
         self.counts: dict[Path, Counts] = {}
         """Counts (N, C) of each output."""
         for path, lines in outputs.items():

@@ -208,7 +208,7 @@ def read_files(
         hypotheses: one file per system.
         references: one or more files of references.
         sources: the file of sources, if it is known.
-        evaluation: settings of the metrics.
+        evaluation: settings of the metrics; the script of the references decides about the BLEU tokenizer `auto`.
 
     Raises:
         DataError: if a file is missing, or the files have different numbers of lines.

@@ -1,14 +1,17 @@
 """The confidence of translations, fitted to dev sets (see `mtformer.decoding.lines.confidence`)."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 
+from mtformer.config.data import DataConfig
 from mtformer.config.loading import load_config
+from mtformer.data.corpus.sources import files_of
 from mtformer.decoding.lines.confidence import GOOD_CHRF, MIN_PAIRS, fit, write_calibration
 from mtformer.decoding.lines.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError, log
 from mtformer.evaluation.card import EvalSet
-from mtformer.evaluation.evaluate import named_sets
+from mtformer.evaluation.evaluate import named_sets, source_set
 from mtformer.evaluation.scores import sentence_chrf
 from mtformer.experiment.evaluate_run import OpenProgress, no_progress
 from mtformer.run_dir import RunDir
@@ -70,3 +73,46 @@ def calibrate_on_dev(run: RunDir, translator: Translator, progress: OpenProgress
         "eval %s --calibrate --src FILE --ref FILE",
         run.path,
     )
+
+
+def report_pairs_of_dev(run: RunDir, sets: Iterable[EvalSet]) -> None:
+    """Log how many pairs of these sets are in the dev data of a run, whatever their files are called.
+
+    Args:
+        run: run directory, whose config names the dev data; only its files are read.
+        sets: sets to which the confidence was fitted.
+    """
+    data = load_config(run.config).config.data
+    try:
+        dev_pairs = _pairs_of_dev(data)
+    except DataError as error:
+        log.info("it is unknown whether these pairs also chose the weights: %s", error)
+        return
+
+    num_pairs = 0
+    num_shared = 0
+    for given in sets:
+        pairs = list(zip(given.sources, given.references[0], strict=True))
+        num_pairs += len(pairs)
+        num_shared += sum(pair in dev_pairs for pair in pairs)
+    if num_shared > 0:
+        log.warning(
+            "%d of these %d pairs also chose the weights, because they are in the dev data of the run, so the "
+            "confidence may be slightly too high; fit it to others",
+            num_shared, num_pairs,
+        )  # fmt: skip
+
+
+def _pairs_of_dev(data: DataConfig) -> set[tuple[str, str]]:
+    """Return the pairs in the dev files of a run, in both directions; raise DataError if a file cannot be read."""
+    pairs: set[tuple[str, str]] = set()
+    for source in data.dev_sources:
+        for path in files_of(source):
+            if not os.path.isfile(path):
+                raise DataError(f"{path}: the file of the dev data is missing")
+        if files_of(source):
+            dev = source_set("dev", source, data)
+            references = dev.references[0]
+            pairs.update(zip(dev.sources, references, strict=True))
+            pairs.update(zip(references, dev.sources, strict=True))
+    return pairs

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mtformer.config.languages import MANY_CHARACTERS, base_code, has_spaces
+from mtformer.config.languages import has_many_characters, has_spaces
 from mtformer.config.loading import leaves
 from mtformer.config.schema import Config, TrainingConfig
 from mtformer.config.yaml_text import dotted
@@ -148,8 +148,7 @@ def measure(config: Config) -> CorpusSize:
         raise DataError("the training corpus is empty; add sources to data.train, or check data.filters")
 
     languages_of_data = chain.from_iterable(data.directions)
-    base_codes = set(map(base_code, languages_of_data))
-    max_coverage = 1.0 if base_codes.isdisjoint(MANY_CHARACTERS) else COVERAGE
+    max_coverage = COVERAGE if any(map(has_many_characters, languages_of_data)) else 1.0
     coverage = min(tokenizer.character_coverage, max_coverage)
     byte_fallback = tokenizer.byte_fallback or coverage < 1
 

@@ -8,18 +8,21 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import regex
 from fastapi.responses import HTMLResponse
 
-from mtformer.decoding.lines.sentences import UNSPACED
 from mtformer.decoding.lines.translation import Attention, Translation
 from mtformer.serving.requests import Settings
 from mtformer.templating import render
+from mtformer.text.characters import IS_MARK, JOINED, WITHOUT_SPACES
 from mtformer.text.tokenizer import BYTE_PIECE, SPACE
 
 MAX_ALTERNATIVES = 4
 """Maximum number of alternatives that the page shows."""
 MIN_WEIGHT = 0.01
 """Smallest attention weight that the page shows."""
+UNSPACED = regex.compile(rf"[{WITHOUT_SPACES}{JOINED}]", regex.V1)
+"""A character of a script without spaces between words."""
 
 POLICY = (
     "default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'; img-src 'self'; "
@@ -138,12 +141,18 @@ def _units(pieces: Sequence[str], joins_words: bool) -> list[Unit]:
         before = pieces[position - 1]
         piece = pieces[position]
         is_byte = _is_byte(before) and _is_byte(piece)
-        begins_word = piece.startswith(SPACE) or UNSPACED.search(before + piece) is not None
-        is_inside_word = joins_words and not begins_word
+        is_inside_word = joins_words and not _begins_word(before, piece)
         if not (is_byte or is_inside_word or before == SPACE):
             starts.append(position)
     borders = [*starts, len(pieces)]
     return [Unit(start, end) for start, end in pairwise(borders)]
+
+
+def _begins_word(before: str, piece: str) -> bool:
+    """Return True if a word begins with a token; in scripts without spaces, each token that begins with a letter."""
+    if piece.startswith(SPACE):
+        return True
+    return UNSPACED.search(before + piece) is not None and not IS_MARK.match(piece)
 
 
 def _is_byte(piece: str) -> bool:

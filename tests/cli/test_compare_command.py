@@ -146,7 +146,6 @@ def test_different_test_sets_are_reported_and_can_be_forced(runs: list[Path], co
     (["base", "copy", "--src", "x"], "--src and --bleu-tokenizer are for hypothesis files; give --ref too"),
     (["base", "copy", "--ref", "x", "--set", "small"], "--set and --force are for runs; remove them, or remove --ref"),
     (["base", "copy", "--ref", "x", "--bleu-tokenizer", "12a"], "--bleu-tokenizer '12a': Input should be 'auto',"),
-    (["base", "copy", "--ref", "x", "--bleu-tokenizer", "auto"], "--bleu-tokenizer auto requires a target language"),
 ])  # fmt: skip
 def test_user_errors_are_reported_in_one_line(
     runs: list[Path], monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
@@ -183,6 +182,30 @@ def test_files_of_hypotheses(files: Path, corpus: Path) -> None:
     assert with_sources["sentences"][0]["source"]
     two = compared(*options, "--ref", files / "bad", "--bleu-tokenizer", "char")["sets"][0]["metrics"][0]
     assert two["signature"].startswith("nrefs:2|case:mixed|eff:no|tok:char|")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--bleu-tokenizer", "auto")])
+@pytest.mark.parametrize(
+    ("lines", "tokenizer"),
+    [
+        (["ฉันไปโรงเรียน", "แมวกินปลา"], "char"),
+        (["ကျွန်တော် ကျောင်းသွားသည်။", "ကြောင်က ငါးစားသည်။"], "char"),
+        (["བོད་ཡིག་སྦྱོང་གི་ཡོད།", "བྱི་ལས་ཉ་བཟའ་གི་འདུག"], "char"),
+        (["我去学校。", "猫吃鱼。"], "zh"),
+        (["እኔ ወደ ትምህርት ቤት እሄዳለሁ።", "ድመቷ ዓሣ ትበላለች።"], "13a"),
+        (["मैं स्कूल जाता हूँ।", "बिल्ली मछली खाती है।"], "13a"),
+    ],
+)
+def test_the_script_of_the_references_chooses_the_tokenizer(
+    arguments: tuple[str, ...], lines: list[str], tokenizer: str, tmp_path: Path
+) -> None:
+    texts = {"ref": lines, "one": [lines[0], lines[1][:-2]], "two": [lines[0][:-1], lines[1]]}
+    for name, written in texts.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
+    found = compared("--ref", tmp_path / "ref", tmp_path / "one", tmp_path / "two", *arguments)
+    bleu, _, ter = found["sets"][0]["metrics"]
+    assert f"|tok:{tokenizer}" in bleu["signature"]
+    assert ("asian:yes" in ter["signature"]) == (tokenizer != "13a")
 
 
 def test_the_help_explains_the_difference_from_sacrebleu() -> None:

@@ -15,7 +15,7 @@ from mtformer.decoding.lines.confidence import GOOD_CHRF, Calibration, Logistic,
 from mtformer.decoding.lines.translation import Flag, Translation, join
 from mtformer.errors import DataError
 from mtformer.files import sealed
-from mtformer.run_dir import RunDir
+from mtformer.run_dir import RunDir, write_config
 
 
 def simulated(num: int, seed: int) -> tuple[list[str], list[Translation], list[float]]:
@@ -270,6 +270,32 @@ def test_a_finished_run_keeps_the_confidence_that_was_fitted_for_it(run: Path, f
     assert [path for path, *_ in fitted] == [run]
     message = "these pairs also chose the weights, so the confidence may be slightly too high; to fit it to others: "
     assert f"{message}mtformer eval {run} --calibrate --src FILE --ref FILE\n" in result.stderr
+
+
+def test_pairs_that_also_chose_the_weights_are_reported(
+    run: Path, corpus: Path, fitted: list[Any], tmp_path: Path
+) -> None:
+    def calibrated(*pairs: tuple[str, str]) -> str:
+        for name, side in (("x", 0), ("y", 1)):
+            (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+        result = invoke("eval", run, "--calibrate", "--src", tmp_path / "x", "--ref", tmp_path / "y")
+        assert result.exit_code == 0, result.stderr
+        return result.stderr
+
+    sides = [(corpus / f"dev.{side}").read_text(encoding="utf-8").splitlines() for side in ("en", "de")]
+    dev = list(zip(*sides, strict=True))
+    others = [(f"{src} 猫", f"{tgt} बिल्ली") for src, tgt in dev]
+
+    report = " pairs also chose the weights, because they are in the dev data of the run, so the confidence may be"
+    assert f"warning: {len(dev)} of these {len(dev)}{report}" in calibrated(*dev)
+    assert f"warning: 3 of these 8{report}" in calibrated(*dev[:3], *others[:5])
+    assert "chose the weights" not in calibrated(*others)
+    assert len(fitted) == 3
+
+    edited = RunDir(run).config.read_text(encoding="utf-8").replace(str(corpus / "dev.en"), str(tmp_path / "gone"))
+    write_config(RunDir(run), edited)
+    unknown = "it is unknown whether these pairs also chose the weights: "
+    assert f"{unknown}{tmp_path / 'gone'}: the file of the dev data is missing" in calibrated(*dev)
 
 
 def test_further_training_removes_the_confidence_of_the_earlier_weights(run: Path) -> None:

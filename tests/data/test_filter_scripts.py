@@ -7,7 +7,17 @@ from random import Random
 import numpy as np
 import pytest
 
-from mtformer.data.filters.scripts import BLOCKS, FIRST_SCRIPT, SCRIPTS, SPACE, WEIGHTS, Alphabet, kinds, scripts_of
+from mtformer.data.filters.scripts import (
+    BLOCKS,
+    FIRST_SCRIPT,
+    SCRIPTS,
+    SPACE,
+    SUBTAGS,
+    WEIGHTS,
+    Alphabet,
+    kinds,
+    scripts_of,
+)
 
 
 @pytest.mark.parametrize(("language", "scripts"), [
@@ -22,9 +32,30 @@ from mtformer.data.filters.scripts import BLOCKS, FIRST_SCRIPT, SCRIPTS, SPACE, 
     ("zho_Hans", {"Han", "Bopomofo"}),
     ("UK", {"Cyrillic"}),
     ("tlh", set()),
+    ("jv_Java", set()),
+    ("vi-Hani", {"Han"}),
+    ("sa_Tibt", {"Tibetan"}),
+    ("mni_Mtei", {"Meetei"}),
+    ("ks-Deva-IN", {"Devanagari"}),
+    ("kk_Arab", {"Arabic"}),
+    ("az-IR", {"Latin"}),
+    ("ain_Kana", {"Kana"}),
+    ("sat_Olck", {"Olchiki"}),
 ])  # fmt: skip
 def test_scripts_of_languages(language: str, scripts: set[str]) -> None:
     assert scripts_of(language) == scripts
+
+
+@pytest.mark.parametrize(("language", "line"), [
+    ("jv_Java", "ꦲꦏ꧀ꦱꦫꦗꦮ"), ("sa_Tibt", "བོད་ཡིག"), ("vi_Hani", "越南漢字"), ("chr_Cher", "ᏣᎳᎩ"), ("id_Bali", "ᬅᬓ᭄ᬱᬭ"),
+])  # fmt: skip
+def test_letters_of_the_script_in_a_code_are_its_own(language: str, line: str) -> None:
+    counts = Alphabet(language).count([line])
+    assert counts.own.tolist() == counts.weight.tolist() != [0]
+
+
+def test_each_script_has_a_code() -> None:
+    assert set(" ".join(SUBTAGS.values()).split()) == set(SCRIPTS)
 
 
 @pytest.mark.parametrize(("script", "letters"), [

@@ -232,6 +232,32 @@ def test_punctuation() -> None:
     assert reasons(pairs, max_different_punctuation=0) == ["", ""]
 
 
+@pytest.mark.parametrize(
+    ("src", "tgt"),
+    [
+        ("What is this?", "ይህ ምንድን ነው፧"),
+        ("What is this?", "Ի՞նչ է սա"),
+        ("What a day!", "Ի՜նչ օր է:"),
+        ("What is this?", "Τι είναι αυτό;"),
+        ("He said: “yes?”", "Είπε: «ναι;»"),
+        ("What is this?", "یہ کیا ہے؟"),
+        ("Look!", "ߊ߬ ߝߟߍ߫߹"),
+        ("Really?!", "真的⁈"),
+        ("He says “yes”", "他说﹁是﹂"),
+        ("It is good.", "ጥሩ ነው::"),
+        ("Five percent (5%)", "خمسة في المئة (٥٪)"),
+    ],
+)
+def test_marks_of_different_scripts_are_the_same(src: str, tgt: str) -> None:
+    assert reasons([(src, tgt)], max_different_punctuation=0) == [""]
+    assert reasons([(f"{src}?", tgt)], max_different_punctuation=0) == [Reason.PUNCTUATION]
+
+
+def test_a_semicolon_is_no_question_in_other_scripts() -> None:
+    pairs = [("Ja; nein.", "Yes? No."), ("Да; нет.", "Yes? No.")]
+    assert reasons(pairs, max_different_punctuation=0) == [Reason.PUNCTUATION] * 2
+
+
 def test_other_languages() -> None:
     pairs = [("La casa que vimos ayer", "Das Haus von gestern"), ("The house", "La casa que vimos ayer"), ("a", "b")]
     assert reasons(pairs, drop_other_languages=True) == [Reason.LANGUAGE, Reason.LANGUAGE, ""]

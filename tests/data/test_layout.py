@@ -233,7 +233,10 @@ def test_a_header_is_reported_for_its_source_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "form",
-    ["{}. ", "{})", "[{}] ", "{}: ", "({}) ", "{} ", "#{} ", "doc3-{} ", "TED_12_{} ", "news.2014.{} ", "{}．", "{}、"],
+    [
+        *["{}. ", "{})", "[{}] ", "{}: ", "({}) ", "{} ", "#{} ", "doc3-{} ", "TED_12_{} ", "news.2014.{} "],
+        *["{}．", "{}、", "{}。", "{}། ", "{}။ ", "{}। ", "{}۔ ", "{}፡", "【{}】", "{}- "],
+    ],
 )
 @pytest.mark.parametrize("language", ["en", "zh", "ar", "th"])
 def test_line_numbers(form: str, language: str, tmp_path: Path) -> None:

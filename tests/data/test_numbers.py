@@ -80,10 +80,10 @@ def test_languages_that_also_write_numbers_without_digits(src: str, tgt: str) ->
     assert not numbers_differ(src, tgt, IN_CHARACTERS)
 
 
-@pytest.mark.parametrize("code", ["ja", "jpn", "jpn_Jpan", "zh-Hans", "zho_Hans", "cmn", "kor"])
+@pytest.mark.parametrize("code", ["ja", "jpn", "jpn_Jpan", "zh-Hans", "zho_Hans", "cmn", "kor", "nan", "hak_Hant"])
 def test_codes_of_languages_that_also_write_numbers_without_digits(code: str) -> None:
     assert not writes_digits(["en", code])
-    assert writes_digits(["en", "deu_Latn"])
+    assert writes_digits(["en", "deu_Latn", "nan_Latn", "th"])
 
 
 def test_a_replaced_large_number_is_a_mismatch_in_all_languages() -> None:

@@ -161,6 +161,8 @@ def test_tags_and_words_are_neither_lost_nor_invented(seed: int, changes: bool) 
         ("a <b>猫犬</b> c", ["A0 C2 B1"], "A C <b>B</b>"),
         ("a <i></i> b", ["A0, B1"], "A<i></i>, B"),
         ("a <!-- c --> b", ["A0! B1"], "A<!-- c -->! B"),
+        ("a <i></i> b", ["ነው0። ለ1"], "ነው<i></i>። ለ"), ("a <i></i> b", ["है0। क1"], "है<i></i>। क"),
+        ("a <i></i> b", ["ہے0؟ ک1"], "ہے<i></i>؟ ک"), ("a <i></i> b", ["ᱟ0᱾ ᱚ1"], "ᱟ<i></i>᱾ ᱚ"),
         ("<p>a\r\n<p>b</p>\r\n\r\n  <hr>\t<p>c", ["A0", "B0", "C0"],
          "<p>A\r\n</p><p>B</p>\r\n\r\n  <hr>\t<p>C</p>"),
         ("<!DOCTYPE html>\n<html><title>a</title><body><p>b\n c</body></html>", ["A0", "B0 C1"],
@@ -203,6 +205,12 @@ def test_tags_stand_around_aligned_words(source: str, texts: list[str], expected
         ("big <b>dog</b>", "བོད་ཁྱི་", ["བོད་", "ཁྱི་"], "བོད་<b>ཁྱི་</b>"),
         ("use <b>Python</b>", "先生はPythonを", ["先生は", "Python", "を"], "先生は<b>Python</b>を"),
         ("the <b>dog</b>", "मेरा कुत्ता।", ["मेरा", "▁कुत्ता।"], "मेरा <b>कुत्ता</b>।"),
+        ("the <b>dog</b>", "ዘ፡ውሻ።", ["ዘ፡", "ውሻ።"], "ዘ፡<b>ውሻ</b>።"),
+        ("big <b>dog</b>", "ꆈꌠꈌ。", ["ꆈꌠ", "ꈌ。"], "ꆈꌠ<b>ꈌ</b>。"),
+        ("big <b>dog</b>", "ꦲꦱꦸ꧉", ["ꦲ", "ꦱꦸ꧉"], "ꦲ<b>ꦱꦸ</b>꧉"),
+        ("yes <b>dog</b>", "ہاں،کتا۔", ["ہاں،", "کتا۔"], "ہاں،<b>کتا</b>۔"),
+        ("yes <b>dog</b>", "हाँ।कुत्ता", ["हाँ।", "कुत्ता"], "हाँ।<b>कुत्ता</b>"),
+        ("yes <b>dog</b>", "はい！「犬」", ["はい！", "「犬」"], "はい！「<b>犬</b>」"),
     ],
 )
 def test_tags_follow_the_borders_of_words_in_any_script(

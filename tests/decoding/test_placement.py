@@ -55,6 +55,7 @@ PLACED = [
     Case("He likes it etc. and sleeps.", "Er mag es etc. und schläft.", "Er mag Lampe etc. und schläft.", "Lampe"),
     Case("He likes lamps.", "Er mag Licht.", "Er mag Lampen usw. und so.", "Lampen usw."),
     Case("A fish.", "ปู", "ปลา", "ปลา"),
+    Case("A summer.", "कम", "कमी कामी", "कामी"),
 ]
 LIKELY_AT_THE_END = [
     Case("He sleeps now.", "Er schläft.", "Er schläft jetzt.", "jetzt"),

@@ -92,15 +92,19 @@ def _before(lines: list[str]) -> tuple[str | None, str]:
     return marker[1] if marker else None, rest.split("\n\n")[-1]
 
 
+def without_blocks(page: Path) -> str:
+    """Return the text of a page without fenced blocks."""
+    return re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
 def prose(page: Path) -> str:
     """Return the text of a page without fenced blocks and inline code."""
-    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    return re.sub(r"`[^`\n]*`", "", text)
+    return re.sub(r"`[^`\n]*`", "", without_blocks(page))
 
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub generates for a page's headings."""
-    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = without_blocks(page)
     titles = [title.strip().lower() for title in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)]
     names = [re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles]
     return {f"{name}-{names[:n].count(name)}" if name in names[:n] else name for n, name in enumerate(names)}

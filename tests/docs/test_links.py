@@ -4,11 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
-from pages import PAGES, ROOT, anchors, page_name, prose
+from pages import PAGES, ROOT, anchors, page_name, prose, without_blocks
 
 LINK = re.compile(r"(!?)\[[^\]]*\]\(([^()\s]+)\)")
 HTML = re.compile(r"<(?:img|source|a)\b[^>]*?(?:src|srcset|href)=\"([^\"]+)\"")
 MAX_IMAGE_BYTES = 200_000
+MAX_LINE = 120
+GENERATED = ("commands.md", "config.md")
+"""Pages that `scripts/docs.py` writes."""
 
 
 def links(page: Path) -> list[str]:
@@ -43,6 +46,14 @@ def test_each_page_is_linked_and_has_one_title() -> None:
     assert [page_name(page) for page in PAGES if page not in linked and page != ROOT / "README.md"] == []
     for page in PAGES:
         assert re.findall(r"^# ", page.read_text(encoding="utf-8").partition("```")[0], flags=re.MULTILINE) == ["# "]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_lines_fit_on_a_screen(page: Path) -> None:
+    if page.name in GENERATED:
+        return
+    lines = [line for line in without_blocks(page).splitlines() if not line.startswith("|") and len(line.split()) > 1]
+    assert [line for line in lines if len(line) > MAX_LINE] == []
 
 
 def test_each_picture_is_shown() -> None:

@@ -46,10 +46,12 @@ def test_scores_and_signatures_equal_sacrebleu(options: dict[str, Any], more: li
 
 def test_ter_splits_text_without_spaces_into_characters() -> None:
     hypothesis, reference = ["京都は日本の古い都である。"], ["京都は日本の昔の都である。"]
-    (by_space,) = score(hypothesis, reference, EvaluationConfig(), ("ter",))
+    (by_space,) = score(hypothesis, reference, EvaluationConfig(bleu_tokenizer="13a"), ("ter",))
+    (automatic,) = score(hypothesis, reference, EvaluationConfig(), ("ter",))
     (by_character,) = score(hypothesis, reference, EvaluationConfig(bleu_tokenizer="char"), ("ter",))
     assert by_space.value == 100.0
     assert by_character.value < 50.0
+    assert automatic == by_character
 
 
 def test_blank_lines_count_as_sentences() -> None:
@@ -156,6 +158,39 @@ def test_the_script_of_the_references_decides_without_one_in_the_code(
     assert for_language(config, language, [reference, ""]).bleu_tokenizer == tokenizer
 
 
+@pytest.mark.parametrize(
+    ("reference", "tokenizer"),
+    [
+        ("昨天晚上我和朋友看了《さよなら》这部日本电影，觉得非常好看，也很感动。", "zh"),
+        ("臺灣四面環海。", "zh"),
+        ("東京都知事選挙の結果を発表した。", "ja-mecab"),
+        ("コンピューター", "ja-mecab"),
+        ("대한민국(大韓民國)의 수도는 서울이다.", "ko-mecab"),
+        ("ภาษาไทยไม่มีช่องว่าง", "char"),
+        ("བོད་ཡིག་ནི་སྐད་ཅིག", "char"),
+        ("ភាសាខ្មែរ", "char"),
+        ("ꆈꌠꁱꂷ", "char"),
+        ("ይህ አማርኛ ነው።", "13a"),
+        ("यह हिन्दी है।", "13a"),
+        ("ߒߞߏ ߦߋ߫ ߞߊ߲ ߘߌ߫", "13a"),
+        ("2026 - 12", "13a"),
+    ],
+)
+def test_the_script_of_the_references_decides_without_a_language(
+    reference: str, tokenizer: str, mecab: Callable[..., None]
+) -> None:
+    mecab("MeCab", "mecab_ko")
+    assert for_language(EvaluationConfig(), None, [reference]).bleu_tokenizer == tokenizer
+    (bleu,) = score([reference], [reference], EvaluationConfig(), ("bleu",))
+    assert f"|tok:{tokenizer}" in bleu.signature
+
+
+def test_chrf_requires_no_tokenizer(mecab: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+    mecab()
+    score(["京都は古い都だ"], ["京都は古い都です"], EvaluationConfig(), ("chrf",))
+    assert caplog.messages == []
+
+
 def test_the_tokenizer_of_a_test_set_follows_its_script() -> None:
     references = ["မိူင်းတႆး", "လိၵ်ႈတႆး"]
     settings = for_language(EvaluationConfig(), "shn", references)
@@ -170,6 +205,8 @@ def test_looks_tokenized() -> None:
     assert looks_tokenized(["ein hoch@@ begab@@ ter Mann", "ein deutsch @-@ französischer Film", "Katzen"])
     assert looks_tokenized([*REFERENCES[:3], "Zwei Katzen ."])
     assert not looks_tokenized([*REFERENCES, "Zwei Katzen ."])  # one line in five
+    assert looks_tokenized(["猫 在 睡觉 。"])
+    assert not looks_tokenized(["猫在睡觉。", "वह सोता है ।"])
 
 
 def test_sentence_chrf() -> None:

@@ -42,6 +42,24 @@ def test_text_without_spaces_is_split_into_tokens() -> None:
     assert [word["text"] for word in shown["hypotheses"][0]["words"]] == [" 猫", "が", "走る", "。"]
 
 
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (["▁ฉัน", "กิน", "ข้าว"], [" ฉัน", "กิน", "ข้าว"]),
+        (["▁ข", "้าว"], [" ข้าว"]),
+        (["▁བོད", "་ཡིག", "།"], [" བོད", "་ཡིག", "།"]),
+        (["▁ꆈ", "ꌠ", "ꉙ"], [" ꆈ", "ꌠ", "ꉙ"]),
+        (["▁ကျ", "ောင်း", "သွား"], [" ကျောင်း", "သွား"]),
+        (["▁ሰላ", "ም", "።"], [" ሰላም።"]),
+        (["▁हि", "न्दी", "।"], [" हिन्दी।"]),
+        (["▁한", "국", "어"], [" 한국어"]),
+    ],
+)
+def test_words_of_the_page_follow_the_script(tokens: list[str], words: list[str]) -> None:
+    shown = line(["▁a"], tokens, [[1.0]] * len(tokens))
+    assert [word["text"] for word in shown["hypotheses"][0]["words"]] == words
+
+
 def test_segments_of_a_split_line_attend_to_their_own_tokens() -> None:
     shown = line(["▁a", "▁b", "▁c"], ["▁x", "▁y"], [[0.3, 0.7], [1.0]], [0, 2])
     assert [word["attention"] for word in shown["hypotheses"][0]["words"]] == [[[0, 0.3], [1, 0.7]], [[2, 1.0]]]

@@ -17,16 +17,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import regex
 from numpy.typing import NDArray
 
 from mtformer.config.data import NoiseConfig
 from mtformer.data.store.pairs import Column, Ints, Pairs, count_id, lengths, make_pairs, text_of
 from mtformer.data.store.pipeline import encode
 from mtformer.text.case import Change, lower_case, title_case, upper_case
+from mtformer.text.characters import FINAL_STOP
 from mtformer.text.tokenizer import UNK, Tokenizer, TokenizerPair
 
-STOPS = (".", "。", "．", "｡", "।", "۔", "։", "።", "။", "។", "།", "᱾", "꯫", "᠃")
-"""Full stops of different scripts."""
+MAX_STOP = 3
+"""Number of characters of the longest full stop: two Ethiopic wordspaces with a space between them."""
 
 EMOJI = "😀😂😉😍🤔😢👍👏🙏🎉🔥🚀☀☕✅❤"
 """Frequent emoji."""
@@ -234,13 +236,18 @@ def drop_final_stop(src: str, tgt: str) -> tuple[str, str]:
 
 
 def _without_final_stop(line: str) -> str:
-    if not line.endswith(STOPS):
+    stop = _final_stop(line)
+    if stop is None:
         return line
-    rest = line[:-1].rstrip()
-    is_ellipsis = rest.endswith(STOPS)
+    rest = line[: stop.start()].rstrip()
+    is_ellipsis = _final_stop(rest) is not None
     if is_ellipsis or not rest:
         return line
     return rest
+
+
+def _final_stop(line: str) -> regex.Match[str] | None:
+    return FINAL_STOP.search(line, max(0, len(line) - MAX_STOP))
 
 
 def texts_to_copy(random: np.random.Generator) -> dict[str, str]:

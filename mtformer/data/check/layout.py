@@ -7,6 +7,7 @@ result does not depend on the chunks.
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from mtformer.data.data_report import Columns
 from mtformer.data.filters.language import LETTERS, words_of
 from mtformer.data.filters.scripts import Alphabet, scripts_of
 from mtformer.data.store.pairs import Ints
+from mtformer.text.characters import all_characters
 
 Votes = NDArray[np.int8]
 """A small number for each row."""
@@ -42,11 +44,6 @@ CASE_PARTS = re.compile("[A-Z]?[^A-Z]+|[A-Z]+")
 
 MAX_NAME_LENGTH = 40
 """Maximum number of characters of a column name."""
-
-LINE_NUMBER = re.compile(
-    r"\s*[\[(<#（]?(?:(\d{1,18})(?:[.)\]>:、．：）|]|\s|$)|[\w.:/#-]{0,40}?(\d{1,18})[\])>:]?(?:\s|$))"
-)
-"""A number before a line, such as `12.`, `[12]` or `12` and a tab, or an identifier that ends with a number."""
 
 MIN_NUMBERED_SHARE = 0.9
 """Minimum share of lines with a number, and of these with a larger number than the line before."""
@@ -189,11 +186,27 @@ def _lengths(lines: Sequence[str]) -> Ints:
 def _numbers(lines: Sequence[str]) -> Ints:
     """Return the number before each line; -1 without one."""
     numbers = np.full(len(lines), -1, np.int64)
+    line_number = _line_number()
     for row, line in enumerate(lines):
-        match = LINE_NUMBER.match(line)
+        match = line_number.match(line)
         if match is not None:
             numbers[row] = int(match[1] or match[2])
     return numbers
+
+
+@cache
+def _line_number() -> re.Pattern[str]:
+    """Return a pattern for a number before a line, such as `12.`, `[12]` or `12` and a tab, in any script.
+
+    It also finds an identifier that ends with a number. For this pattern, `re` is six times as fast as `regex`.
+    """
+    before = re.escape(all_characters(r"[\p{Open_Punctuation}<#]"))
+    after = re.escape(all_characters(r"[\p{Terminal_Punctuation}\p{Close_Punctuation}>|]"))
+    dash = re.escape(all_characters(r"\p{Dash_Punctuation}"))
+    return re.compile(
+        rf"\s*[{before}]?(?:(\d{{1,18}})(?:[{after}]|[{dash}]?\s|[{dash}]?$)"
+        rf"|[\w.:/#-]{{0,40}}?(\d{{1,18}})[{after}]?(?:\s|$))"
+    )
 
 
 def _quotes(lines: Sequence[str]) -> Votes:

@@ -8,6 +8,7 @@ from itertools import compress, groupby
 from operator import eq
 
 import numpy as np
+import regex
 from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
@@ -17,6 +18,7 @@ from mtformer.data.filters.language import WordCheck, confidences
 from mtformer.data.filters.numbers import NumberRules, numbers_differ
 from mtformer.data.filters.scripts import WEIGHTS, Alphabet, Counts, scripts_of
 from mtformer.enums import StrEnum
+from mtformer.text.characters import DOUBLE_QUOTES, EXCLAMATIONS, GREEK_QUESTION, QUESTIONS, TYPED_STOPS
 
 KEPT = 0
 """Code of a pair that is not removed."""
@@ -68,16 +70,22 @@ FULL_WIDTH = {chr(full): chr(full - 0xFEE0) for full in range(0xFF01, 0xFF5F)}
 
 SAME_MARK = str.maketrans(
     {
+        **dict.fromkeys(QUESTIONS, "?"),
+        **dict.fromkeys(EXCLAMATIONS, "!"),
+        **dict.fromkeys("⁏؛", ";"),
+        **dict.fromkeys("٪﹪", "%"),
+        **dict.fromkeys(f"{DOUBLE_QUOTES}《》〈〉", '"'),
+        **dict.fromkeys("【〔〖", "["),
+        **dict.fromkeys("】〕〗", "]"),
         **FULL_WIDTH,
-        **dict.fromkeys("\u037e\u061b", ";"),
-        **dict.fromkeys("\u061f", "?"),
-        "\u066a": "%",
-        **dict.fromkeys("„“”«»「」『』《》〈〉〝〟", '"'),
-        "【": "[",
-        "】": "]",
+        **{"⁇": "??", "‼": "!!", "⁈": "?!", "⁉": "!?"},
     }
 )
-"""Normalization of full-width, Greek and Arabic forms, and of quotes."""
+"""Normalization of the forms of a mark in different scripts, and of quotation marks and brackets."""
+
+GREEK_QUESTION_MARK = regex.compile(GREEK_QUESTION)
+
+TYPED_STOP = regex.compile(TYPED_STOPS)
 
 
 # ---- reasons for removal --------------------------------------------------------------------------------------------
@@ -378,10 +386,19 @@ def _is_markup(line: str, share: float) -> bool:
     return num_characters > share * len(line.strip())
 
 
+def _marks(line: str) -> list[str]:
+    """Return the punctuation marks of a line that are compared, in one form for all scripts."""
+    if ";" in line or "\u037e" in line:
+        line = GREEK_QUESTION_MARK.sub("?", line)
+    if ":" in line:
+        line = TYPED_STOP.sub(".", line)
+    return MARKS.findall(line.translate(SAME_MARK))
+
+
 def _different_marks(src: str, tgt: str) -> int:
     """Return the number of punctuation marks without a match on the other side."""
-    src_marks = Counter(MARKS.findall(src.translate(SAME_MARK)))
-    tgt_marks = Counter(MARKS.findall(tgt.translate(SAME_MARK)))
+    src_marks = Counter(_marks(src))
+    tgt_marks = Counter(_marks(tgt))
     only_in_src = src_marks - tgt_marks
     only_in_tgt = tgt_marks - src_marks
     return only_in_src.total() + only_in_tgt.total()

@@ -10,7 +10,7 @@ from itertools import product
 
 import regex
 
-from mtformer.config.languages import MANY_CHARACTERS, base_code
+from mtformer.config.languages import has_many_characters
 from mtformer.data.filters.calendars import (
     FIRST_YEAR,
     HOURS_FROM_SUNRISE,
@@ -58,7 +58,7 @@ HOURS = 24
 
 def writes_digits(languages: Iterable[str]) -> bool:
     """Return True if all of these languages write nearly all numbers with digits."""
-    return not MANY_CHARACTERS.intersection(map(base_code, languages))
+    return not any(map(has_many_characters, languages))
 
 
 @dataclass(frozen=True)

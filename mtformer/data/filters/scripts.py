@@ -1,7 +1,6 @@
 """Count characters by kind (letters by script, digits, others) in many lines at once."""
 
 import functools
-import re
 import unicodedata
 from collections.abc import Sequence
 from importlib import resources
@@ -11,7 +10,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from mtformer.config.languages import base_code
+from mtformer.config.languages import base_code, script_code
 
 Table = NDArray[np.uint8]
 Numbers = NDArray[np.float64]
@@ -26,7 +25,7 @@ LANGUAGES: dict[str, str] = _TABLES["languages"]
 """Language codes by the scripts that these languages use."""
 
 SUBTAGS: dict[str, str] = _TABLES["subtags"]
-"""Scripts by the subtag of a language code that selects them."""
+"""Scripts by the ISO 15924 code that selects them in a language code."""
 
 SCRIPTS = tuple(BLOCKS)
 """Names of the scripts, in the order of their numbers."""
@@ -66,10 +65,10 @@ LETTERS_END = 0x33480
 
 
 def scripts_of(language: str) -> frozenset[str]:
-    """Return the scripts of a language code such as de, pt-BR or sr_Latn; empty if it is unknown."""
-    for subtag in re.split("[-_]", language.lower())[1:]:
-        if subtag in SUBTAGS:
-            return frozenset(SUBTAGS[subtag].split())
+    """Return the scripts of a language code such as de, pt-BR or sr_Latn; empty if they are unknown."""
+    script = script_code(language)
+    if script:
+        return frozenset(SUBTAGS.get(script, "").split())
 
     base = base_code(language)
     scripts: set[str] = set()

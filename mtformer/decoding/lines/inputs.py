@@ -11,12 +11,13 @@ from mtformer.decoding.lines.sentences import split_line, split_sentences
 from mtformer.decoding.search.segments import Phrase, Segment
 from mtformer.errors import DataError
 from mtformer.text.case import capitalize, case_of
+from mtformer.text.characters import WITHOUT_SPACES
 from mtformer.text.tokenizer import EOS, UNK, Tokenizer
-from mtformer.text.words import UNSPACED, is_blank
+from mtformer.text.words import is_blank
 
 LINE_BREAKS = re.compile("[\x00\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 """All characters that some program treats as a line break, and NUL. Inside a line, a run of them becomes a space."""
-BEGINS_UNSPACED = regex.compile(rf"\W*{UNSPACED}")
+BEGINS_UNSPACED = regex.compile(rf"\W*{WITHOUT_SPACES}")
 """Matches a text whose first letter belongs to a script without spaces."""
 MIN_SAVED = 0.2
 """Minimum share of the tokens of a line in capitals or title case that lower case must save; see `without_case`."""

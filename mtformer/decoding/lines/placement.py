@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from mtformer.decoding.lines.translation import Translation, has_phrase
 from mtformer.decoding.search.segments import Phrase
+from mtformer.text.characters import IS_MARK, letters_and_digits
 
 UNLIKELY = math.log(0.01)
 """Log-probability below which the model would not have continued in this way. In translations by the demo model with
@@ -51,13 +52,14 @@ def is_appended(phrase: str, ids: Phrase, translation: Translation, without: Tra
 
 def _letters(text: str) -> str:
     """Return a text in lower case without spaces and punctuation."""
-    return "".join(filter(str.isalnum, text.casefold()))
+    return letters_and_digits(text.casefold())
 
 
 def _additional(text: str, sentence: str) -> str:
     """Return what follows or precedes a sentence in a text; an empty string if it does not begin or end with it."""
-    if text.startswith(sentence):
-        return text[len(sentence) :]
+    end = len(sentence)
+    if text.startswith(sentence) and not IS_MARK.match(text, end):
+        return text[end:]
     if text.endswith(sentence):
         return text[: len(text) - len(sentence)]
     return ""

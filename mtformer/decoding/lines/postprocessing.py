@@ -12,16 +12,18 @@ from itertools import groupby
 from operator import eq
 from statistics import fmean
 
+import regex
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
 from mtformer.data.filters.numbers import NumberRules, numbers_differ
 from mtformer.decoding.lines.inputs import one_line
-from mtformer.decoding.lines.sentences import UNSPACED, split_sentences
+from mtformer.decoding.lines.sentences import split_sentences
 from mtformer.decoding.lines.translation import LOST, Attention, Flag, Translation
 from mtformer.decoding.search.engine import Engine, NBests
 from mtformer.decoding.search.hypotheses import Hypothesis
 from mtformer.decoding.search.segments import Segment
+from mtformer.text.characters import IS_IDEOGRAPH, IS_UNMARKED, IS_UNSPACED_LETTER
 from mtformer.text.tokenizer import SPACE, UNK, TokenizerPair
 
 END = "</s>"
@@ -33,18 +35,18 @@ EMAIL = re.compile(r"[\w.%+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
 ADDRESS = re.compile(f"{URL.pattern}|{EMAIL.pattern}", re.ASCII)
 AFTER_ADDRESS = ".,;:!?)]}>\"'"
 """Punctuation that is no part of an address if it ends with it."""
-UNMARKED = re.compile("[\u0e00-\u0eff]")
-"""Letters of Thai and Lao, in which the end of a sentence is not marked."""
-LOOP = re.compile(r"(\w)\1{7}")
-"""A repeated letter or digit, as in 3000000000000."""
+LOOP = regex.compile(r"([\p{L}\p{N}_]\p{M}*+)\1{7}")
+"""A repeated letter with its marks, or digit, as in 3000000000000."""
 MAX_LOOP_LENGTH = 8
 """Length in tokens of the longest sequence whose repetition is detected."""
 MIN_REPEATED = 6
 """Number of tokens that occur before in the shortest loop, in which a sequence of two tokens occurs four times."""
 MAX_NAME_WORDS = 2
 """Maximum number of words of a text that may be equal to its source, because names often are."""
-MAX_NAME_CHARACTERS = 8
-"""The same for characters of scripts without spaces."""
+MAX_NAME_IDEOGRAPHS = 8
+"""The same for characters of Chinese, Japanese and Yi."""
+MAX_NAME_LETTERS = 16
+"""The same for letters of other scripts without spaces, such as Thai and Tibetan."""
 MAX_NAME_LENGTH = 40
 """The same for characters of other scripts; URLs, which are in ASCII, may be longer."""
 
@@ -231,10 +233,16 @@ def text_flags(source: str, text: str, number_rules: NumberRules) -> Iterator[Fl
 
 
 def _has_fewer_sentences(source: str, text: str) -> bool:
-    if UNMARKED.search(text):
+    if _is_mostly_unmarked(text):
         return False
     num_sentences = len(split_sentences(source))
     return num_sentences > 1 and len(split_sentences(text)) < num_sentences
+
+
+def _is_mostly_unmarked(text: str) -> bool:
+    """Return True if most letters are of scripts such as Thai, in which the end of a sentence is not marked."""
+    num_unmarked = len(IS_UNMARKED.findall(text))
+    return num_unmarked > 0 and 2 * num_unmarked > sum(map(str.isalpha, text))
 
 
 def _is_copy(source: str, text: str) -> bool:
@@ -243,9 +251,10 @@ def _is_copy(source: str, text: str) -> bool:
     if words != source.split():
         return False
     has_few_words = len(words) <= MAX_NAME_WORDS
-    has_few_unspaced = len(UNSPACED.findall(text)) <= MAX_NAME_CHARACTERS
+    has_few_ideographs = len(IS_IDEOGRAPH.findall(text)) <= MAX_NAME_IDEOGRAPHS
+    has_few_letters = len(IS_UNSPACED_LETTER.findall(text)) <= MAX_NAME_LETTERS
     is_short = text.isascii() or len(text) < MAX_NAME_LENGTH
-    return not (has_few_words and has_few_unspaced and is_short)
+    return not (has_few_words and has_few_ideographs and has_few_letters and is_short)
 
 
 def _has_address(text: str, address: str) -> bool:

@@ -5,7 +5,7 @@ its script and its property Line_Break. Three choices are not Unicode's:
 
 - The Tibetan shad, which is not Sentence_Terminal, ends sentences and clauses alike, and nothing distinguishes them. A
   line is split at each, because a model that was trained on single sentences would omit the others.
-- In some scripts, Sentence_Terminal includes a mark that is used like a comma; see `COMMAS`.
+- In some scripts, Sentence_Terminal includes a mark that is used like a comma; see `mtformer.text.characters.COMMAS`.
 - Thai and Lao separate sentences only by a space, as they do clauses. Their lines are split at `!` and `?`, those in
   Lao also at a period.
 """
@@ -15,68 +15,57 @@ from itertools import pairwise
 
 import regex
 
-from mtformer.text.words import WITHOUT_SPACES
-
-UNSPACED = regex.compile(
-    "[\u3000-\u30ff\u3100-\u312f\u31a0-\u31bf\u3400-\u9fff\ua000-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
+from mtformer.text.characters import (
+    AFTER_WITHOUT_SPACES,
+    BREAKING_STOPS,
+    CLAUSE_MARKS,
+    CLOSING,
+    COMMAS,
+    GREEK_QUESTION,
+    IS_HANGUL,
+    IS_JOINED,
+    JOINED,
+    LOW_QUOTES,
+    OPENING,
+    SHADS,
+    STOPS,
+    TWO_WORDSPACES,
+    TYPED_STOPS,
+    UNSPACED_STOPS,
+    WIDE,
+    WORD_END,
 )
-"""Characters of Chinese, Japanese and Yi and their punctuation, between which there are no spaces. Other scripts
-without spaces between words, such as Thai, Khmer and Tibetan, have spaces between sentences."""
-CLOSING_CHARACTERS = "\\p{Close_Punctuation}\\p{Final_Punctuation}\"'＂＇"
-"""Quotation marks and brackets that close."""
-CLOSING = rf"[{CLOSING_CHARACTERS}\p{{Initial_Punctuation}}]*"
+
+CLOSING_MARKS = rf"[{CLOSING}\p{{Initial_Punctuation}}]*"
 """Quotation marks and brackets after the end of a sentence; in German, “ and « close."""
-CLOSING_DIRECTLY = f"[{CLOSING_CHARACTERS}]*"
+CLOSING_DIRECTLY = f"[{CLOSING}]*"
 """The same if no space follows: “ and « belong to the next sentence."""
-WIDE = r"[\p{East_Asian_Width=Wide}\p{East_Asian_Width=Fullwidth}\p{East_Asian_Width=Halfwidth}]"
-"""Characters of Chinese and Japanese, with their punctuation."""
 
-COMMAS = "\u104a\ua9c8\u1b5e\u1735\uaaf0"
-"""Sentence_Terminal marks of one stroke that are used like commas, because a mark of two strokes is the full stop: in
-Burmese ၊ and ။, Javanese ꧈ and ꧉, Balinese ᭞ and ᭟, Philippine scripts ᜵ and ᜶, Meetei Mayek ꫰ and ꯫."""
-STOPS = rf"[\p{{Sentence_Terminal}}…\u0df4--[{COMMAS}]]"
-"""Marks that end sentences. The ellipsis and the Sinhala kunddaliya lack the property."""
-UNSPACED_STOPS = (
-    rf"[{STOPS}&&[{WIDE}\p{{Myanmar}}\p{{Khmer}}\p{{Tai_Tham}}\p{{Ahom}}\p{{Javanese}}\p{{Balinese}}\p{{Cham}}]]"
-)
-"""Marks of scripts without spaces between words: those of Chinese and Japanese, and those whose letters have the
-Line_Break SA, AK or AS (Unicode Standard Annex 14)."""
-BREAKING_STOPS = rf"[{STOPS}&&[\p{{Line_Break=Break_After}}\p{{Ethiopic}}؟։]]"
-"""Marks such as the danda, which never occur inside words, so a space after them may be missing."""
-AFTER_UNSPACED = rf"(?<={WITHOUT_SPACES}[\p{{Mark}}\p{{Grapheme_Extend}}]*)"
-"""Position after a letter of a script without spaces between words, with its marks."""
-SHADS = r"[\u0f0d-\u0f11\u0f14]"
-"""Marks at the end of Tibetan phrases (`tibetan_shad` of Unicode document L2/05-073)."""
 IMPLIED_SHAD = r"[\u0f40\u0f42]\s+"
 """Letters ཀ and ག, after which there is a space instead of a shad (`tibetan_impliedshad` of that document)."""
-TWO_WORDSPACES = r"፡\s?፡"
-"""Ethiopic full stop, as it is often typed."""
 ET_CETERA = r"។\s?ល\s?។"
 """The Khmer `etc.`, a letter between two full stops."""
 
 UNSPACED_END = (
-    rf"(?:(?![．﹒]\d|{ET_CETERA}){UNSPACED_STOPS}|(?=[!?‼⁇-⁉]){AFTER_UNSPACED}[!?‼⁇-⁉]+)+{CLOSING_DIRECTLY}\s*"
+    rf"(?:(?![．﹒]\d|{ET_CETERA}){UNSPACED_STOPS}|(?=[!?‼⁇-⁉]){AFTER_WITHOUT_SPACES}[!?‼⁇-⁉]+)+{CLOSING_DIRECTLY}\s*"
 )
 """End of a sentence in a script without spaces between words; `3．5` contains none."""
 TIBETAN_END = rf"{SHADS}(?:\s*{SHADS})*{CLOSING_DIRECTLY}\s*|{IMPLIED_SHAD}(?=\p{{Tibetan}})(?:{SHADS}\s*)*"
 """End of a sentence in Tibetan; two shads, with or without a space between them, end a section."""
 END_BEFORE_LETTER = rf"(?:(?!{ET_CETERA}){BREAKING_STOPS}|{TWO_WORDSPACES}){CLOSING_DIRECTLY}(?=\p{{L}})"
 """End of a sentence without a space, in a script with spaces."""
-OTHER_STOPS = rf"{TWO_WORDSPACES}|\p{{Greek}}\p{{M}}*[;\u037e]|\p{{Armenian}}:|\p{{Ethiopic}}::"
-"""Greek question mark, and colons that are typed for the full stop in Armenian and Ethiopic."""
-END_BEFORE_SPACE = rf"(?:(?!{ET_CETERA}){STOPS}|{OTHER_STOPS})(?:\s[»›])?{CLOSING}\s+"
+OTHER_STOPS = f"{TWO_WORDSPACES}|{GREEK_QUESTION}|{TYPED_STOPS}"
+"""Marks that end sentences only in one script."""
+END_BEFORE_SPACE = rf"(?:(?!{ET_CETERA}){STOPS}|{OTHER_STOPS})(?:\s\p{{Final_Punctuation}})?{CLOSING_MARKS}\s+"
 """End of a sentence before a space; in French, there is also one before a quotation mark."""
 SENTENCE_END = regex.compile(f"{UNSPACED_END}|{TIBETAN_END}|{END_BEFORE_LETTER}|{END_BEFORE_SPACE}", regex.V1)
 """Final punctuation, with the quotation marks, brackets and spaces after it."""
 AFTER_END = regex.compile(rf"(?:{SENTENCE_END.pattern})\w", regex.V1)
 """Final punctuation and the letter after it."""
 
-CLAUSE_MARKS = rf"[[\p{{Terminal_Punctuation}}--[\p{{Sentence_Terminal}}\p{{Tibetan}}፡]]{COMMAS}]"
-"""Marks at the end of clauses. The Ethiopic wordspace, which is Terminal_Punctuation too, only separates words."""
 CLAUSE_END = regex.compile(rf"[{CLAUSE_MARKS}&&[{WIDE}{COMMAS}]]\s*|{CLAUSE_MARKS}\s+", regex.V1)
-WORD_END = regex.compile("[\u0f0b\u1361]")
-"""Marks that separate Tibetan syllables (tsheg) and Ethiopic words, without a space."""
-SPACE = regex.compile(rf"\s+|{WORD_END.pattern}")
+SPACE = regex.compile(rf"\s+|{WORD_END}")
+"""White space, or the end of a Tibetan syllable or an Ethiopic word."""
 
 TITLES = (
     "adm|bzw|ca|capt|col|dhr|dott|dra?|evtl|fr|ft|gen|gov|hon|hr|inkl|lt|maj|mevr|mlle|mme|mrs?|ms|mt|prof|rev|sen|sgt|"
@@ -98,17 +87,25 @@ SHORT_WORD = regex.compile(r"(?<!\w)\w{1,4}\.\s+$")
 """Short word that ends with a period; usually an abbreviation if a number follows, as in `Nr. 5`."""
 MAX_ABBREVIATION = 64
 """Number of characters before a possible sentence end in which an abbreviation is searched; a line may be long."""
-CASED_END = regex.compile(rf"[.!?…‼⁇-⁉;\u037e։:](?:\s[»›])?{CLOSING}\s*$")
+CASED = rf"[[\p{{scx=Common}}\p{{scx=Adlam}}\p{{Armenian}}\p{{Coptic}}\p{{Medefaidrin}}]--{WIDE}]"
+"""Characters of scripts with capitals that have stops of their own, or of many scripts."""
+CASED_END = regex.compile(rf"[[{STOPS}&&{CASED}];\u037e:](?:\s\p{{Final_Punctuation}})?{CLOSING_MARKS}\s*$", regex.V1)
 """A mark of a script with capitals, or of several scripts, at the end of a text."""
 VERSE_NUMBER = regex.compile(r"\p{Nd}+\s*॥[^\p{Alphabetic}\p{N}]*")
 """Number of a verse, as in `॥ १२ ॥`."""
-LOW_QUOTES = "‚„〝〞〟"
-"""Quotation marks that count as brackets in Unicode."""
 BRACKET = regex.compile(
     rf"(?P<opening>[\p{{Open_Punctuation}}--[{LOW_QUOTES}]])|[\p{{Close_Punctuation}}--[{LOW_QUOTES}]]", regex.V1
 )
-OPENING_QUOTE = "“"
-CLOSING_QUOTE = "”"
+OPENING_QUOTE = regex.compile(r"\p{Initial_Punctuation}")
+CLOSING_QUOTE = regex.compile(r"\p{Final_Punctuation}")
+LAST_OF_SENTENCE = regex.compile(rf"(?r)[[^{CLOSING}\p{{Initial_Punctuation}}]{JOINED}]", regex.V1)
+"""The last character of a text before quotation marks and brackets that allow a space."""
+FIRST_OF_SENTENCE = regex.compile(rf"[[^{OPENING}\p{{Final_Punctuation}}]{JOINED}]", regex.V1)
+"""The first character of a text after such marks."""
+ENDS_INSIDE_SENTENCE = regex.compile(rf"(?<!፡\s?){WORD_END}\Z")
+"""The end of a word without a space after it; two Ethiopic wordspaces end a sentence."""
+MAX_WORD_END = 3
+"""Number of characters that show whether a text ends inside a sentence."""
 CountTokens = Callable[[Sequence[str]], list[int]]
 """Function that returns the number of tokens of each text."""
 
@@ -157,10 +154,15 @@ def needs_space(before: str, after: str) -> bool:
 
     Chinese, Japanese and Yi have none. In Tibetan, none follows a tsheg, which ends a syllable inside a sentence.
     """
-    last_character = before.rstrip("\"'’”")[-1:]
-    first_character = after.lstrip("\"'‘“")[:1]
-    is_unspaced = UNSPACED.match(last_character) or UNSPACED.match(first_character)
-    return not is_unspaced and not WORD_END.match(last_character)
+    if ENDS_INSIDE_SENTENCE.search(before[-MAX_WORD_END:]):
+        return False
+    last = LAST_OF_SENTENCE.search(before)
+    first = FIRST_OF_SENTENCE.search(after)
+    neighbors = [match[0] for match in (last, first) if match is not None]
+
+    # Korean has spaces, also next to punctuation of the same form as in Chinese.
+    has_hangul = any(map(IS_HANGUL.match, neighbors))
+    return has_hangul or not any(map(IS_JOINED.match, neighbors))
 
 
 def _cut(text: str, border: regex.Pattern[str]) -> list[str]:
@@ -259,11 +261,23 @@ def _is_continued(before: str, after: str, has_capitals: bool) -> bool:
     if has_capitals and begins_in_lower_case and CASED_END.search(end) is not None:
         return True
 
-    bracket = BRACKET.match(before[-1])
-    closes = before[-1] == CLOSING_QUOTE or (bracket is not None and not bracket["opening"])
-    next_bracket = BRACKET.match(first_character)
-    opens = first_character == OPENING_QUOTE or (next_bracket is not None and next_bracket["opening"] is not None)
-    return closes and not opens
+    return _closes(before[-1]) and not _opens(first_character)
+
+
+def _closes(character: str) -> bool:
+    """Return True for a closing bracket or quotation mark."""
+    bracket = BRACKET.match(character)
+    if bracket is not None:
+        return not bracket["opening"]
+    return CLOSING_QUOTE.match(character) is not None
+
+
+def _opens(character: str) -> bool:
+    """Return True for an opening bracket or quotation mark."""
+    bracket = BRACKET.match(character)
+    if bracket is not None:
+        return bracket["opening"] is not None
+    return OPENING_QUOTE.match(character) is not None
 
 
 def _pack(pieces: Sequence[str], lengths: Sequence[int], limit: int, belongs_to_previous: Sequence[bool]) -> list[str]:
