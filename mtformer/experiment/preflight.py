@@ -20,12 +20,13 @@ from mtformer.device import DTYPES, peak_bytes, pick_device, pick_precision, set
 from mtformer.errors import DeviceError, log
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.recommend import differences, measure, recommend
-from mtformer.experiment.resume import TO_THE_END
 from mtformer.formatting import format_bytes, format_duration
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.run_dir import RunDir
-from mtformer.training.budget import fitting_steps, relative_cost
+from mtformer.training.budget import fitting_steps
 from mtformer.training.ranks import ALONE, Ranks
+from mtformer.training.schedule import TO_THE_END
+from mtformer.training.speed import relative_cost
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import dev_loss
 
