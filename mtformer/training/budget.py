@@ -12,7 +12,7 @@ from mtformer.config.schema import TrainingConfig
 from mtformer.errors import log
 from mtformer.training.ranks import Ranks
 from mtformer.training.schedule import Schedule, SchedulePoint, first_point, point_from
-from mtformer.training.speed import FIRST_STEPS, Speed, relative_cost
+from mtformer.training.speed import FIRST_STEPS, Pace, Speed, relative_cost
 from mtformer.training.state import TrainPosition
 
 CHECK_SHARE = 0.02
@@ -74,57 +74,72 @@ def num_last_validations(config: TrainingConfig) -> int:
     return 2 if config.average_last else 1
 
 
-def needed_seconds(
-    step_seconds: float, validation_seconds: float, config: TrainingConfig, first: int, last: int
-) -> float:
+def needed_seconds(pace: Pace, config: TrainingConfig, first: int, last: int) -> float:
     """Return the time of steps with the validations between them and at the end.
 
     Args:
-        step_seconds: Seconds of a step of relative cost 1.
-        validation_seconds: Seconds of a validation.
+        pace: Seconds of a step and of a validation.
         config: Settings of the training.
         first: Step before the first of these steps.
         last: Last of these steps.
     """
     validations = num_validations(first, last, config) + num_last_validations(config)
-    return step_seconds * relative_cost(config, first, last) + validation_seconds * validations
+    return pace.step_seconds * relative_cost(config, first, last) + pace.validation_seconds * validations
 
 
-def fitting_steps(
-    seconds: float, step_seconds: float, validation_seconds: float, config: TrainingConfig, step: int = 0
-) -> int:
+def fitting_steps(seconds: float, pace: Pace, config: TrainingConfig, step: int = 0) -> int:
     """Return how many steps fit in a time, including the validations between them and at the end.
 
     Args:
         seconds: The time, in seconds.
-        step_seconds: Seconds of a step of relative cost 1.
-        validation_seconds: Seconds of a validation.
+        pace: Seconds of a step and of a validation.
         config: Settings of the training; not more steps than its `max_steps` fit.
         step: Step after which the time begins.
     """
 
     def needed(last: int) -> float:
-        return needed_seconds(step_seconds, validation_seconds, config, step, last)
+        return needed_seconds(pace, config, step, last)
 
     last_steps = range(step + 1, config.max_steps + 1)
     return bisect_right(last_steps, seconds, key=needed)
 
 
-def validation_interval(
-    limit: float, validation_seconds: float, config: TrainingConfig, num_steps: int, current: int
-) -> int:
-    """Return the number of steps between validations, so that also a short run has several.
+def fitting_plan(
+    seconds: float, pace: Pace, config: TrainingConfig, step: int = 0, validate_every: int | None = None
+) -> Plan:
+    """Return the plan for a time, in which also a short run has several validations.
 
     Args:
-        limit: Time for the whole training in seconds.
+        seconds: The time that is left, in seconds.
+        pace: Seconds of a step and of a validation.
+        config: Settings of the experiment; its limits and its interval between validations are the maximum.
+        step: Step after which the time begins.
+        validate_every: Interval between validations so far, which remains if it is about right; None: there is none.
+    """
+    current_interval = validate_every or config.validate_every
+    config_so_far = config.model_copy(update={"validate_every": current_interval})
+    num_steps = step + fitting_steps(seconds, pace, config_so_far, step)
+
+    # The interval depends on the number of steps, on which it has a smaller effect.
+    interval = validation_interval(pace.validation_seconds, config, num_steps, current_interval)
+    config_with_interval = config.model_copy(update={"validate_every": interval})
+    num_steps = step + fitting_steps(seconds, pace, config_with_interval, step)
+    return Plan(num_steps, interval)
+
+
+def validation_interval(validation_seconds: float, config: TrainingConfig, num_steps: int, current: int) -> int:
+    """Return the number of steps between validations.
+
+    Args:
         validation_seconds: Seconds of a validation.
-        config: Settings of the training, whose interval is the maximum.
+        config: Settings of the experiment, whose interval is the maximum.
         num_steps: Number of steps in all.
         current: Interval so far, which remains if it is about right.
     """
-    affordable = VALIDATION_SHARE * limit / max(validation_seconds, 1e-9)
+    assert config.max_minutes is not None, "only the interval of runs with a time limit changes"
+    affordable = VALIDATION_SHARE * 60 * config.max_minutes / max(validation_seconds, 1e-9)
     wanted = min(MAX_VALIDATIONS, max(MIN_VALIDATIONS, int(affordable)))
-    interval = min(config.validate_every, math.ceil(num_steps / wanted))
+    interval = max(1, min(config.validate_every, math.ceil(num_steps / wanted)))
     is_about_right = interval / INTERVAL_TOLERANCE <= current <= interval * INTERVAL_TOLERANCE
     return current if is_about_right else interval
 
@@ -254,23 +269,16 @@ class StepPlan:
         if step_seconds is None:
             return None if seconds_left > 0 else Plan(step, self.config.validate_every)
 
-        # The interval between validations depends on the number of steps, and has a smaller effect on it.
-        validation_seconds = self.speed.validation_seconds
-        config = self.config.model_copy(update={"max_steps": self.base_config.max_steps})
-        num_steps = step + fitting_steps(seconds_left, step_seconds, validation_seconds, config, step)
-        interval = validation_interval(
-            self.limit, validation_seconds, self.base_config, num_steps, self.config.validate_every
-        )
-        config = config.model_copy(update={"validate_every": interval})
-        num_steps = step + fitting_steps(seconds_left, step_seconds, validation_seconds, config, step)
+        pace = Pace(step_seconds, self.speed.validation_seconds)
+        plan = fitting_plan(seconds_left, pace, self.base_config, step, self.config.validate_every)
+        has_same_interval = plan.validate_every == self.config.validate_every
+        is_new = not (has_same_interval and self._is_about_planned(plan.num_steps, step))
 
+        last_step = plan.num_steps if is_new else self.config.max_steps
         self._is_checked = True
         self._next_check = seconds_spent + min(CHECK_SHARE * self.limit, seconds_left / CHECKS_TO_THE_END)
-        self._check_at = num_steps - (num_steps - step) // 2
-        if self._is_about_planned(num_steps, step) and interval == self.config.validate_every:
-            self._check_at = self.config.max_steps - (self.config.max_steps - step) // 2
-            return None
-        return Plan(num_steps, interval)
+        self._check_at = last_step - (last_step - step) // 2
+        return plan if is_new else None
 
     def _is_about_planned(self, num_steps: int, step: int) -> bool:
         """Return True if there is a plan for the limits of the config, and it has about this number of steps."""
@@ -323,10 +331,10 @@ class StepPlan:
         own_cost = relative_cost(self.config, step - 1, step)
         current_seconds = seconds_per_step / own_cost
         horizon = current_seconds * relative_cost(self.config, step, last_step)
-        step_seconds = self.speed.step_seconds(horizon) or current_seconds
-        seconds = needed_seconds(step_seconds, self.speed.validation_seconds, self.config, step, last_step)
+        pace = Pace(self.speed.step_seconds(horizon) or current_seconds, self.speed.validation_seconds)
+        seconds = needed_seconds(pace, self.config, step, last_step)
         if step % self.config.validate_every == 0 and step < last_step:
-            seconds += self.speed.validation_seconds
+            seconds += pace.validation_seconds
         return max(0.0, min(seconds, self.limit - seconds_spent))
 
     def apply_limits(self, position: TrainPosition) -> None:

@@ -42,6 +42,14 @@ class Window(NamedTuple):
         return self.seconds / self.cost
 
 
+class Pace(NamedTuple):
+    """Expected times, in seconds."""
+
+    step_seconds: float
+    """Seconds of a step of relative cost 1."""
+    validation_seconds: float
+
+
 def relative_cost(config: TrainingConfig, first: int, last: int) -> float:
     """Return the time of some steps, relative to a step with consistency regularization, if used.
 

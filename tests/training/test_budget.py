@@ -15,7 +15,7 @@ from mtformer.training.budget import Plan, fitting_steps
 from mtformer.training.history import read_records
 from mtformer.training.optimizer import learning_rate
 from mtformer.training.schedule import with_steps
-from mtformer.training.speed import relative_cost
+from mtformer.training.speed import Pace, relative_cost
 
 SETTINGS = {
     "max_minutes": 2.0, "max_steps": 10_000, "schedule": "cosine", "validate_every": 25, "log_every": 5,
@@ -58,12 +58,12 @@ def rates(folder: Path) -> list[float]:
 
 def test_steps_that_fit_in_a_time_leave_room_for_validations() -> None:
     config = TrainingConfig(validate_every=10)
-    assert fitting_steps(100.0, 1.0, 0.0, config) == 100
-    assert fitting_steps(100.0, 1.0, 10.0, config) == 50  # 50 steps, 4 validations between them and one at the end
+    assert fitting_steps(100.0, Pace(1.0, 0.0), config) == 100
+    assert fitting_steps(100.0, Pace(1.0, 10.0), config) == 50  # 4 validations between them and one at the end
     averaging = config.model_copy(update={"average_last": 2})
-    assert fitting_steps(100.0, 1.0, 10.0, averaging) == 40  # 3 validations between them and two at the end
-    assert fitting_steps(-5.0, 1.0, 10.0, config) == 0
-    assert fitting_steps(100.0, 1.0, 0.0, config.model_copy(update={"max_steps": 70})) == 70
+    assert fitting_steps(100.0, Pace(1.0, 10.0), averaging) == 40  # 3 validations between them and two at the end
+    assert fitting_steps(-5.0, Pace(1.0, 10.0), config) == 0
+    assert fitting_steps(100.0, Pace(1.0, 0.0), config.model_copy(update={"max_steps": 70})) == 70
 
 
 def test_steps_without_consistency_take_55_percent_of_the_time() -> None:
@@ -71,10 +71,10 @@ def test_steps_without_consistency_take_55_percent_of_the_time() -> None:
     assert relative_cost(config, 0, 50) == pytest.approx(27.5)
     assert relative_cost(config, 50, 80) == pytest.approx(5.5 + 20)
     assert relative_cost(config, 70, 80) == 10
-    assert fitting_steps(100.0, 1.0, 0.0, config) == 127
-    assert fitting_steps(100.0, 1.0, 0.0, config, step=50) == 104
-    assert fitting_steps(20.0, 1.0, 0.0, config) == 36
-    assert fitting_steps(100.0, 1.0, 10.0, config) == 60  # 33 seconds, 5 validations and one at the end
+    assert fitting_steps(100.0, Pace(1.0, 0.0), config) == 127
+    assert fitting_steps(100.0, Pace(1.0, 0.0), config, step=50) == 104
+    assert fitting_steps(20.0, Pace(1.0, 0.0), config) == 36
+    assert fitting_steps(100.0, Pace(1.0, 10.0), config) == 60  # 33 seconds, 5 validations and one at the end
 
 
 def test_the_warmup_is_shortened_for_few_steps() -> None:
