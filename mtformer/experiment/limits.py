@@ -29,8 +29,8 @@ def warn_of_limits(config: Config, pace: Pace, num_steps: int, steps_per_epoch: 
     if training.init_from is not None or epochs >= ENOUGH * enough_epochs:
         return
 
-    enough_steps = max(1, round(enough_epochs * steps_per_epoch, -2))
-    longer = training.model_copy(update={"max_steps": int(enough_steps)})
+    enough_steps = 100 * math.ceil(enough_epochs * steps_per_epoch / 100)
+    longer = training.model_copy(update={"max_steps": enough_steps})
     seconds = needed_seconds(pace, longer, 0, longer.max_steps)
     log.warning(
         "training.%s allows about %s steps (%.1f epochs), %.2g%% of the %.0f epochs that are recommended for %s pairs, "

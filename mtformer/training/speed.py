@@ -24,7 +24,7 @@ MAX_WINDOWS = 100
 MIN_WINDOWS = 3
 """Minimum number of windows of an estimate, if there are as many."""
 TRIMMED_SHARE = 0.1
-"""Share of the windows that an estimate leaves out as the slowest, and as the fastest."""
+"""Share of the windows that an estimate leaves out as the slowest, and as the fastest; at least one of three."""
 NUM_VALIDATIONS = 3
 """Number of last validations whose median is the time of the next ones."""
 
@@ -162,7 +162,7 @@ class Speed:
 def _trimmed_mean(windows: Sequence[Window]) -> float:
     """Return the mean seconds of a step without the slowest and the fastest windows."""
     ascending = sorted(windows, key=lambda window: window.step_seconds)
-    num_trimmed = int(TRIMMED_SHARE * len(ascending))
+    num_trimmed = max(1, int(TRIMMED_SHARE * len(ascending))) if len(ascending) >= MIN_WINDOWS else 0
     kept = ascending[num_trimmed : len(ascending) - num_trimmed]
     seconds = sum(window.seconds for window in kept)
     cost = sum(window.cost for window in kept)

@@ -4,6 +4,7 @@ Steps and validations take the time of a fake clock, and no model is trained.
 """
 
 import itertools
+import json
 import time
 from collections.abc import Callable
 
@@ -13,6 +14,8 @@ from mtformer.config.schema import TrainingConfig
 from mtformer.training.budget import Plan, StepPlan
 from mtformer.training.optimizer import learning_rate
 from mtformer.training.ranks import ALONE
+from mtformer.training.schedule import with_steps
+from mtformer.training.state import TrainPosition
 
 LIMIT = 600.0
 """Seconds of `max_minutes` in the simulated runs."""
@@ -38,6 +41,8 @@ class SimulatedRun:
         self.rates_around_plans: list[tuple[float, float]] = []
         self.validated: list[int] = []
         self.seconds: list[float] = []
+        self.estimates: list[tuple[float, float]] = []
+        """Seconds so far and expected seconds left, at log lines."""
 
     def train(self, step_seconds: float, validation_seconds: float, estimate: float, spent: float = 0.0) -> None:
         """Train until the end, and validate there.
@@ -60,6 +65,8 @@ class SimulatedRun:
             step += 1
             self.plan.speed.add_step(step)
             self.progress.append(self.plan.schedule.progress or 0.0)
+            if step % self.config.log_every == 0:
+                self._log(step, step_seconds)
             if self.plan.is_due(step, self.now):
                 self._plan(step)
             if step % self.plan.config.validate_every == 0:
@@ -71,6 +78,13 @@ class SimulatedRun:
 
     def _wait(self, seconds: float) -> None:
         self.now += seconds * self.slowness(self.now / LIMIT)
+
+    def _log(self, step: int, step_seconds: float) -> None:
+        num_steps = self.plan.num_steps or self.config.max_steps
+        left = self.plan.seconds_left(step, num_steps, step_seconds * self.slowness(self.now / LIMIT), self.now)
+        self.estimates.append((self.now, left))
+        if not self.plan.is_limited:
+            self.plan.speed.end_window()
 
     def _validate(self, step: int, seconds: float) -> None:
         start = self.now
@@ -116,9 +130,10 @@ def test_the_time_is_spent_and_the_rate_decays(
 ) -> None:
     run = SimulatedRun(monkeypatch, PATTERNS[pattern], schedule=schedule, average_last=2)
     run.train(step_seconds, validation_seconds=5.0, estimate=60.0, spent=15.0)
-    slowest_steps = 2 * 3 * step_seconds
+    slowest_steps = 4 * 3 * step_seconds
     slowest_validations = 2 * 2 * 5.0  # up to three times as long as expected
     assert 0.9 * LIMIT <= run.now <= LIMIT + slowest_steps + slowest_validations
+    assert len(run.validated) >= 4
     assert run.rates[-1] < 0.1 * PEAK
     assert max(run.rates) == pytest.approx(PEAK, rel=0.05)
 
@@ -133,3 +148,80 @@ def test_a_plan_changes_only_the_increment(monkeypatch: pytest.MonkeyPatch, patt
         assert rate_with_plan == pytest.approx(last_rate, rel=1e-9)
     for before, after in itertools.pairwise(run.rates[: run.steps_until(0.9)]):
         assert abs(after - before) < 0.05 * max(run.rates)
+
+
+@pytest.mark.parametrize("pattern", ["constant", "busy for the first seconds", "stalls"])
+@pytest.mark.parametrize(
+    "limits",
+    [{}, {"max_steps": 400}, {"max_minutes": None, "max_steps": 700}, {"max_minutes": None, "max_steps": 3000}],
+)
+def test_the_time_left_is_right_within_a_quarter(
+    monkeypatch: pytest.MonkeyPatch, pattern: str, limits: dict[str, object]
+) -> None:
+    """It includes validations, and the earlier one of both limits ends it."""
+    settings = {"log_every": 20, "validate_every": 100, "average_last": 2, **limits}
+    run = SimulatedRun(monkeypatch, PATTERNS[pattern], **settings)
+    run.train(0.5, validation_seconds=10.0, estimate=12.0)
+    assert len(run.estimates) > 10
+    for seconds, estimate in run.estimates:
+        left = run.now - seconds
+        if seconds > 0.2 * run.now:  # afterwards, the speed is known
+            assert estimate == pytest.approx(left, rel=0.25, abs=5.0)
+
+
+@pytest.mark.parametrize("validation_seconds", [0.0, 5.0, 30.0])
+def test_a_short_run_validates_several_times(monkeypatch: pytest.MonkeyPatch, validation_seconds: float) -> None:
+    run = SimulatedRun(monkeypatch, PATTERNS["constant"], validate_every=1000)
+    run.train(1.0, validation_seconds, estimate=validation_seconds)
+    assert 4 <= len(run.validated) <= 24
+    assert 0.9 * LIMIT <= run.now <= LIMIT + 1
+
+
+def test_validations_are_not_rarer_than_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SimulatedRun(monkeypatch, PATTERNS["constant"], validate_every=10)
+    run.train(1.0, validation_seconds=1.0, estimate=1.0)
+    assert run.validated[:3] == [10, 20, 30]
+
+
+def test_a_validation_that_takes_longer_than_the_limit_ends_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SimulatedRun(monkeypatch, PATTERNS["constant"])
+    run.train(1.0, validation_seconds=2 * LIMIT, estimate=1.0)
+    assert len(run.validated) == 1
+
+
+def test_steps_longer_than_the_limit_end_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SimulatedRun(monkeypatch, PATTERNS["constant"])
+    run.train(0.7 * LIMIT, validation_seconds=1.0, estimate=1.0)
+    assert len(run.rates) == 2
+
+
+def test_without_a_limit_the_schedule_has_the_steps_of_the_run() -> None:
+    for schedule in ("warmup_stable_decay", "cosine", "linear", "noam", "inverse_sqrt", "constant"):
+        config = TrainingConfig(schedule=schedule, max_steps=100, warmup_steps=7)
+        plan = StepPlan(config)
+        for step in range(100):
+            rate = learning_rate(plan.schedule.next_step(step), plan.schedule.config, 512)
+            assert rate == learning_rate(step + 1, config, 512)
+            plan.schedule.advance()
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "noam", "warmup_stable_decay"])
+def test_a_checkpoint_of_version_0_3_continues_its_schedule(schedule: str) -> None:
+    config = TrainingConfig(schedule=schedule, max_minutes=2.0, max_steps=10_000, warmup_steps=50, learning_rate=PEAK)
+    plan = StepPlan(config)
+    plan.load_state_dict({"position": {"step": 30, "max_steps": 120, "max_minutes": 2.0, "given_steps": 10_000}})
+    plan.apply_limits(TrainPosition(step=30, seconds=30.0))
+    assert (plan.num_steps, plan.config.max_steps, plan.config.validate_every) == (120, 120, config.validate_every)
+    shape = with_steps(config, 120)
+    for step in range(30, 120):
+        rate = learning_rate(plan.schedule.next_step(step), plan.schedule.config, 512)
+        assert rate == pytest.approx(learning_rate(step + 1, shape, 512), rel=1e-9, abs=1e-15)
+        plan.schedule.advance()
+
+
+def test_a_plan_is_recorded_and_read_again() -> None:
+    plan = StepPlan(TrainingConfig(max_minutes=2.0, warmup_steps=50))
+    plan.schedule.plan(12, 345)
+    record = json.loads(json.dumps(plan.plan.record()))
+    assert Plan.from_record(record) == plan.plan
+    assert Plan.from_record({"kind": "plan", "step": 10, "max_steps": 120}) == Plan(120)  # version 0.3
