@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_run import Quiet, assert_same_run, resumed, trainer
+from toy_run import Killed, Quiet, assert_same_run, resumed, trainer
 from toy_training import toy_config
 
 from mtformer.config.schema import TrainingConfig
@@ -135,6 +135,26 @@ def test_a_resumed_run_keeps_its_plan_and_the_time_spent(
     again.plans = recorded(tmp_path / "whole")
     position = again.train()
     assert position.seconds == position.step == 120
+    assert_same_run(RunDir(tmp_path / "whole"), RunDir(tmp_path / "parts"))
+
+
+@pytest.mark.parametrize("kill_at", [33, 58])
+def test_a_killed_run_follows_its_plans_and_their_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_at: int
+) -> None:
+    config = toy_config(**{**SETTINGS, "max_minutes": 1.5})
+    clock = Clock(monkeypatch, lambda step: 1.0 if step < 50 else 2.0)
+    trainer(config, tmp_path / "whole", Timed(clock)).train()
+    assert len(plans(tmp_path / "whole")) > 2
+
+    killed = Timed(clock)
+    killed.kill_at = kill_at
+    clock.now = 0.0
+    with pytest.raises(Killed):
+        trainer(config, tmp_path / "parts", killed).train()
+    again = resumed(config, tmp_path / "parts", Timed(clock))
+    again.plans = recorded(tmp_path / "whole")
+    again.train()
     assert_same_run(RunDir(tmp_path / "whole"), RunDir(tmp_path / "parts"))
 
 
