@@ -24,15 +24,18 @@ TOLERANCE = 0.02
 REPORTED_CHANGE = 0.1
 """A change of the planned number of steps by more than this share is logged; all are in metrics.jsonl."""
 VALIDATION_SHARE = 0.1
-"""Share of `max_minutes` for which validations are more frequent than `validate_every`."""
+"""Share of `max_minutes` for which validations are more frequent than `validate_every`, if there are enough of them."""
 MIN_VALIDATIONS = 4
-"""Minimum number of validations with `max_minutes`."""
+"""Number of validations below which they may take more than that, up to `MAX_VALIDATION_SHARE`."""
+MAX_VALIDATION_SHARE = 0.25
+"""Largest share of `max_minutes` for which validations are more frequent than `validate_every`."""
 MAX_VALIDATIONS = 20
 """Number of validations above which they are not more frequent than `validate_every`."""
 INTERVAL_TOLERANCE = 1.5
 """The interval between validations changes if it is too long or too short by this factor."""
-MAX_ESTIMATED_SHARE = 0.05
-"""Largest share of `max_minutes` that a validation is assumed to take before one is measured."""
+MAX_ESTIMATED_SHARE = 0.06
+"""Largest share of `max_minutes` that a validation is assumed to take before one is measured. It is low enough for
+`MIN_VALIDATIONS`, so that one is measured early."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +140,10 @@ def validation_interval(validation_seconds: float, config: TrainingConfig, num_s
         current: Interval so far, which remains if it is about right.
     """
     assert config.max_minutes is not None, "only the interval of runs with a time limit changes"
-    affordable = VALIDATION_SHARE * 60 * config.max_minutes / max(validation_seconds, 1e-9)
-    wanted = min(MAX_VALIDATIONS, max(MIN_VALIDATIONS, int(affordable)))
+    share = validation_seconds / (60 * config.max_minutes)
+    frequent = VALIDATION_SHARE / max(share, VALIDATION_SHARE / MAX_VALIDATIONS)
+    rare = min(MIN_VALIDATIONS, MAX_VALIDATION_SHARE / max(share, MAX_VALIDATION_SHARE / MIN_VALIDATIONS))
+    wanted = max(1, int(frequent), int(rare))
     interval = max(1, min(config.validate_every, math.ceil(num_steps / wanted)))
     is_about_right = interval / INTERVAL_TOLERANCE <= current <= interval * INTERVAL_TOLERANCE
     return current if is_about_right else interval

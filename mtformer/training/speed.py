@@ -101,11 +101,6 @@ class Speed:
         """Time of a validation."""
         return median(self._validations) if self._validations else self._estimated_validation
 
-    @property
-    def has_validated(self) -> bool:
-        """True if a validation was timed."""
-        return bool(self._validations)
-
     def add_step(self, step: int) -> None:
         """Time the step that has just ended."""
         is_timed = self._num_first_steps >= FIRST_STEPS or self.num_timed_steps > 0

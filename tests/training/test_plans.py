@@ -133,7 +133,7 @@ def test_the_time_is_spent_and_the_rate_decays(
     slowest_steps = 4 * 3 * step_seconds
     slowest_validations = 2 * 2 * 5.0  # up to three times as long as expected
     assert 0.9 * LIMIT <= run.now <= LIMIT + slowest_steps + slowest_validations
-    assert len(run.validated) >= 4
+    assert len(run.validated) >= 3
     assert run.rates[-1] < 0.1 * PEAK
     assert max(run.rates) == pytest.approx(PEAK, rel=0.05)
 
