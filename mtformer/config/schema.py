@@ -226,8 +226,9 @@ class TrainingConfig(Section):
     max_epochs: Annotated[Positive | None, Key(on_resume="same")] = None
     """Maximum number of epochs; training ends at `max_steps` or `max_epochs`, whichever comes first."""
     max_minutes: Annotated[float | None, Field(gt=0.0), Key(on_resume="same")] = None
-    """Time limit in minutes, including preparation and validation. The number of steps, at most `max_steps`, is chosen
-    by the measured speed, and the schedule is stretched over them."""
+    """Time limit in minutes, including preparation and validation. The number of steps, at most `max_steps`, is planned
+    from the measured speed until the end; the schedule is passed faster or more slowly then, without a jump of the
+    learning rate."""
     optimizer: Annotated[Literal["adam", "adamw", "muon"], Key(on_resume="refuse")] = "adam"
     """Optimizer; adamw decouples weight decay from the gradient; muon does so too, and orthogonalizes the updates of
     the matrices of all layers."""
@@ -262,7 +263,8 @@ class TrainingConfig(Section):
     log_every: Annotated[Positive, Key(on_resume="same")] = 50
     """Number of steps between log lines."""
     validate_every: Annotated[Positive, Key(on_resume="same")] = 1000
-    """Number of steps between validations; each saves a checkpoint."""
+    """Number of steps between validations; each saves a checkpoint. `max_minutes` shortens it for several validations
+    in a short run."""
     best_metric: Annotated[str, Key(on_resume="same")] = "bleu"
     """Dev metric for selecting the best checkpoint and for early stopping: loss, perplexity, bleu or chrf over all dev
     sets, or on one of several dev sets or directions (`bleu NAME`, as in metrics.jsonl)."""

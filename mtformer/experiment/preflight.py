@@ -4,6 +4,7 @@ import math
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,14 +19,16 @@ from mtformer.data.batching.batches import Batch
 from mtformer.decoding.search.engine import plan_batches
 from mtformer.device import DTYPES, peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import DeviceError, log
-from mtformer.experiment.prepare import Prepared, prepare_experiment
+from mtformer.experiment.limits import warn_of_limits
+from mtformer.experiment.prepare import Prepared, prepare_experiment, with_short_outputs
 from mtformer.experiment.recommend import differences, measure, recommend
-from mtformer.experiment.resume import TO_THE_END
 from mtformer.formatting import format_bytes, format_duration
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.run_dir import RunDir
-from mtformer.training.budget import fitting_steps, relative_cost
+from mtformer.training.budget import fitting_plan, num_last_validations, num_validations
 from mtformer.training.ranks import ALONE, Ranks
+from mtformer.training.schedule import TO_THE_END
+from mtformer.training.speed import Pace, relative_cost
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import dev_loss
 
@@ -62,12 +65,13 @@ class MemoryCheck(NamedTuple):
     """Peak memory of the process (on CUDA, of the device)."""
     num_steps: int
     """Number of steps: `max_steps`, or as many as fit in `max_minutes`."""
+    steps_per_epoch: float
+    pace: Pace
+    """Expected seconds of a step and of a validation."""
     training_seconds: float
     """Time of these steps."""
-    one_validation_seconds: float
-    """Upper bound on the time of a validation: every dev batch is assumed to be as large as the largest one."""
     validation_seconds: float
-    """Upper bound on the time of all validations."""
+    """Expected time of all validations."""
     disk_bytes: int
     """Peak size of the checkpoints."""
     free_bytes: int
@@ -81,7 +85,7 @@ class MemoryCheck(NamedTuple):
         """Return pairs (name, value) for display."""
         time_needed = f"{format_duration(self.training_seconds)} of training"
         if self.validation_seconds:
-            time_needed += f", up to {format_duration(self.validation_seconds)} of validation"
+            time_needed += f", about {format_duration(self.validation_seconds)} of validation"
         needed = format_bytes(self.disk_bytes)
         free = format_bytes(self.free_bytes)
         return [
@@ -165,14 +169,15 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     rows.append(("dev pairs", f"{num_dev_pairs:,}"))
     rows.append(("test sets", ", ".join(config.data.test) or "none"))
 
-    steps_per_epoch = prepared.batches.sizes().num_batches / chosen.training.accumulation_steps
-    num_epochs = checked.num_steps / steps_per_epoch
-    rows.append(("steps per epoch", f"{steps_per_epoch:,.1f}"))
+    num_epochs = checked.num_steps / checked.steps_per_epoch
+    rows.append(("steps per epoch", f"{checked.steps_per_epoch:,.1f}"))
     rows.append(("total steps", f"{checked.num_steps:,} ({num_epochs:,.1f} epochs)"))
     for part, num_parameters in count_parameters(step.model).items():
         rows.append((f"parameters, {part}", f"{num_parameters:,}"))
     rows += checked.lines()
 
+    num_pairs = prepared.batches.mixture.pairs_per_epoch
+    warn_of_limits(chosen, checked.pace, checked.num_steps, checked.steps_per_epoch, num_pairs)
     if checked.total_seconds > 3600:
         settings = "training.max_minutes=60"
         if config.training.max_epochs is not None:
@@ -259,8 +264,8 @@ def check_memory(
         step.try_batch(batch)  # allocates memory and initializes kernels; only the next call is timed
     batch_seconds = step.try_batch(largest)
 
-    # The time of a batch is proportional to its size, so training takes as long as this number of largest batches.
-    mean_share = sizes.mean_padded_tokens / largest.num_padded_tokens
+    # Training takes as long as this number of largest batches.
+    mean_share = _mean_seconds(step, sizes.typical) / batch_seconds
     num_largest = training.max_steps * training.accumulation_steps * mean_share
     if training.compile == "auto" and step.device.type == COMPILES_ON:
         batch_seconds = _compile(step, largest, batch_seconds, batch_seconds * num_largest, compiled)
@@ -276,29 +281,44 @@ def check_memory(
     step.order_gradients(largest)
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
 
+    pace = Pace(mean_step_seconds, validation_seconds)
+    training = _limited_by_minutes(training, pace)
     num_steps = training.max_steps
-    if training.max_minutes is not None:
-        seconds = 60 * training.max_minutes
-        num_fitting = fitting_steps(seconds, mean_step_seconds, validation_seconds, training)
-        num_steps = min(num_steps, num_fitting)
     _warn_of_schedule(config.training, num_steps)
 
     # Of a resumed run, only the remaining steps and validations take time.
     num_full_steps = relative_cost(training, done, max(done, num_steps))
-    num_all_validations = num_steps // training.validate_every
-    num_earlier_validations = done // training.validate_every
-    num_validations = max(0, num_all_validations - num_earlier_validations)
+    validations = num_validations(done, num_steps, training) + num_last_validations(training) if num_steps > done else 0
     return MemoryCheck(
         shape=_shape(largest),
         step_seconds=batch_seconds * training.accumulation_steps,
         peak_bytes=peak_bytes(step.device),
         num_steps=num_steps,
+        steps_per_epoch=sizes.num_batches / (training.accumulation_steps * step.ranks.size),
+        pace=pace,
         training_seconds=mean_step_seconds * num_full_steps,
-        one_validation_seconds=validation_seconds,
-        validation_seconds=validation_seconds * num_validations,
+        validation_seconds=validation_seconds * validations,
         disk_bytes=disk_bytes,
         free_bytes=free_bytes,
     )
+
+
+def _mean_seconds(step: TrainingStep, batches: Sequence[Batch]) -> float:
+    """Return the mean seconds of batches."""
+    seconds: list[float] = []
+    for batch in batches:
+        if step.device.type == "cuda":
+            step.try_batch(batch)  # initializes kernels for this shape
+        seconds.append(step.try_batch(batch))
+    return sum(seconds) / len(seconds)
+
+
+def _limited_by_minutes(training: TrainingConfig, pace: Pace) -> TrainingConfig:
+    """Return the config with the number of steps, and the interval between validations, that `max_minutes` allows."""
+    if training.max_minutes is None:
+        return training
+    plan = fitting_plan(60 * training.max_minutes, pace, training)
+    return training.model_copy(update={"max_steps": max(1, plan.num_steps), "validate_every": plan.validate_every})
 
 
 def _shape(batch: Batch) -> str:
@@ -450,15 +470,17 @@ def _warn_of_schedule(training: TrainingConfig, num_steps: int) -> None:
 
 
 def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
-    """Score the largest dev batch, translate the longest sentences, and return the maximum seconds per validation."""
+    """Score the largest dev batch, translate the longest sentences, and return the expected seconds of a validation."""
     largest = max(prepared.dev, key=lambda dev: len(dev.sources))
     num_sentences = sum(len(dev.sources) for dev in prepared.dev)
-    translator = prepared.translator(config, step.search_model())
+    is_on_cpu = step.device.type == "cpu"  # on other devices, the longest outputs show whether the memory suffices
+    decoding_config = with_short_outputs(config) if is_on_cpu and config.training.max_minutes is not None else config
+    translator = prepared.translator(decoding_config, step.search_model())
     beam_tokens = translator.engine.beam_tokens(translator.decoding)
     encoded = prepared.tokenizers.src.encode(largest.sources)
     lengths = [len(ids) + 1 for ids in encoded]
-    plan = plan_batches(lengths, beam_tokens, translator.decoding.beam_size)
-    longest_sentences = [largest.sources[index] for index in plan[0]]
+    batches_of_indices = plan_batches(lengths, beam_tokens, translator.decoding.beam_size)
+    longest_sentences = [largest.sources[index] for index in batches_of_indices[0]]
     batches = list(prepared.dev_batches(config))
 
     # The loss of one batch, for all batches.
@@ -467,12 +489,18 @@ def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
     batch_seconds = time.perf_counter() - start
     loss_seconds = batch_seconds * len(batches)
 
-    # The translation of one batch of the largest dev set, for the batches of all dev sets.
+    # The translation of one batch of the largest dev set, for all dev sets. An untrained model rarely ends a sentence,
+    # so its outputs are longer than those of a trained one, which are about as long as the references.
     start = time.perf_counter()
-    translator.into(largest.tgt_lang).translate(longest_sentences)
+    translations = translator.into(largest.tgt_lang).translate(longest_sentences)
     batch_seconds = time.perf_counter() - start
-    num_decoded = len(plan) * num_sentences / len(largest.sources)
-    decoding_seconds = batch_seconds * num_decoded
+    longest_output = 1 + max(len(translation.tokens) for translation in translations)
+    encoded_references = prepared.tokenizers.tgt.encode(largest.references)
+    num_tokens = 0
+    for indices in batches_of_indices:
+        num_tokens += len(indices) * (1 + max(len(encoded_references[index]) for index in indices))
+    share_of_batch = num_tokens / (len(longest_sentences) * longest_output)
+    decoding_seconds = batch_seconds * share_of_batch * num_sentences / len(largest.sources)
     return (loss_seconds + decoding_seconds) / step.ranks.size
 
 

@@ -55,6 +55,8 @@ from mtformer.training.step import TrainingStep
 
 SAMPLED_BLOCKS = 40
 """Number of blocks (10,240 lines in total) in which lines with several sentences are counted."""
+UNTRAINED_LENGTH_RATIO = 1.0
+"""Maximum `decoding.max_length_ratio` in validations of an untrained model."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,17 @@ class DevSet:
         """Return the names in its metrics, such as `news`, `en-de`, or `news` and `news.en-de`; see `dev_names`."""
         parts = self.corpus.name.split(".")[1:]
         return list(itertools.accumulate(parts, "{}.{}".format))
+
+
+def with_short_outputs(config: Config) -> Config:
+    """Return the config with outputs that are hardly longer than the sources.
+
+    An untrained model rarely ends a sentence, so translating with it would otherwise take several times as long as with
+    a trained one.
+    """
+    decoding = config.decoding
+    ratio = max(decoding.min_length_ratio, min(decoding.max_length_ratio, UNTRAINED_LENGTH_RATIO))
+    return config.with_values({"decoding.max_length_ratio": ratio})
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,9 @@ from mtformer.errors import CheckpointError, log
 from mtformer.evaluation.scores import for_language
 from mtformer.experiment.prepare import Prepared
 from mtformer.run_dir import RunDir
+from mtformer.training.schedule import TO_THE_END
 from mtformer.version import __version__
 
-TO_THE_END = ("cosine", "linear", "warmup_stable_decay")
-"""Schedules that depend on `max_steps`."""
 INEXACT = " (the run now differs from an uninterrupted one)"
 """End of a message about a difference that changes the results."""
 KEYS_OF_DATA = {"training data": ("data.train", "data.corpora", "data.filters"), "dev data": ("data.dev",)}

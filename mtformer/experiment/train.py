@@ -20,9 +20,10 @@ from mtformer.decoding.weights import find_weights, verified_weights
 from mtformer.device import be_deterministic, pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, DeviceError, log
 from mtformer.evaluation.scores import for_language, score
+from mtformer.experiment.limits import warn_of_limits
 from mtformer.experiment.open_run import Resume, open_run
 from mtformer.experiment.preflight import MemoryCheck, check_memory, choose_batches, make_step
-from mtformer.experiment.prepare import DevSet, Prepared, load_pretrained, prepare_experiment
+from mtformer.experiment.prepare import DevSet, Prepared, load_pretrained, prepare_experiment, with_short_outputs
 from mtformer.experiment.resume import (
     Environment,
     compare_environments,
@@ -50,6 +51,10 @@ MAX_NOISE_PROCESSES = 4
 60,000 (calculated)."""
 
 
+UNTRAINED_POWER = 0.6
+"""A model is untrained above this power of the vocabulary size as perplexity: 220 for 8,000 pieces."""
+
+
 class Outcome(NamedTuple):
     """Result of `train_experiment`."""
 
@@ -69,6 +74,8 @@ class _Session:
     progress: Progress
     device: torch.device
     ranks: Ranks
+    plans: Plans | None
+    """With `max_minutes`, plans to follow; None: plan by time."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,7 @@ def train_experiment(
         progress: Display of the progress.
         resume: Resume the run; `auto`: only if it exists.
         overwrite: Replace an existing run.
-        plans: With `max_minutes`, plans to follow (see `Budget`); None: plan by time.
+        plans: With `max_minutes`, plans to follow (see `StepPlan.start`); None: plan by time.
 
     Raises:
         MtformerError: On a user error.
@@ -117,7 +124,7 @@ def train_experiment(
 
     with join_ranks(device) as ranks:
         check_own_devices(device, ranks)
-        session = _Session(config, run, progress, device, ranks)
+        session = _Session(config, run, progress, device, ranks, plans)
         # Only the main process creates and locks the run directory, and records its state.
         is_main = ranks.is_main
         opened_run = open_run(run, config, resume, overwrite) if is_main else contextlib.nullcontext(False)
@@ -125,10 +132,9 @@ def train_experiment(
             with opened_run as is_resumed:
                 ready = _prepare(session, is_resumed)
             trainer = ready.trainer
-            trainer.plans = plans
             first_step = trainer.position.step
             with record_state(run) if is_main else contextlib.nullcontext():
-                validation_seconds = ready.checked.one_validation_seconds if ready.checked is not None else 0.0
+                validation_seconds = ready.checked.pace.validation_seconds if ready.checked is not None else 0.0
                 position = trainer.train(time.perf_counter() - start_time, validation_seconds)
                 if config.training.average_last:
                     _average(trainer)
@@ -163,6 +169,7 @@ def _prepare(session: _Session, is_resumed: bool) -> _Ready:
         load_pretrained(config, prepared.tokenizers, step)
 
     trainer = make_trainer(resolved, session.run, step, prepared, session.progress, environment)
+    trainer.plans = session.plans
     if start.is_resumed:
         _resume(session, trainer, start)
     if session.ranks.is_main:
@@ -253,11 +260,13 @@ def _check_memory(trainer: Trainer, prepared: Prepared, start: _Start) -> Memory
     is_compiled = start.environment.get("compiled")
     checked = check_memory(config, prepared, trainer.step, trainer.run, is_compiled, trainer.position.step)
     trainer.made_with["compiled"] = trainer.step.is_compiled
-    if config.training.max_epochs is not None:
-        trainer.expected_steps = checked.num_steps
+    trainer.expected_steps = checked.num_steps
 
     lines = [f"\n  {name:<15} {value}" for name, value in checked.lines()]
     log.info("memory check:%s", "".join(lines))
+    if start.checkpoint is None and trainer.plans is None:
+        num_pairs = prepared.batches.mixture.pairs_per_epoch
+        warn_of_limits(config, checked.pace, checked.num_steps, checked.steps_per_epoch, num_pairs)
     return checked
 
 
@@ -290,6 +299,10 @@ def make_trainer(
         dev_batches = partial(prepared.dev_batches, config)
         decode = partial(decode_dev, config, step, prepared)
         dev = DevData(dev_batches, decode)
+        if config.training.max_minutes is not None:
+            decode_untrained = partial(decode_dev, with_short_outputs(config), step, prepared)
+            untrained_perplexity = prepared.tokenizers.tgt.vocab_size**UNTRAINED_POWER
+            dev = DevData(dev_batches, decode, decode_untrained, untrained_perplexity)
     return Trainer(config, run, step, batches_from, dev, progress, made_with)
 
 

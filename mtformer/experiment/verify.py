@@ -23,7 +23,7 @@ from mtformer.experiment.runs import changed_logs
 from mtformer.experiment.train import train_experiment
 from mtformer.files import read_meta, write_text
 from mtformer.run_dir import WEIGHTS, RunDir
-from mtformer.training.budget import Plans
+from mtformer.training.budget import Plan, Plans
 from mtformer.training.checkpoint import load_trainer_state
 from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
@@ -96,7 +96,7 @@ def verify_resume(config: Config, part: Part | None = None) -> list[Compared]:
     Raise MtformerError on an error in training.
     """
     _refuse_torchrun("--verify-resume starts its own processes")
-    part = part or partial(train_part, plans={LOG_EVERY: NUM_STEPS})
+    part = part or partial(train_part, plans={LOG_EVERY: Plan(NUM_STEPS)})
     config = _config_of_verification(config)
 
     with tempfile.TemporaryDirectory(prefix="mtformer-") as folder:
@@ -296,10 +296,10 @@ def _num_threads(environment: dict[str, Any]) -> int:
 
 def _repeat(run: RunDir, config: Config, repeated: RunDir, num_steps: int, progress: Progress) -> None:
     """Train the first steps of a run again, in another run directory; raise MtformerError if it ends earlier."""
-    plans: dict[int, int] = {}
+    plans: dict[int, Plan] = {}
     for (step, kind), record in _records(run).items():
         if kind == "plan":
-            plans[step] = record["max_steps"]
+            plans[step] = Plan.from_record(record)
 
     # Train one more step, so that a validation at the last compared step is complete.
     train_part(config, repeated.path, num_steps + 1, progress, plans)

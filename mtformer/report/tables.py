@@ -126,7 +126,7 @@ def speed(run: RunContents) -> Table | None:
         rows.append(("training time without validations", format_duration(run.training_seconds)))
     if estimates and run.state.state == "running":
         _, seconds_left = estimates[-1]
-        rows.append(("time left", f"about {format_duration(seconds_left)}, plus validations"))
+        rows.append(("time left", f"about {format_duration(seconds_left)}"))
     if run.state.ended is not None:
         rows.append(("ended", format_time(run.state.ended)))
 

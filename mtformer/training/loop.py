@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from mtformer.config.schema import Config, TrainingConfig
 from mtformer.data.batching.batches import Batch
 from mtformer.data.batching.mixture import SamplerState
@@ -27,7 +29,7 @@ from mtformer.training.state import (
     TrainPosition,
     collect_state,
 )
-from mtformer.training.step import TrainingStep
+from mtformer.training.step import StepFlags, TrainingStep
 from mtformer.training.train_window import TrainWindow
 from mtformer.training.validation import DevData, Validator
 
@@ -46,7 +48,7 @@ class Trainer:
     made_with: dict[str, Any]
     """Description of the data, versions and device; saved in each checkpoint and compared on resuming."""
     plans: Plans | None = None
-    """See `Budget`."""
+    """See `StepPlan.start`."""
 
     def __post_init__(self) -> None:
         config = self.experiment.training
@@ -64,7 +66,7 @@ class Trainer:
         self.core_watch = CoreWatch(self.step.device, self.ranks)
         self.metrics = Metrics(self.run, self.experiment, self.ranks.is_main)
         self.expected_steps = config.max_steps
-        """Number of steps; with `max_epochs`, it may be lower than `max_steps`."""
+        """Estimated number of steps; with `max_epochs` or `max_minutes`, it may be lower than `max_steps`."""
         self.last_batches: list[Batch] = []
         """First micro-batch with targets of the last step that had one; with noise, a process may have none at the end
         of a window."""
@@ -79,6 +81,13 @@ class Trainer:
     def config(self) -> TrainingConfig:
         """Training settings, with the planned number of steps."""
         return self.plan.config
+
+    @property
+    def num_steps(self) -> int:
+        """Planned number of steps, or the estimated one before there is a plan."""
+        if self.plan.num_steps is not None:
+            return self.plan.num_steps
+        return max(self.position.step, min(self.config.max_steps, self.expected_steps))
 
     @property
     def parts(self) -> list[Stateful]:
@@ -137,7 +146,7 @@ class Trainer:
         prune(self.run, self.config)  # the previous process may have been killed before pruning
         self.metrics.write("resume", step, **record)
         if self.plan.is_left_from_other_limits:
-            self.metrics.write("plan", step, max_steps=self.plan.num_steps)
+            self.metrics.write("plan", step, **self.plan.plan.record())
 
     def is_done(self) -> bool:
         """Return True after the last step, or after `patience` validations without improvement."""
@@ -162,11 +171,14 @@ class Trainer:
 
     def _take_step(self, micro_batches: list[Batch]) -> None:
         """Take one optimizer step and log it; with `max_minutes`, plan the number of steps if that is due."""
+        flags = StepFlags(is_stopping=self.stop.received is not None, is_planning=self._wants_plan())
         with self.core_watch.step():
-            has_signal = self.stop.received is not None
-            result = self.step.run(micro_batches, self.position.step + 1, is_stopping=has_signal)
-        self.is_stopping = result.is_stopping
+            next_step = self.position.step + 1
+            schedule_step = self.plan.schedule.next_step(self.position.step)
+            result = self.step.run(micro_batches, next_step, schedule_step=schedule_step, flags=flags)
+        self.is_stopping = result.flags.is_stopping
         self.position.step += 1
+        self.plan.schedule.advance()
         self.position.place = micro_batches[-1].end
         batches_with_targets = [batch for batch in micro_batches if batch.num_tgt_tokens]
         self.last_batches = batches_with_targets[:1] or self.last_batches or micro_batches[:1]
@@ -181,40 +193,49 @@ class Trainer:
 
         figures = self._figures() if is_logged else None
         if self.ranks.is_main:
-            self.progress.advance(step, self.config.max_steps, epoch, figures)
+            self.progress.advance(step, self.num_steps, epoch, figures)
         if figures is not None:
             self.metrics.write("train", step, epoch=epoch, **figures)
             self.window = TrainWindow()
 
-        self.plan.add_step()
-        if self.plan.is_due(step, is_logged):
+        self.plan.speed.add_step(step)
+        if figures is not None and not self.plan.is_limited:
+            self.plan.speed.end_window()
+        # Several processes exchange the flag at the start of each step, so that their plans change after the same one.
+        is_decided_alone = self.ranks.size == 1 or self.plan.is_following
+        if self._wants_plan() if is_decided_alone else result.flags.is_planning:
             self._plan_steps()
 
     def _figures(self) -> dict[str, float]:
         """Return the values of a log line after the current step."""
         figures = self.window.figures(self.ranks)
-        remaining_cost = self.plan.remaining_cost(self.position.step, self.expected_steps)
-        figures["seconds_left"] = remaining_cost * figures["seconds_per_step"]
+        figures["seconds_left"] = self.plan.seconds_left(
+            self.position.step, self.num_steps, figures["seconds_per_step"], self._seconds_spent()
+        )
         return figures
 
-    def _plan_steps(self) -> None:
-        """Choose the number of steps for `max_minutes`: once at the start, and at validations if the speed changes.
+    def _seconds_spent(self) -> float:
+        """Return the seconds since the start of the run, in all its processes."""
+        return self.position.seconds_before + time.perf_counter() - self.start_time
 
-        The schedule is stretched over the planned steps. Plans are saved in checkpoints and written to metrics.jsonl.
-        """
-        had_changed_config = self.plan.has_changed_config
-        seconds_spent = self.position.seconds_before + time.perf_counter() - self.start_time
-        if not self.plan.update(self.position.step, seconds_spent, self.ranks):
+    def _wants_plan(self) -> bool:
+        return self.plan.is_due(self.position.step, self._seconds_spent())
+
+    def _plan_steps(self) -> None:
+        """Choose the number of steps for `max_minutes`; plans are saved in checkpoints and written to metrics.jsonl."""
+        step = self.position.step
+        if self.step.device.type == "cuda":
+            torch.cuda.synchronize(self.step.device)  # a few dozen times in a run
+        if not self.plan.update(step, self._seconds_spent(), self.ranks):
             return
 
-        self.step.config = self.config
-        values: dict[str, Any] = {}
-        if had_changed_config:
-            cause = "the number of steps that fit in the time changed"
-            jump = self.step.log_rate_jump(self.position.step, cause)
-            if jump:
-                values["changes"] = jump
-        self.metrics.write("plan", self.position.step, max_steps=self.plan.num_steps, **values)
+        values = self.plan.plan.record()
+        self.step.config = self.plan.schedule.config
+        cause = "training.max_minutes or training.max_steps changed"
+        jump = self.step.log_rate_jump(step, self.plan.schedule.step_of(step), cause)
+        if jump:
+            values["changes"] = jump
+        self.metrics.write("plan", step, **values)
 
     # ---- interruption -----------------------------------------------------------------------------------------------
 
@@ -250,13 +271,15 @@ class Trainer:
         if decoded.metrics:
             self.metrics.write("dev", self.position.step, epoch=self.position.place.epoch, **decoded.metrics)
         self.best_score.update(self.position.step, decoded.metrics)
-        if not self.is_done():
+        validation_seconds = time.perf_counter() - start
+        self.plan.speed.add_validation(validation_seconds)
+        if self.plan.is_following or not self.is_done():
             self._plan_steps()
         self._save(decoded.metrics)
 
         seconds = time.perf_counter() - start
         self.window.paused += seconds
-        self.plan.add_validation(seconds)
+        self.plan.speed.add_saving(seconds - validation_seconds)
 
     def _save(self, metrics: dict[str, float], is_temporary: bool = False) -> None:
         """Save a checkpoint of the current step, with the dev metrics; raise MtformerError if the run has diverged."""

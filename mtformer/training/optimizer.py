@@ -44,7 +44,7 @@ def make_optimizer(model: Transformer, config: TrainingConfig, ranks: Ranks = AL
     return optimizer_class(groups, fused=True, **options)
 
 
-def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:
+def learning_rate(step: float, config: TrainingConfig, d_model: int) -> float:
     """Return the learning rate of an optimizer step.
 
     noam is equation 3 of "Attention Is All You Need", multiplied by `learning_rate`. The other schedules increase
@@ -53,7 +53,7 @@ def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:
     or decay with the square root of the step (inverse_sqrt).
 
     Args:
-        step: the step, from 1.
+        step: the step of the schedule, from 1; with a plan, it lies between whole steps (see `training.schedule`).
         config: the `training` section.
         d_model: width of the model, which only noam depends on.
     """

@@ -54,7 +54,7 @@ def _restore(trainer: Trainer, checkpoint: LoadedCheckpoint) -> None:
         state = {**state, "max_padded_tokens": trainer.step.max_padded_tokens}
     restore_state(trainer.parts, state, checkpoint.folder)
     trainer.plan.apply_limits(trainer.position)
-    trainer.step.config = trainer.config
+    trainer.step.config = trainer.plan.schedule.config
 
     dev_data = trainer.made_with.get("dev data")
     if dev_data is not None and dev_data != checkpoint.made_with.get("dev data"):
@@ -67,4 +67,5 @@ def _log_rate_jump(trainer: Trainer, changes: Mapping[str, Any]) -> dict[str, li
     if not schedule_keys:
         return {}
     cause = f"{' and '.join(schedule_keys)} changed"
-    return trainer.step.log_rate_jump(trainer.position.step, cause)
+    step = trainer.position.step
+    return trainer.step.log_rate_jump(step, trainer.plan.schedule.step_of(step), cause)

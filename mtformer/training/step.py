@@ -43,6 +43,15 @@ MEMORY_REMEDY = (
 """Remedy in the message if memory runs out where a batch cannot be split."""
 
 
+class StepFlags(NamedTuple):
+    """Requests of a process, which travel with the number of tokens of a step to all processes."""
+
+    is_stopping: bool = False
+    """True if the process is to stop."""
+    is_planning: bool = False
+    """True if the number of steps is to be planned after the step."""
+
+
 class StepResult(NamedTuple):
     """Results of a step, summed over the target tokens of this process, on the device."""
 
@@ -57,8 +66,12 @@ class StepResult(NamedTuple):
     learning_rate: float
     num_splits: int
     """Number of times that a micro-batch was halved to fit in memory."""
-    is_stopping: bool
-    """True if any process was to stop when the step began."""
+    flags: StepFlags
+    """Requests of any process when the step began."""
+
+
+NO_FLAGS = StepFlags()
+"""No requests."""
 
 
 @dataclass(frozen=True)
@@ -126,25 +139,34 @@ class TrainingStep:
         """Do not use `torch.compile` any longer."""
         self._local_objective.discard_compiled_model()
 
-    def run(self, batches: Sequence[Batch], step: int, *, is_stopping: bool = False) -> StepResult:
+    def run(
+        self,
+        batches: Sequence[Batch],
+        step: int,
+        *,
+        schedule_step: float | None = None,
+        flags: StepFlags = NO_FLAGS,
+    ) -> StepResult:
         """Run an optimizer step on the mean loss over the target tokens of all micro-batches.
 
         Args:
             batches: micro-batches of this process.
             step: number of the step; the first is 1.
-            is_stopping: True if this process is to stop, which travels with the number of tokens to all processes.
+            schedule_step: step of the learning rate schedule; None: that of the run.
+            flags: requests of this process.
 
         Raises:
             DeviceError: If a single pair does not fit in memory.
         """
-        rate = learning_rate(step, self.config, self.model.config.d_model)
+        rate = learning_rate(schedule_step or step, self.config, self.model.config.d_model)
         self._set_learning_rate(rate)
         self.objective.train()
         if self.copies is not None:
             self.copies.refresh()
 
         num_tokens_of_process = sum(batch.num_tgt_tokens for batch in batches)
-        num_tokens, num_stopping = self.ranks.sum([num_tokens_of_process, is_stopping])
+        num_tokens, num_stopping, num_planning = self.ranks.sum([num_tokens_of_process, *flags])
+        flags = StepFlags(num_stopping > 0, num_planning > 0)
         # PyTorch averages gradients over the processes; multiplying by their number gives the sum.
         scale = self.ranks.size / num_tokens
         passes = _Passes(scale, has_consistency=step > self.config.consistency_start)
@@ -164,7 +186,7 @@ class TrainingStep:
 
         may_recover = is_finite & (self.skipped_in_a_row < MAX_SKIPPED_IN_A_ROW)
         self.skipped_in_a_row = torch.where(may_recover, 0, self.skipped_in_a_row + 1)
-        return StepResult(loss, nll, grad_norm, is_finite, rate, num_splits, is_stopping=num_stopping > 0)
+        return StepResult(loss, nll, grad_norm, is_finite, rate, num_splits, flags)
 
     def _clip_gradients(self) -> Tensor:
         """Clip the gradients, after dividing them by the scale of fp16, and return their norm before."""
@@ -338,11 +360,12 @@ class TrainingStep:
         rate = state["param_groups"][0]["lr"]
         self._set_learning_rate(float(rate))
 
-    def log_rate_jump(self, step: int, cause: str) -> dict[str, list[float]]:
+    def log_rate_jump(self, step: int, schedule_step: float, cause: str) -> dict[str, list[float]]:
         """Log the change of the learning rate of a step by a changed schedule, if it is large.
 
         Args:
             step: The last step, which used the rate before the change; 0: there is none.
+            schedule_step: Its step of the changed schedule.
             cause: Reason for the change, for the log.
 
         Returns:
@@ -351,7 +374,7 @@ class TrainingStep:
         if step == 0:
             return {}
         old_rate = self.optimizer.param_groups[0]["lr"]
-        new_rate = learning_rate(step, self.config, self.model.config.d_model)
+        new_rate = learning_rate(schedule_step, self.config, self.model.config.d_model)
         if abs(new_rate - old_rate) <= MAX_RATE_JUMP * max(new_rate, old_rate):
             return {}
 

@@ -44,6 +44,10 @@ class DevData:
     batches: Callable[[], Iterable[Batch]]
     """Function that returns the batches for the loss."""
     decode: DecodeDev
+    decode_untrained: DecodeDev | None = None
+    """Like `decode`, with shorter outputs, for a perplexity above `untrained_perplexity`; None: as usual."""
+    untrained_perplexity: float = math.inf
+    """Perplexity above which translations are not usable, however long they are."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,10 @@ class Validator:
 
         batches = _until_stopped(self.dev.batches(), check_stop)
         metrics = self.finite_loss("dev", batches, step, at_step)
-        scores, samples = self.dev.decode(check_stop)
+        decode = self.dev.decode
+        if self.dev.decode_untrained is not None and metrics["perplexity"] > self.dev.untrained_perplexity:
+            decode = self.dev.decode_untrained
+        scores, samples = decode(check_stop)
         return Decoded({**metrics, **scores}, samples)
 
     def evaluate_average(self, step: TrainingStep, at_step: int) -> dict[str, float]:

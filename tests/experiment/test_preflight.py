@@ -10,6 +10,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small_experiment import make_config, train, write_corpus
@@ -32,6 +33,7 @@ from mtformer.formatting import format_duration
 from mtformer.model.transformer import count_parameters
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.training import step as step_module
+from mtformer.training.budget import num_last_validations
 from mtformer.training.loss import CHUNK_LOGITS
 from mtformer.training.ranks import Ranks
 from mtformer.training.step import (
@@ -73,22 +75,25 @@ def test_a_memory_check_does_not_change_a_run(config: Config, prepared: Prepared
     assert not (tmp_path / "run").exists()
 
 
-def test_memory_check_reports_time_and_disk_space(config: Config, prepared: Prepared, tmp_path: Path) -> None:
+def test_memory_check_reports_time_and_disk_space(
+    config: Config, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     step = make_step(config, prepared)
+    monkeypatch.setattr(step, "try_batch", lambda batch: 0.1 + batch.num_padded_tokens * 1e-3)  # not proportional
     found = check_memory(config, prepared, step, RunDir(tmp_path / "run"))
-    sizes = prepared.batches.sizes()
-    mean_share = sizes.mean_padded_tokens / sizes.largest.num_padded_tokens
-    assert found.training_seconds == pytest.approx(found.step_seconds * mean_share * 40)
+    with closing(prepared.batches.start(max_epochs=1)) as batches:
+        mean_seconds = np.mean([0.1 + batch.num_padded_tokens * 1e-3 for batch in batches])
+    assert found.training_seconds == pytest.approx(mean_seconds * 40 * config.training.accumulation_steps, rel=0.1)
     assert found.validation_seconds > 0
     rest = check_memory(config, prepared, step, RunDir(tmp_path / "run"), done=30)
-    assert rest.training_seconds == pytest.approx(rest.step_seconds * mean_share * 10)
-    num_left = 40 // config.training.validate_every - 30 // config.training.validate_every
-    assert rest.validation_seconds == pytest.approx(rest.one_validation_seconds * num_left)
+    assert rest.training_seconds == pytest.approx(found.training_seconds / 4)
+    num_left = len(range(30, 40, config.training.validate_every)[1:]) + num_last_validations(config.training)
+    assert rest.validation_seconds == pytest.approx(rest.pace.validation_seconds * num_left)
     # The last 2 checkpoints, the best one, and one being written. Each has weights, moments and some headers.
     assert found.disk_bytes == 4 * 12 * count_parameters(step.model)["total"]
     text = dict(found.lines())
     assert text.keys() >= {"largest batch", "peak memory", "slowest step", "estimated time", "disk"}
-    assert re.fullmatch(r"0:00:\d\d of training, up to 0:00:\d\d of validation", text["estimated time"])
+    assert re.fullmatch(r"0:00:\d\d of training, about 0:00:\d\d of validation", text["estimated time"])
 
 
 @pytest.mark.parametrize(("seconds", "earlier", "expected"), [

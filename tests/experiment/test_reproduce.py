@@ -17,7 +17,7 @@ from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError, M
 from mtformer.experiment import resume
 from mtformer.experiment.verify import Difference, Reproduced, StopAt, reproduce, steps_to_reproduce
 from mtformer.run_dir import RunDir
-from mtformer.training.budget import Budget
+from mtformer.training.budget import Plan, StepPlan
 from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
 
@@ -180,7 +180,8 @@ def test_a_run_with_a_time_limit_is_reproduced_with_its_plans(
 ) -> None:
     run, limited = RunDir(tmp_path / "run"), config(corpus, max_minutes=60, max_steps=9999, log_every=1)
     with monkeypatch.context() as patch:
-        patch.setattr(Budget, "plan", lambda self, step, spent, planned: {2: 6, 3: 9}.get(step))
+        patch.setattr(StepPlan, "is_due", lambda self, step, seconds_spent: step == 2)  # step 3 is validated
+        patch.setattr(StepPlan, "_fitting_plan", lambda self, step, seconds_spent: {2: Plan(6), 3: Plan(9)}.get(step))
         train(limited, run)
     records = read_records(run.metrics)
     assert [(one["step"], one["max_steps"]) for one in records if one["kind"] == "plan"] == [(2, 6), (3, 9)]

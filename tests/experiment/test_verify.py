@@ -43,7 +43,7 @@ def first(part: Compared) -> str | None:
 def inexact_leg(config: Config, folder: Path, stop_at: int | None, keep: Path) -> None:
     """Train without restoring the random state, and keep a copy of the run directory."""
     pytest.MonkeyPatch().setattr(RandomState, "load_state_dict", lambda self, state: None)
-    train_part(config, folder, stop_at)
+    train_part(config, folder, stop_at, plans={})
     shutil.copytree(folder, keep / f"{folder.name}-{stop_at}")
     (keep / f"{folder.name}-{stop_at}.pid").write_text(str(os.getpid()))
 

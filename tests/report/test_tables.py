@@ -71,7 +71,7 @@ def test_training_time_and_time_left(read: RunContents) -> None:
     running.state = RunState("running")
     table = dict(rows(tables.speed(running)))
     assert table["training time without validations"] == "0:00:30"
-    assert table["time left"] == "about 0:01:00, plus validations"
+    assert table["time left"] == "about 0:01:00"
     assert table["tokens per second, source and target, median"] == "1,032"
     assert table["peak memory"] == "1.50 GB"
     assert table.keys() - dict(rows(tables.speed(read))).keys() == {"time left"}

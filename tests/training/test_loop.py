@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from toy_run import Quiet, assert_same_run, given, resumed, trainer
-from toy_training import toy_batches, toy_config, toy_step
+from toy_training import toy_batch, toy_batches, toy_config, toy_step
 
 from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
@@ -21,12 +21,13 @@ from mtformer.files import read_meta
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.text.tokenizer import BOS
 from mtformer.training import checkpoint, checkpoint_writer, history
+from mtformer.training.budget import Plan, StepPlan
 from mtformer.training.figures import FIGURES
 from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
 from mtformer.training.ranks import Ranks
 from mtformer.training.step import StepResult, TrainingStep
-from mtformer.training.validation import Validator
+from mtformer.training.validation import Decoded, DecodeDev, DevData, Validator
 from mtformer.weights import average_weights, read_weights
 
 
@@ -159,6 +160,39 @@ def test_processes_exchange_values_once_per_step(tmp_path: Path, monkeypatch: py
     assert counts[:7] == [1, 2, 3, 4, 5, 6, 7]
 
 
+def test_processes_plan_after_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request for a plan travels with the next step, so that planning takes no exchange of its own before it."""
+    monkeypatch.setattr(StepPlan, "is_due", lambda self, step, seconds_spent: step == 3)
+    monkeypatch.setattr(StepPlan, "_fitting_plan", lambda self, step, seconds_spent: Plan(6))
+    counts: list[int] = []
+    monkeypatch.setattr(Quiet, "advance", lambda *_: counts.append(len(exchanges)))
+    subject, exchanges = in_twins(toy_config(max_minutes=9, max_steps=99, validate_every=50, log_every=50), tmp_path)
+    assert subject.train().step == 6
+    plans = [record for record in read_records(RunDir(tmp_path).metrics) if record["kind"] == "plan"]
+    assert [(record["step"], record["max_steps"]) for record in plans] == [(4, 6)]
+    assert counts == [1, 2, 3, 4, 6, 7]  # one per step, and the plan after step 4
+
+
+def test_an_untrained_model_is_decoded_with_short_outputs(tmp_path: Path) -> None:
+    """Only the perplexity decides this, so that a repetition of the run does the same."""
+    decoded: list[str] = []
+
+    def decode_as(name: str) -> DecodeDev:
+        def decode(progress: Callable[[int], object]) -> Decoded:
+            decoded.append(name)
+            return Decoded({"bleu": 1.0}, [])
+
+        return decode
+
+    subject = trainer(toy_config(max_steps=40, validate_every=10, warmup_steps=5, learning_rate=0.02), tmp_path)
+    dev = DevData(lambda: [toy_batch(1)], decode_as("usual"), decode_as("short"), untrained_perplexity=9.0)
+    subject.validator = Validator(subject.run, dev, subject.stop)
+    subject.train()
+    perplexities = [record["perplexity"] for record in read_records(subject.run.metrics) if record["kind"] == "dev"]
+    assert decoded == ["short" if perplexity > 9.0 else "usual" for perplexity in perplexities]
+    assert set(decoded) == {"short", "usual"}
+
+
 def test_a_signal_of_another_process_stops_the_run_after_the_step(tmp_path: Path) -> None:
     subject, _ = in_twins(toy_config(max_steps=100, validate_every=100, log_every=100), tmp_path, signal_at=5)
     with pytest.raises(InterruptedRunError) as stopped:
@@ -192,11 +226,11 @@ def skipping(subject: Trainer, first: int, last: int) -> Trainer:
     """Patch the trainer so that the gradients of these steps are not finite."""
     original = subject.step.run
 
-    def run(batches: list[Batch], step: int, is_stopping: bool) -> StepResult:
+    def run(batches: list[Batch], step: int, **options: Any) -> StepResult:
         if not first <= step <= last:
-            return original(batches, step, is_stopping=is_stopping)
+            return original(batches, step, **options)
         handle = subject.step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("nan"))
-        result = original(batches, step, is_stopping=is_stopping)
+        result = original(batches, step, **options)
         handle.remove()
         return result
 
@@ -216,8 +250,8 @@ def changed_by(subject: Trainer, number: int, change: Callable[[TrainingStep], o
     """Patch the trainer so that it calls `change` after step `number`."""
     original = subject.step.run
 
-    def run(batches: list[Batch], step: int, is_stopping: bool) -> StepResult:
-        result = original(batches, step, is_stopping=is_stopping)
+    def run(batches: list[Batch], step: int, **options: Any) -> StepResult:
+        result = original(batches, step, **options)
         if step == number:
             change(subject.step)
         return result

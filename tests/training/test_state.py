@@ -20,7 +20,7 @@ def test_checkpoints_have_the_entries_of_all_versions(tmp_path: Path) -> None:
     }  # fmt: skip
     assert state["position"].keys() == {
         "step", "place", "seconds", "seconds_before", "max_steps", "max_minutes", "given_steps", "best",
-        "validations_since_best",
+        "validations_since_best", "validate_every",
     }  # fmt: skip
     window_keys = {"tokens", "cells", "steps", "splits", "learning_rate", "sums", "grad_norm", "pairs_of"}
     assert state["windows"][0].keys() == window_keys

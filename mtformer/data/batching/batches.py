@@ -39,6 +39,9 @@ second, so that the windows of small batches should not be larger than they need
 MIN_AUGMENTED_PAIRS = 1 << 14
 """Minimum number of pairs per window with noise, so that the pairs are shuffled well."""
 
+NUM_TYPICAL = 4
+"""Number of typical batches, whose time is measured before training."""
+
 T = TypeVar("T")
 
 
@@ -258,7 +261,8 @@ class Sizes:
     """The batch with the most padded tokens."""
     longest: Batch
     """A full batch of copies of the longest pair, because attention memory grows with the square of the length."""
-    mean_padded_tokens: float
+    typical: list[Batch]
+    """A few batches at equal distances in the order of their lengths, so that their mean time is about that of all."""
     num_batches: float
     """Approximate number of batches per epoch."""
 
@@ -322,18 +326,18 @@ class TrainingBatches:
             with self._workers(self.augmentation, 1) as workers:
                 window = self._read_share(self._first_section(), Share(), workers)
         pair_sizes = 1 + _longer_sides(window.pairs)
-        batch_sizes: list[int] = []  # padded tokens of each batch
-        for indices in window.plan:
-            longest = pair_sizes[indices].max()
-            batch_sizes.append(len(indices) * longest)
-        padded_tokens = np.array(batch_sizes)
-        largest = window.plan[int(padded_tokens.argmax())]
+        longest_pairs = np.array([pair_sizes[indices].max() for indices in window.plan])
+        nums_pairs = np.array([len(indices) for indices in window.plan])
+        largest = window.plan[int((nums_pairs * longest_pairs).argmax())]
+        by_length = longest_pairs.argsort(kind="stable")
+        middles = (np.arange(NUM_TYPICAL) + 0.5) / NUM_TYPICAL * len(by_length)
+        typical_numbers = dict.fromkeys(by_length[middles.astype(int)].tolist())
 
-        epoch_batches = len(batch_sizes) * self.mixture.pairs_per_epoch / len(window.pairs)
+        epoch_batches = len(window.plan) * self.mixture.pairs_per_epoch / len(window.pairs)
         return Sizes(
             largest=window.batch(largest),
             longest=self._batch_of_longest(),
-            mean_padded_tokens=float(padded_tokens.mean()),
+            typical=[window.batch(window.plan[number]) for number in typical_numbers],
             num_batches=epoch_batches,
         )
 
