@@ -1,5 +1,6 @@
 """Warning about a training that is much shorter than recommended."""
 
+import logging
 import math
 
 from mtformer.config.schema import Config, TrainingConfig
@@ -14,7 +15,10 @@ ENOUGH = 0.5
 
 
 def warn_of_limits(config: Config, pace: Pace, num_steps: int, steps_per_epoch: float, num_pairs: float) -> None:
-    """Log a warning if a limit ends training long before the recommended number of epochs.
+    """Log if a limit ends training long before the recommended number of epochs.
+
+    It is a warning for a limit of time, whose effect on the number of epochs depends on the machine; who sets a number
+    of steps or epochs is only informed.
 
     Args:
         config: The experiment.
@@ -32,9 +36,10 @@ def warn_of_limits(config: Config, pace: Pace, num_steps: int, steps_per_epoch: 
     enough_steps = 100 * math.ceil(enough_epochs * steps_per_epoch / 100)
     longer = training.model_copy(update={"max_steps": enough_steps})
     seconds = needed_seconds(pace, longer, 0, longer.max_steps)
-    log.warning(
+    log.log(
+        logging.WARNING if training.max_minutes is not None else logging.INFO,
         "training.%s allows about %s steps (%.1f epochs), %.2g%% of the %.0f epochs that are recommended for %s pairs, "
-        "so the model may be undertrained; with this config, they take about %s at the measured speed: set %s",
+        "so the model may be undertrained; with this config, these take about %s at the measured speed: set %s",
         _limiting_key(training, num_steps),
         f"{num_steps:,}",
         epochs,

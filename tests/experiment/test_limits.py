@@ -20,7 +20,7 @@ def warning(caplog: pytest.LogCaptureFixture, num_steps: int, **training: Any) -
     settings = TrainingConfig(**training)
     config = Config(data=DataConfig(src_lang="ja", tgt_lang="en"), training=settings)
     caplog.clear()
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         warn_of_limits(config, Pace(1.0, 10.0), num_steps, steps_per_epoch=170.0, num_pairs=50_000)
     return caplog.text
 
@@ -47,6 +47,7 @@ def test_a_limit_far_below_the_recommendation_is_named(
     assert "recommended for 50,000 pairs" in text
     assert text.endswith(settings + "\n")
     assert len(text.splitlines()) == 1
+    assert caplog.records[0].levelname == ("WARNING" if "max_minutes" in training else "INFO")
 
 
 @pytest.mark.parametrize(
