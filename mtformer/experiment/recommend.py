@@ -187,9 +187,14 @@ def _num_characters(
     return float(counted_lengths.sum())
 
 
+def size_for(corpus: CorpusSize) -> Size:
+    """Return the settings for a corpus."""
+    return next(size for size in SIZES if corpus.pairs <= size.max_pairs)
+
+
 def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
     """Return the recommended values by section and key."""
-    size = next(size for size in SIZES if corpus.pairs <= size.max_pairs)
+    size = size_for(corpus)
     return {
         "tokenizer": _tokenizer_values(corpus, size),
         "model": _model_values(size),
