@@ -6,13 +6,13 @@ another one. Pairs that the filters would remove from training are not chosen.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mtformer.config.data import DataConfig
 from mtformer.data.data_report import Columns
-from mtformer.data.filters.duplicates import Keys, Mask, duplicate_keys, hash_keys, normalize
+from mtformer.data.filters.duplicates import Keys, Mask, hash_keys, normalize
 from mtformer.data.filters.filters import KEPT, Codes, Filter, count_reasons
 from mtformer.errors import DataError
 
@@ -24,85 +24,89 @@ MIN_PAIRS = 40
 """Minimum number of different pairs in a corpus from which pairs are held out."""
 CANDIDATES_PER_PAIR = 4
 """Number of pairs that are examined for each pair that is held out, because the filters remove some."""
+LEFT_IN_TRAINING = 0
+"""Set number of a pair that is not held out; the number of the first set that is held out is 1."""
+REMOVED_COPY = 255
+"""Set number of a further copy of a pair that is held out."""
+SECOND_SIDE = np.uint64(0x9E3779B97F4A7C15)
+"""Odd factor of the hashes of one side (2^64 divided by the golden ratio), so that exchanged sides differ."""
 
 ReadBlocks = Callable[[], Iterator[Columns]]
 """Function that reads a corpus from its start, in blocks."""
+SetNumbers = NDArray[np.uint8]
+"""Set number of each pair of a corpus."""
 
 
-def pair_keys(texts: Columns) -> Keys:
-    """Return a key for each pair; pairs that differ only in case, punctuation and spaces have the same key."""
-    return duplicate_keys(texts, is_normalized=True)
-
-
-def choose_held_out(read: ReadBlocks, data: DataConfig, names: Sequence[str]) -> dict[str, Keys]:
-    """Return the keys of the pairs to hold out for each set, see `pair_keys`.
+def choose_held_out(read: ReadBlocks, data: DataConfig, names: Sequence[str]) -> SetNumbers:
+    """Return the set of each pair of a corpus.
 
     Args:
         read: the corpus, which is read twice.
         data: its languages and filters.
-        names: names of the sets.
+        names: names of the sets to hold out.
 
     Raise DataError if the corpus has too few different pairs, or the filters would remove most of them.
     """
-    order = _keys_in_order(read)
-    if len(order) < MIN_PAIRS:
+    pairs, has_shared_side = _pair_keys(read)
+    keys, first_rows = np.unique(pairs, return_index=True)
+    if len(keys) < MIN_PAIRS:
+        options = " and ".join(f"--{name}" for name in names)
         raise DataError(
-            f"the corpus has {len(order)} different pairs, and at least {MIN_PAIRS} are needed to hold out "
-            f"{' and '.join(names)}; give them with {' and '.join(f'--{name}' for name in names)}"
+            f"the corpus has {len(keys)} different pairs, and at least {MIN_PAIRS} are needed to hold out "
+            f"{' and '.join(names)}; give {options}"
         )
 
-    set_size = min(MAX_PAIRS_OF_SET, len(order) // ONE_PAIR_IN)
+    set_size = min(MAX_PAIRS_OF_SET, len(keys) // ONE_PAIR_IN)
+    order = np.lexsort((keys, has_shared_side[first_rows]))
     candidates = order[: CANDIDATES_PER_PAIR * set_size * len(names)]
-    is_kept = _kept_by_filters(read, data, candidates)
-    chosen = candidates[is_kept]
-    return {name: chosen[number * set_size : (number + 1) * set_size] for number, name in enumerate(names)}
+    is_kept = _kept_by_filters(read, data, first_rows[candidates])
+    chosen = candidates[is_kept][: set_size * len(names)]
+
+    numbers = np.full(len(pairs), LEFT_IN_TRAINING, dtype=np.uint8)
+    numbers[np.isin(pairs, keys[chosen])] = REMOVED_COPY
+    numbers[first_rows[chosen]] = 1 + np.arange(len(chosen)) // set_size
+    return numbers
 
 
-def _keys_in_order(read: ReadBlocks) -> Keys:
-    """Return the different keys of pairs, in the order in which they are held out."""
-    blocks = [_block_keys(texts) for texts in read()]
-    pairs = np.concatenate([block.pair for block in blocks])
-    sources = np.concatenate([block.src for block in blocks])
-    targets = np.concatenate([block.tgt for block in blocks])
+def _pair_keys(read: ReadBlocks) -> tuple[Keys, Mask]:
+    """Return a key for each pair, and True for each pair that shares a side with a different pair.
 
-    num_copies = _counts(pairs)
-    has_other_pair = (_counts(sources) > num_copies) | (_counts(targets) > num_copies)
-    keys, first_rows = np.unique(pairs, return_index=True)
-    order = np.lexsort((keys, has_other_pair[first_rows]))
-    return keys[order]
-
-
-class _BlockKeys(NamedTuple):
-    """Keys of the pairs in a block, and of their sides."""
-
-    pair: Keys
-    src: Keys
-    tgt: Keys
-
-
-def _block_keys(texts: Columns) -> _BlockKeys:
-    src, tgt = texts
-    return _BlockKeys(pair_keys(texts), hash_keys(map(normalize, src)), hash_keys(map(normalize, tgt)))
-
-
-def _counts(keys: Keys) -> Keys:
-    """Return the number of occurrences of each key, in the order of the keys."""
-    _, numbers, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    return counts[numbers].astype(np.uint64)
-
-
-def _kept_by_filters(read: ReadBlocks, data: DataConfig, candidates: Keys) -> Mask:
-    """Return True for each candidate that the filters keep; raise DataError if they would remove most of them."""
-    filters = Filter(data.filters, data.src_lang, data.tgt_lang)
-    ordered = np.sort(candidates)
-    code_of_key: dict[int, int] = {}
+    Pairs that differ only in case, punctuation and spaces have the same key.
+    """
+    src_blocks: list[Keys] = []
+    tgt_blocks: list[Keys] = []
     for src, tgt in read():
-        keys = pair_keys((src, tgt))
-        rows = np.flatnonzero(np.isin(keys, ordered))
-        codes = filters.by_text(([src[row] for row in rows], [tgt[row] for row in rows]))
-        code_of_key.update(zip(keys[rows].tolist(), codes.tolist(), strict=True))
+        src_blocks.append(hash_keys(map(normalize, src)))
+        tgt_blocks.append(hash_keys(map(normalize, tgt)))
+    src_keys = np.concatenate(src_blocks)
+    tgt_keys = np.concatenate(tgt_blocks)
 
-    codes = np.array([code_of_key[key] for key in candidates.tolist()], dtype=np.uint8)
+    pairs = src_keys ^ (tgt_keys * SECOND_SIDE)
+    num_copies = _counts(pairs)
+    has_shared_side = (_counts(src_keys) > num_copies) | (_counts(tgt_keys) > num_copies)
+    return pairs, has_shared_side
+
+
+def _counts(keys: Keys) -> NDArray[np.int64]:
+    """Return the number of occurrences of each key, in the order of the keys."""
+    _, positions, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    return counts[positions]
+
+
+def _kept_by_filters(read: ReadBlocks, data: DataConfig, rows: NDArray[np.int64]) -> Mask:
+    """Return True for each of these rows that the filters keep; raise DataError if they would remove most of them."""
+    filters = Filter(data.filters, data.src_lang, data.tgt_lang)
+    order = np.argsort(rows)
+    ascending = rows[order]
+    codes: Codes = np.full(len(rows), KEPT, dtype=np.uint8)
+    start = 0
+    for src, tgt in read():
+        end = start + len(src)
+        first, last = np.searchsorted(ascending, [start, end])
+        block_rows = (ascending[first:last] - start).tolist()
+        codes[order[first:last]] = filters.by_text(([src[row] for row in block_rows], [tgt[row] for row in block_rows]))
+        start = end
+
     _require_most_kept(codes, data)
     return codes == KEPT
 

@@ -5,7 +5,7 @@ The sets are written beside the config, because a source of a config is a whole 
 
 import filecmp
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -23,12 +23,11 @@ from mtformer.data.corpus.readers import tsv_cell
 from mtformer.data.corpus.sources import file_states, read_pairs, require_unchanged
 from mtformer.data.corpus.tmx import read_tmx
 from mtformer.data.data_report import Columns, Pair
-from mtformer.data.filters.duplicates import Keys
 from mtformer.errors import ConfigError
 from mtformer.experiment.adaptation_text import is_tmx
-from mtformer.experiment.held_out import choose_held_out, pair_keys
+from mtformer.experiment.held_out import SetNumbers, choose_held_out
 from mtformer.experiment.recommend import MAX_PAIRS, CorpusSize, measure, recommend, size_for
-from mtformer.files import atomic_folder, write_text
+from mtformer.files import atomic_folder, naming_file, write_text
 from mtformer.templating import render
 
 TRAIN = "train"
@@ -78,7 +77,7 @@ def create_config(path: Path, sets: Mapping[str, Source], data: DataConfig) -> N
     missing = [name for name in OTHER_SETS if name not in sets]
     sizes: dict[str, int] = {}
     if missing or any(map(is_tmx, sets.values())):
-        with atomic_folder(folder) as temporary:
+        with naming_file(folder), atomic_folder(folder) as temporary:
             sizes = _write_sets(temporary, sets, data, missing)
             corpus = measure(_with_sets(data, sets, temporary, sizes))
             require_unchanged(sets.values(), states)
@@ -170,11 +169,47 @@ def _write_sets(folder: Path, sets: Mapping[str, Source], data: DataConfig, miss
     for name, source in sets.items():
         read = partial(_blocks, source, data)
         if name == TRAIN and missing:
-            held_out = choose_held_out(read, data, missing)
-            sizes |= _write_training_set(folder, read(), data, held_out)
+            numbers = choose_held_out(read, data, missing)
+            sizes |= _write_divided(folder, read(), data, [TRAIN, *missing], numbers)
         elif is_tmx(source):
-            sizes[name] = _write_set(_written_files(folder, name, data), read())
+            sizes |= _write_whole(folder, read(), data, name)
     return sizes
+
+
+def _write_divided(
+    folder: Path, blocks: Iterable[Columns], data: DataConfig, names: Sequence[str], numbers: SetNumbers
+) -> dict[str, int]:
+    """Write the pairs of a corpus to several sets; return the number of pairs of each.
+
+    Args:
+        folder: folder of the files.
+        blocks: the corpus.
+        data: its languages.
+        names: names of the sets.
+        numbers: for each pair of the corpus, the position of its set in `names`; other pairs are not written.
+    """
+    sizes = dict.fromkeys(names, 0)
+    start = 0
+    with ExitStack() as stack:
+        writers = [stack.enter_context(_SetWriter(_written_files(folder, name, data))) for name in names]
+        for src, tgt in blocks:
+            block_numbers = numbers[start : start + len(src)]
+            start += len(src)
+            for number, (name, writer) in enumerate(zip(names, writers, strict=True)):
+                rows = np.flatnonzero(block_numbers == number).tolist()
+                writer.add([src[row] for row in rows], [tgt[row] for row in rows])
+                sizes[name] += len(rows)
+    return sizes
+
+
+def _write_whole(folder: Path, blocks: Iterable[Columns], data: DataConfig, name: str) -> dict[str, int]:
+    """Write a set; return its number of pairs by its name."""
+    size = 0
+    with _SetWriter(_written_files(folder, name, data)) as writer:
+        for src, tgt in blocks:
+            writer.add(src, tgt)
+            size += len(src)
+    return {name: size}
 
 
 class _SetWriter(AbstractContextManager["_SetWriter"]):
@@ -183,54 +218,15 @@ class _SetWriter(AbstractContextManager["_SetWriter"]):
     def __init__(self, files: TextFiles) -> None:
         self._src = open(files.src, "w", encoding="utf-8", newline="\n")  # noqa: SIM115  # closed with the context
         self._tgt = open(files.tgt, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
-        self.size = 0
-        """Number of pairs."""
 
     def __exit__(self, *_: object) -> None:
         self._src.close()
         self._tgt.close()
 
-    def add(self, texts: Columns, rows: Iterable[int]) -> None:
-        """Write some rows of two columns."""
-        src, tgt = texts
-        for row in rows:
-            self._src.write(f"{src[row]}\n")
-            self._tgt.write(f"{tgt[row]}\n")
-            self.size += 1
-
-
-def _write_set(files: TextFiles, blocks: Iterable[Columns]) -> int:
-    """Write all pairs; return their number."""
-    with _SetWriter(files) as writer:
-        for texts in blocks:
-            writer.add(texts, range(len(texts[0])))
-    return writer.size
-
-
-def _write_training_set(
-    folder: Path, blocks: Iterable[Columns], data: DataConfig, held_out: Mapping[str, Keys]
-) -> dict[str, int]:
-    """Write each pair that is held out once to its set, and all other pairs to the training set; return the sizes."""
-    writers: dict[str, _SetWriter] = {}
-    new_keys = {name: set(keys.tolist()) for name, keys in held_out.items()}
-    with ExitStack() as stack:
-        for name in (TRAIN, *held_out):
-            writer = _SetWriter(_written_files(folder, name, data))
-            writers[name] = stack.enter_context(writer)
-
-        for texts in blocks:
-            keys = pair_keys(texts)
-            is_left = np.ones(len(keys), dtype=np.bool_)
-            for name, set_keys in held_out.items():
-                is_held_out = np.isin(keys, set_keys)
-                is_left &= ~is_held_out
-                for row in np.flatnonzero(is_held_out).tolist():
-                    key = int(keys[row])
-                    if key in new_keys[name]:
-                        new_keys[name].remove(key)
-                        writers[name].add(texts, [row])
-            writers[TRAIN].add(texts, np.flatnonzero(is_left).tolist())
-    return {name: writer.size for name, writer in writers.items()}
+    def add(self, src: Sequence[str], tgt: Sequence[str]) -> None:
+        """Write the lines of both sides."""
+        self._src.writelines(f"{line}\n" for line in src)
+        self._tgt.writelines(f"{line}\n" for line in tgt)
 
 
 # ---- the text of the config -----------------------------------------------------------------------------------------

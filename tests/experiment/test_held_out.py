@@ -8,8 +8,9 @@ import pytest
 
 from mtformer.config.data import DataConfig, TextFiles
 from mtformer.data.data_report import Columns
+from mtformer.data.filters.duplicates import normalize
 from mtformer.errors import DataError
-from mtformer.experiment.held_out import choose_held_out, pair_keys
+from mtformer.experiment.held_out import choose_held_out
 from mtformer.experiment.new_config import create_config
 
 LANGUAGES = DataConfig(src_lang="en", tgt_lang="ja")
@@ -28,14 +29,26 @@ def pairs_of(count: int, first: int = 0) -> list[tuple[str, str]]:
     return pairs
 
 
-def chosen(pairs: list[tuple[str, str]], *names: str) -> dict[str, set[int]]:
+def text_of(pair: tuple[str, str]) -> tuple[str, str]:
+    """Return what two copies of a pair have in common."""
+    return normalize(pair[0]), normalize(pair[1])
+
+
+def chosen(pairs: list[tuple[str, str]], *names: str) -> list[set[tuple[str, str]]]:
+    """Return the text of the pairs of each set."""
+
     def read() -> Iterator[Columns]:
         for start in range(0, len(pairs), 100):
             src, tgt = zip(*pairs[start : start + 100], strict=True)
             yield list(src), list(tgt)
 
-    keys = choose_held_out(read, LANGUAGES, names or ["dev", "test"])
-    return {name: set(set_keys.tolist()) for name, set_keys in keys.items()}
+    sets = names or ("dev", "test")
+    numbers = choose_held_out(read, LANGUAGES, sets).tolist()
+    assert len(numbers) == len(pairs)
+    return [
+        {text_of(pair) for pair, number in zip(pairs, numbers, strict=True) if number == 1 + position}
+        for position in range(len(sets))
+    ]
 
 
 def write(folder: Path, pairs: list[tuple[str, str]]) -> TextFiles:
@@ -53,10 +66,10 @@ def read_set(folder: Path, name: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("count", "size"), [(40, 2), (1000, 50), (30_000, 1000)])
 def test_a_set_has_one_pair_in_twenty_and_at_most_a_thousand(count: int, size: int) -> None:
-    sets = chosen(pairs_of(count))
-    assert {name: len(keys) for name, keys in sets.items()} == {"dev": size, "test": size}
-    assert sets["dev"].isdisjoint(sets["test"])
-    assert chosen(pairs_of(count), "test").keys() == {"test"}
+    dev, test = chosen(pairs_of(count))
+    assert (len(dev), len(test)) == (size, size)
+    assert dev.isdisjoint(test)
+    assert chosen(pairs_of(count), "test") == [dev]
 
 
 def test_the_choice_depends_on_the_text_only() -> None:
@@ -71,18 +84,17 @@ def test_pairs_that_share_a_side_with_another_pair_are_not_chosen_if_there_are_o
     pairs = pairs_of(1000)
     sources = [(src, f"別の{tgt}") for src, tgt in pairs[:400]]
     targets = [(f"also {src}", tgt) for src, tgt in pairs[400:800]]
-    sets = chosen([*pairs, *sources, *targets])
-    alone = set(pair_keys(([src for src, _ in pairs[800:]], [tgt for _, tgt in pairs[800:]])).tolist())
-    assert sets["dev"] | sets["test"] <= alone
-    assert len(chosen(pairs[:400] + sources)["dev"]) == 40, "there are no others"
+    dev, test = chosen([*pairs, *sources, *targets])
+    assert len(dev | test) == 180
+    assert dev | test <= set(map(text_of, pairs[800:]))
+    assert len(chosen(pairs[:400] + sources, "dev")[0]) == 40, "there are no others"
 
 
 def test_pairs_that_the_filters_remove_are_not_chosen() -> None:
     bad = [(src, src) for src, _ in pairs_of(300, first=5000)]
-    sets = chosen([*pairs_of(700), *bad])
-    bad_keys = set(pair_keys(([src for src, _ in bad], [tgt for _, tgt in bad])).tolist())
-    assert len(sets["dev"]) == 50
-    assert (sets["dev"] | sets["test"]).isdisjoint(bad_keys)
+    dev, test = chosen([*pairs_of(700), *bad])
+    assert (len(dev), len(test)) == (50, 50)
+    assert (dev | test).isdisjoint(map(text_of, bad))
 
 
 def test_files_that_do_not_belong_together_are_refused() -> None:
@@ -103,6 +115,6 @@ def test_no_copy_of_a_pair_that_is_held_out_is_left_for_training(tmp_path: Path)
     sets = {name: read_set(tmp_path / "x_data", name) for name in ("train", "dev", "test")}
     assert {name: len(text) for name, text in sets.items()} == new.sizes == {"train": 720, "dev": 20, "test": 20}
     assert set().union(*sets.values()) <= set(pairs)
-    keys = [pair_keys(([src for src, _ in text], [tgt for _, tgt in text])).tolist() for text in sets.values()]
-    assert len(set(keys[0])) == 360
-    assert len({*keys[0], *keys[1], *keys[2]}) == 400
+    texts = {name: set(map(text_of, text)) for name, text in sets.items()}
+    assert {name: len(text) for name, text in texts.items()} == {"train": 360, "dev": 20, "test": 20}
+    assert len(set().union(*texts.values())) == 400
