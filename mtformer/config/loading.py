@@ -34,6 +34,12 @@ MOST_BYTES = 1_000_000
 """Maximum size of a config in bytes; reading YAML of this size takes a minute."""
 
 
+PACKAGE = Path(__file__).resolve().parents[1]
+"""Folder of the package."""
+SHIPPED = "configs"
+"""Folder of the configs that come with mtformer: inside the package, or beside it in the repository."""
+
+
 @dataclass(frozen=True)
 class LoadedConfig:
     """A config and the origins of its values."""
@@ -42,8 +48,22 @@ class LoadedConfig:
     origins: dict[str, Origin]
 
 
+def find_config(path: str | Path) -> Path:
+    """Return the path of a file; one in `configs` that does not exist is looked up among those of the package."""
+    path = Path(path)
+    if path.parts[:1] != (SHIPPED,) or path.exists():
+        return path
+    for folder in (PACKAGE, PACKAGE.parent):
+        shipped = folder / path
+        if shipped.is_file():
+            return shipped
+    return path
+
+
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Read a YAML file and the files it extends, apply overrides, and validate the result.
+
+    The file is looked up by `find_config`.
 
     Sections are merged key by key, and test sets, named dev sets and corpora by name; lists are replaced. If a source
     changes its type (files instead of a dataset), the keys of the old type are removed. `NAME: null` removes a set or
@@ -52,7 +72,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
 
     Raise ConfigError if the config is invalid, with a line per error: location, dotted path, problem, allowed values.
     """
-    tree = _read_file(str(path))
+    tree = _read_file(str(find_config(path)))
     for override in overrides:
         tree.apply(override)
     _take_pretrained(tree)
