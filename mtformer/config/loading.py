@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mtformer.config.annotations import child, is_section, plain
-from mtformer.config.data import SOURCES, DataConfig
+from mtformer.config.data import DataConfig
 from mtformer.config.fields import key_metadata
 from mtformer.config.schema import Config
 from mtformer.config.section import Key, Section, key_of
@@ -344,30 +344,3 @@ def _values_or_none(config: Config) -> dict[KeyPath, Any]:
         if value in ({}, []):
             values[path] = None
     return values
-
-
-def json_schema() -> dict[str, Any]:
-    """Return a JSON Schema of config files for editors; keys that may be set in an extended file are optional."""
-    schema = Config.model_json_schema()
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = "mtformer experiment"
-
-    # These keys of files are not keys of the config.
-    file_keys = {
-        "format": {"const": FORMAT, "description": "Format of this file."},
-        "extends": {"type": "string", "description": "Path of the config to extend, relative to this file."},
-    }
-    schema["properties"] = {**file_keys, **schema["properties"]}
-
-    # Without this, editors accept names of sets with other characters.
-    data_keys = schema["$defs"]["DataConfig"]["properties"]
-    data_keys["test"]["additionalProperties"] = False
-    named_dev_sets = data_keys["dev"]["oneOf"][1]
-    named_dev_sets["additionalProperties"] = False
-
-    # Only sources keep their required keys, which tell their types apart.
-    for section in (schema, *schema["$defs"].values()):
-        keys = section.get("properties", {}).keys()
-        if keys.isdisjoint(SOURCES):
-            section.pop("required", None)
-    return schema
