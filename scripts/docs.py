@@ -48,6 +48,7 @@ stderr. Exit codes: 0 success; 1 internal error, or a failed check; 2 user error
 or 143 stopped by Ctrl-C or SIGTERM; 141 the reader of stdout closed the pipe.
 """
 NOT_RUN = {
+    "init": "template",
     "distill": "takes hours",
     "serve": "starts a server",
     "import": "needs the internet",

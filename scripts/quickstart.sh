@@ -43,5 +43,5 @@ mtformer translate runs/demo                  translate your own sentences, with
 mtformer eval runs/demo --src FILE --ref FILE evaluate on other text
 mtformer config show configs/demo.yaml        show all settings and their origins
 mtformer train configs/demo.yaml --run-dir runs/wider model.d_model=192
-Your own languages: copy configs/demo.yaml and set your files under data; see README.md.
+mtformer init SRC TGT                         write a config with recommended sizes for your own two files
 END

@@ -1,8 +1,10 @@
 """Citation, changelog, metadata, workflow and issue templates are valid and agree with each other and the package."""
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOW = ".github/workflows/tests.yml"
+RELEASE_WORKFLOW = ".github/workflows/release.yml"
 TEMPLATES = [f".github/ISSUE_TEMPLATE/{name}.yml" for name in ("bug_report", "feature_request")]
 RELEASE = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d{2}-\d{2})$", re.MULTILINE)
 
@@ -119,3 +122,76 @@ def test_issue_templates_have_the_fields_that_github_requires(name: str) -> None
 
 def test_the_metadata_has_no_license_classifier_with_a_license_expression() -> None:
     assert not [line for line in project()["classifiers"] if line.startswith("License ::")]
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+RELEASED = {
+    "mtformer/version.py": '__version__ = "1.2.3"\n',
+    "CHANGELOG.md": "# Changelog\n\n## [Unreleased]\n\n## [1.2.3] - 2027-01-02\n\n### Added\n\n- Text.\n",
+    "CITATION.cff": "version: 1.2.3\ndate-released: 2027-01-02\n",
+}
+
+
+@pytest.mark.parametrize(("tag", "file", "old", "new", "problem"), [
+    ("v1.2.3", "CITATION.cff", "", "", ""),
+    ("v1.2.4", "CITATION.cff", "", "", "version.py: the version is '1.2.3', so the tag must be v1.2.3, not v1.2.4"),
+    ("1.2.3", "CITATION.cff", "", "", "the tag must be v1.2.3, not 1.2.3"),
+    ("v1.2.3", "CHANGELOG.md", "[1.2.3]", "[1.2.2]", "CHANGELOG.md: has no heading '## [1.2.3] - DATE'"),
+    ("v1.2.3", "CHANGELOG.md", "d]\n", "d]\n\n- New.\n", "changes under 'Unreleased'; move them to 1.2.3"),
+    ("v1.2.3", "CITATION.cff", "1.2.3", "1.2.2", "CITATION.cff: the version is not 1.2.3"),
+    ("v1.2.3", "CITATION.cff", "01-02", "01-03", "CITATION.cff: date-released is not 2027-01-02"),
+])  # fmt: skip
+def test_a_release_is_checked(
+    tag: str, file: str, old: str, new: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = script("check_release")
+    (tmp_path / "mtformer").mkdir()
+    for name, content in RELEASED.items():
+        (tmp_path / name).write_text(content.replace(old, new) if name == file else content)
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    found = list(check.problems(tag))
+    assert len(found) == (problem != "")
+    assert problem in "".join(found)
+
+
+def test_the_release_workflow_checks_the_tag_and_only_the_upload_has_an_identity() -> None:
+    workflow = yaml.safe_load(text(RELEASE_WORKFLOW))
+    jobs = workflow["jobs"]
+    commands = [step["run"] for step in jobs["build"]["steps"] if "run" in step]
+    assert [word for word in commands[0].split() if word.endswith(".py")] == ["scripts/check_release.py"]
+    assert (ROOT / "scripts" / "check_release.py").is_file()
+    assert {name for name, job in jobs.items() if "id-token" in job.get("permissions", {})} == {"publish"}
+    assert jobs["publish"]["needs"] == jobs["image"]["needs"] == "build"
+    assert workflow["permissions"] == {"contents": "read"}
+    variants = {variant["variant"] for variant in jobs["image"]["strategy"]["matrix"]["include"]}
+    assert variants == {"cpu", "cuda"}
+
+
+def test_the_image_has_a_pinned_base_an_ordinary_user_and_all_files_of_the_build() -> None:
+    lines = text("Dockerfile").replace("\\\n", " ").splitlines()
+    instructions = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    [base] = [value for name, value in instructions if name == "FROM"]
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", base)
+    assert [value for name, value in instructions if name == "USER"] == ["mtformer"]
+    copied = [word for name, value in instructions if name == "COPY" for word in value.split()[:-1]]
+    assert all((ROOT / name).exists() for name in copied)
+    assert {"mtformer", "configs", "setup.py", "pyproject.toml", *project()["license-files"]} <= set(copied)
+    allowed = {line.removeprefix("!") for line in text(".dockerignore").splitlines() if line.startswith("!")}
+    assert allowed == set(copied)
+
+
+def test_the_extra_all_has_every_extra_but_trackers_and_tools() -> None:
+    extras = project()["optional-dependencies"]
+    [requirement_of_all] = map(Requirement, extras["all"])
+    assert requirement_of_all.name == "mtformer"
+    others = extras.keys() - requirement_of_all.extras - {"all"}
+    assert requirement_of_all.extras < extras.keys()
+    assert others <= {"tensorboard", "wandb", "trackio", "mlflow", "ray", "bench", "test", "hub", "notebook"}

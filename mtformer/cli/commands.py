@@ -29,6 +29,12 @@ class CommandEntry:
 
 
 COMMANDS = {
+    "init": CommandEntry(
+        "init:init",
+        "Write a config for a corpus, with recommended sizes and comments.",
+        examples("mtformer init train.en train.de", "mtformer init --reverse en_de.yaml"),
+        class_name="InitCommand",
+    ),
     "train": CommandEntry(
         "train:train",
         "Train a model: tokenizer, data, training, averaging, test scores.",

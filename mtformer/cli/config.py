@@ -60,8 +60,8 @@ def show(
 
 @app.command(cls=Command, epilog=examples("mtformer config schema > mtformer.schema.json"))
 def schema() -> None:
-    """Print the JSON Schema of configs, for validation in editors."""
-    from mtformer.config.loading import json_schema
+    """Print the JSON Schema of configs (draft 7), with which editors complete and check them."""
+    from mtformer.config.json_schema import json_schema
 
     echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 

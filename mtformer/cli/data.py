@@ -186,6 +186,9 @@ def demo(
 ) -> None:
     """Write a small English-German corpus, generated from a grammar, for a first training run."""
     echo(*map(str, write_demo(folder, seed).values()))
+    if folder == Path("demo"):  # the folder that the config names
+        log.info("train a small model on it: mtformer train configs/demo.yaml")
+    log.info("for your own text, write a config with recommended sizes: mtformer init SRC TGT")
 
 
 @app.command(cls=Command, epilog=examples("mtformer data cache --clear"))

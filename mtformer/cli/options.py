@@ -1,5 +1,7 @@
 """Arguments and options that several commands share."""
 
+import glob
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +12,9 @@ from mtformer.cli.help import DEVICE, INPUT_OUTPUT
 from mtformer.enums import Backend
 from mtformer.errors import ConfigError
 
+RUN = "RUN"
+"""Name of arguments that are run directories or bundles."""
+
 
 def complete_key(incomplete: str) -> list[str]:
     """Return the config keys that start with `incomplete`, in the form of overrides: `training.learning_rate=`."""
@@ -18,6 +23,15 @@ def complete_key(incomplete: str) -> list[str]:
 
     keys = [dotted(path) for path in section_keys(leaves_only=True)]
     return [f"{key}=" for key in keys if key.startswith(incomplete)]
+
+
+def complete_run(incomplete: str) -> list[str]:
+    """Return the run directories and bundles whose path starts with `incomplete`, up to two folders below it."""
+    runs: set[str] = set()
+    for folders in ("*", "*/*"):
+        pattern = f"{glob.escape(incomplete)}{folders}/config.yaml"
+        runs.update(map(os.path.dirname, glob.iglob(pattern)))
+    return sorted(runs)
 
 
 def require_at_most_one(options: Mapping[str, object]) -> None:
@@ -41,7 +55,9 @@ def optional(text: str, *names: str, metavar: str | None = None, panel: str | No
 
 
 def argument(text: str, metavar: str, **settings: Any) -> Any:
-    """Return a Typer argument whose help text does not show its default value."""
+    """Return a Typer argument whose help text does not show its default value; shells complete runs by `metavar`."""
+    if metavar == RUN:
+        settings["autocompletion"] = complete_run
     return typer.Argument(help=text, metavar=metavar, show_default=False, **settings)
 
 

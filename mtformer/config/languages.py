@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import resources
 from typing import Annotated
 
@@ -147,17 +148,28 @@ def is_language(code: str) -> bool:
     return len(base) == 3 or base in NAMES
 
 
+@cache
+def _codes_of_names() -> dict[str, str]:
+    """Return the code of each name of a language, in lower case."""
+    codes: dict[str, str] = {}
+    for code, names in NAMES.items():
+        codes |= {name.lower(): code for name in names}
+    return codes
+
+
+def code_of_name(name: str) -> str | None:
+    """Return the code of a language by a name, such as German or Deutsch, or by a country code that is no language."""
+    return _codes_of_names().get(name.lower())
+
+
 def _check_language(code: str) -> str:
     if is_language(code):
         return code
 
-    code_of_name: dict[str, str] = {}
-    for known_code, names in NAMES.items():
-        code_of_name |= {name.lower(): known_code for name in names}
     hint = ""
-    similar_names = difflib.get_close_matches(code.lower(), code_of_name, n=1, cutoff=0.75)
+    similar_names = difflib.get_close_matches(code.lower(), _codes_of_names(), n=1, cutoff=0.75)
     if similar_names:
-        suggestion = code_of_name[similar_names[0]]
+        suggestion = _codes_of_names()[similar_names[0]]
         hint = f"; did you mean {suggestion} ({language_name(suggestion)})?"
     raise ValueError(f"must be an ISO 639 code, such as de, nds or pt-BR, not {code!r:.40}{hint}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mtformer.config.annotations import child, is_section, plain
-from mtformer.config.data import SOURCES, DataConfig
+from mtformer.config.data import DataConfig
 from mtformer.config.fields import key_metadata
 from mtformer.config.schema import Config
 from mtformer.config.section import Key, Section, key_of
@@ -34,6 +34,12 @@ MOST_BYTES = 1_000_000
 """Maximum size of a config in bytes; reading YAML of this size takes a minute."""
 
 
+PACKAGE = Path(__file__).resolve().parents[1]
+"""Folder of the package."""
+SHIPPED = "configs"
+"""Folder of the configs that come with mtformer: inside the package, or beside it in the repository."""
+
+
 @dataclass(frozen=True)
 class LoadedConfig:
     """A config and the origins of its values."""
@@ -42,8 +48,22 @@ class LoadedConfig:
     origins: dict[str, Origin]
 
 
+def find_config(path: str | Path) -> Path:
+    """Return the path of a file; one in `configs` that does not exist is looked up among those of the package."""
+    path = Path(path)
+    if path.parts[:1] != (SHIPPED,) or path.exists():
+        return path
+    for folder in (PACKAGE, PACKAGE.parent):
+        shipped = folder / path
+        if shipped.is_file():
+            return shipped
+    return path
+
+
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Read a YAML file and the files it extends, apply overrides, and validate the result.
+
+    The file is looked up by `find_config`.
 
     Sections are merged key by key, and test sets, named dev sets and corpora by name; lists are replaced. If a source
     changes its type (files instead of a dataset), the keys of the old type are removed. `NAME: null` removes a set or
@@ -52,7 +72,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
 
     Raise ConfigError if the config is invalid, with a line per error: location, dotted path, problem, allowed values.
     """
-    tree = _read_file(str(path))
+    tree = _read_file(str(find_config(path)))
     for override in overrides:
         tree.apply(override)
     _take_pretrained(tree)
@@ -324,30 +344,3 @@ def _values_or_none(config: Config) -> dict[KeyPath, Any]:
         if value in ({}, []):
             values[path] = None
     return values
-
-
-def json_schema() -> dict[str, Any]:
-    """Return a JSON Schema of config files for editors; keys that may be set in an extended file are optional."""
-    schema = Config.model_json_schema()
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = "mtformer experiment"
-
-    # These keys of files are not keys of the config.
-    file_keys = {
-        "format": {"const": FORMAT, "description": "Format of this file."},
-        "extends": {"type": "string", "description": "Path of the config to extend, relative to this file."},
-    }
-    schema["properties"] = {**file_keys, **schema["properties"]}
-
-    # Without this, editors accept names of sets with other characters.
-    data_keys = schema["$defs"]["DataConfig"]["properties"]
-    data_keys["test"]["additionalProperties"] = False
-    named_dev_sets = data_keys["dev"]["oneOf"][1]
-    named_dev_sets["additionalProperties"] = False
-
-    # Only sources keep their required keys, which tell their types apart.
-    for section in (schema, *schema["$defs"].values()):
-        keys = section.get("properties", {}).keys()
-        if keys.isdisjoint(SOURCES):
-            section.pop("required", None)
-    return schema

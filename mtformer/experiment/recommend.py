@@ -188,18 +188,18 @@ def _num_characters(
 
 def recommended_epochs(num_pairs: float) -> float:
     """Return the recommended number of epochs for a training corpus; larger corpora than `MAX_PAIRS` need fewer."""
-    size = _size_for(num_pairs)
+    size = size_for(num_pairs)
     return size.epochs * min(1.0, MAX_PAIRS / num_pairs)
 
 
-def _size_for(num_pairs: float) -> Size:
+def size_for(num_pairs: float) -> Size:
     """Return the settings for a number of pairs."""
     return next(size for size in SIZES if min(num_pairs, MAX_PAIRS) <= size.max_pairs)
 
 
 def recommend(corpus: CorpusSize) -> dict[str, dict[str, Any]]:
     """Return the recommended values by section and key."""
-    size = _size_for(corpus.pairs)
+    size = size_for(corpus.pairs)
     return {
         "tokenizer": _tokenizer_values(corpus, size),
         "model": _model_values(size),

@@ -29,7 +29,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, field_validator, model_validator
 
 from mtformer.config.annotations import fields
-from mtformer.config.loading import load_config, read_tree
+from mtformer.config.loading import find_config, load_config, read_tree
 from mtformer.config.schema import Config
 from mtformer.config.section import Count, Section
 from mtformer.config.validation import validated
@@ -141,6 +141,7 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
 
     Raise ConfigError if the file or a config is invalid.
     """
+    path = find_config(path)
     file = _read(path)
     base = beside(path, file.config)
     if not base.exists():

@@ -8,7 +8,8 @@ from typer.testing import CliRunner, Result
 
 from mtformer.cli.app import app
 from mtformer.config.fields import section_keys
-from mtformer.config.loading import json_schema, load_config
+from mtformer.config.json_schema import json_schema
+from mtformer.config.loading import load_config
 
 CONFIG = "data: {src_lang: en, tgt_lang: de}\nmodel:\n  num_heads: 4\n"
 

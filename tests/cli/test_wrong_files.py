@@ -39,6 +39,7 @@ MESSAGES = {
 }
 LANGUAGES = "--src-lang en --tgt-lang de"
 COMMANDS = [
+    *(f"init {name} {LANGUAGES}" for name in MESSAGES),
     *(f"data check {name} {LANGUAGES}" for name in MESSAGES if name != "empty.tsv"),
     *(f"data clean {name} OUT {LANGUAGES}" for name in MESSAGES),
     *(f"adapt RUN --train {name} --run-dir OUT" for name in MESSAGES if name != "empty.tsv"),
@@ -77,6 +78,7 @@ def test_a_wrong_file_is_named_in_one_line(words: str, trained: tuple[Path, obje
     assert message in line
     assert "Traceback" not in result.stderr
     assert not Path("OUT").exists()
+    assert not Path("en_de.yaml").exists()
 
 
 @pytest.mark.usefixtures("files")

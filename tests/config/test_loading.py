@@ -354,3 +354,20 @@ def test_overrides_of_a_config_are_merged_like_those_of_a_file(write: Write) -> 
         ConfigError, match=r"^override 'training.sed=1': training.sed: unknown key; did you mean 'seed'"
     ):
         with_overrides(config, ["training.sed=1"])
+
+
+def test_a_shipped_config_is_found_from_any_folder_unless_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    loaded = load_config("configs/kftt_ja_en_small.yaml")  # extends another one
+    assert (loaded.config.data.src_lang, loaded.config.model.d_model) == ("ja", 256)
+    assert str(loaded.origins["model.d_model"]).endswith("configs/kftt_ja_en_small.yaml:7")
+    with pytest.raises(ConfigError, match=r"^configs/missing\.yaml: no such config file"):
+        load_config("configs/missing.yaml")
+    with pytest.raises(ConfigError, match=r"^other/demo\.yaml: no such config file"):
+        load_config("other/demo.yaml")
+
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "demo.yaml").write_text("data: {src_lang: sw, tgt_lang: ta}\n")
+    assert load_config("configs/demo.yaml").config.data.src_lang == "sw"

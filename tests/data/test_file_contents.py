@@ -208,7 +208,7 @@ def test_translation_memories_are_read_in_any_encoding(tmp_path: Path) -> None:
         assert list(read_tmx(str(path), "en", "de")) == [("a", "b")]
     path.write_bytes(TMX.format("UTF-8").encode())
     for read in readers(path, path).values():
-        assert "contains a translation memory (TMX), which cannot be read here; only `mtformer adapt`" in error_of(read)
+        assert "contains a translation memory (TMX), which cannot be read here; `mtformer init` and" in error_of(read)
     for kind in ("html", "gzip", "JSON array", "git lfs", "xlsx"):
         content, expected = BINARY[kind]
         path.write_bytes(content)

@@ -24,13 +24,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "tokenizer": {"vocab_size": 200},
     "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
     "training": {
-        "device": "cpu", "precision": "fp32", "batch_tokens": 512, "max_steps": 10, "warmup_steps": 2, "log_every": 2,
-        "validate_every": 2, "average_last": 4,
+        "device": "cpu", "precision": "fp32", "batch_tokens": 512, "step_tokens": None, "max_steps": 10,
+        "warmup_steps": 2, "log_every": 2, "validate_every": 2, "average_last": 4,
     },
     "decoding": {"max_length": 8},
 }  # fmt: skip
 """Settings that replace those in the configs of the pages."""
-SMALL_VALUES = {"tokenizer.vocab_size": "250", "training.max_steps": "10"}
+SMALL_VALUES = {"tokenizer.vocab_size": "250", "training.max_steps": "10", "training.max_minutes": "30"}
 """Values that replace those of overrides in command lines."""
 MAX_LINES = {"train": 400, "dev": 10, "test": 10}
 CACHE = ".cache"
@@ -96,13 +96,7 @@ class Shell:
             output = " ".join(words[1:]).encode() + b"\n"
         else:
             assert words[0] == "mtformer", f"{words[0]}: run it here, or mark the block: {REASONS}"
-            if words[1:3] == ["data", "demo"]:
-                shutil.rmtree(words[3])  # made by the fixture
-            result = invoke(*words[1:], stdin=data)
-            assert result.exit_code == 0, f"{shlex.join(words)}: {result.stderr} {result.exception}"
-            output = result.stdout_bytes
-            if words[1:3] == ["data", "demo"]:
-                shorten(Path(words[3]))
+            output = self.mtformer(words, data)
         if target is None:
             return output
         if target.endswith(".yaml"):
@@ -110,6 +104,23 @@ class Shell:
         else:
             Path(target).write_bytes(output)
         return b""
+
+    def mtformer(self, words: list[str], data: bytes) -> bytes:
+        """Run mtformer and return what it writes to stdout; shorten the demo corpus and a new config."""
+        is_demo = words[1:3] == ["data", "demo"]
+        is_init = words[1] == "init"
+        if is_demo:
+            shutil.rmtree(words[3])  # made by the fixture
+        if is_init:
+            Path(words[-1]).unlink()
+
+        result = invoke(*words[1:], stdin=data)
+        assert result.exit_code == 0, f"{shlex.join(words)}: {result.stderr} {result.exception}"
+        if is_demo:
+            shorten(Path(words[3]))
+        if is_init:
+            write_yaml(yaml.safe_load(Path(words[-1]).read_text(encoding="utf-8")), f"`{words[-1]}`")
+        return result.stdout_bytes
 
     def provide(self, path: str) -> None:
         """Copy a trained run to `path` unless an earlier command wrote something there."""

@@ -209,3 +209,11 @@ def test_the_example_in_the_module_docstring_is_valid(folder: Path) -> None:
     runs = plan_sweep(folder / "example.yaml").runs
     assert len(runs) == 2 * 2 * 3
     assert set(SweepFile.model_fields) == {"config", "run_dir", "common", "grid", "variants", "seeds"}
+
+
+def test_a_shipped_sweep_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = plan_sweep(Path("configs/studies/norm.yaml"))
+    assert len(sweep.runs) == 12
+    assert sweep.folder == Path("runs/studies/norm")
+    assert sweep.config.is_file()

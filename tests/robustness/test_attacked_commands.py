@@ -48,7 +48,7 @@ NO_DISK = {"sweep": "starts `train` for each run, and writes two small files wit
 NO_DAMAGE = {HubDataset: "the library `datasets` reads it"}
 """Sources that are not damaged, and the reason."""
 
-FILES = {"FILE", "FOLDER", "CONFIG", "NEW"}
+FILES = {"FILE", "FILES", "FOLDER", "CONFIG", "NEW"}
 """Placeholders of options that name a file or folder."""
 VALUES = {
     "ADDRESS", "COLUMN", "FORMAT", "K", "KEY", "LANG", "N", "NAME", "P", "RATIO", "RULE", "TYPE", "WHEN", "X", "[auto]",

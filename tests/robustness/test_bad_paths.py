@@ -23,6 +23,12 @@ SEED = 1
 LANGUAGES = ("--src-lang", "en", "--tgt-lang", "de")
 COMMANDS = """
 config show PATH
+init PATH TEXT --src-lang en --tgt-lang de OUT.yaml
+init TEXT TEXT --dev PATH TEXT --src-lang en --tgt-lang de OUT.yaml
+init TEXT TEXT --test PATH --src-lang en --tgt-lang de OUT.yaml
+init TEXT TEXT --src-lang en --tgt-lang de PATH/x.yaml
+init --reverse PATH OUT.yaml
+init --reverse SMALL PATH/x.yaml
 train PATH --run-dir OUT
 train SMALL --run-dir PATH --resume
 train SMALL data.train.0.src=PATH --run-dir OUT

@@ -147,7 +147,12 @@ def checking(option: str) -> Call:
     return lambda place: ["data", "check", place.config, option, place.out, *SMALL]
 
 
+def beginning(place: Place) -> Words:
+    return ["init", place.corpus / "train.en", place.corpus / "train.de", f"{place.out}.yaml"]
+
+
 CALLS: dict[str, Call] = {
+    "writing a config": beginning,
     "training a tokenizer": lambda place: ["tokenizer", "train", place.config, "--output", place.out],
     "exporting a bundle": exporting("bundle"),
     "exporting to CTranslate2": exporting("ctranslate2"),
@@ -169,7 +174,16 @@ CALLS: dict[str, Call] = {
 }
 """Calls that write `Place.out`, by the name of the attack. The same call repeats or resumes an interrupted one."""
 
-VARYING = ("adapting", "distilling", "importing", "evaluating", "examining", "reporting", "checking with --html")
+VARYING = (
+    "writing a config",
+    "adapting",
+    "distilling",
+    "importing",
+    "evaluating",
+    "examining",
+    "reporting",
+    "checking with --html",
+)
 """Calls whose output contains times or its own path."""
 RESUMABLE = ("adapting", "distilling")
 """Calls whose output folder exists before it is complete, because the same call resumes it."""

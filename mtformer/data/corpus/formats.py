@@ -134,7 +134,7 @@ REMEDIES = {
     Content.LFS: "download the file with `git lfs pull`",
     Content.ANNEX: "download the file with `git annex get`",
     Content.HTML: "check that the download succeeded; `mtformer translate --html` translates pages",
-    Content.TMX: "only `mtformer adapt` reads it, if its name ends with .tmx; otherwise convert it to TSV",
+    Content.TMX: "`mtformer init` and `mtformer adapt` read it, if its name ends with .tmx; else convert it to TSV",
     Content.XML: "extract the text to a plain file",
     Content.JSON_LINES: "give it a name that ends with .jsonl, or name it as `jsonl` in a config",
     Content.JSON_ARRAY: "write one object per line to a .jsonl file, for example with `jq -c '.[]'`",
