@@ -74,6 +74,7 @@ class RunDir:
         self.log = self.path / "train.log"  # the log that is shown on the terminal
         self.state = self.path / "state.json"  # running, or how the run ended
         self.tensorboard = self.path / "tensorboard"
+        self.trackers = self.path / "trackers"  # NAME.json: what a tracker already has of the run
         # step-00001000/: model.safetensors, trainer.pt, meta.json; damaged-step-.../: skipped on resuming, never read
         self.checkpoints = self.path / "checkpoints"
         self.averaged = self.checkpoints / "averaged"  # model.safetensors, meta.json

@@ -111,6 +111,11 @@ COMMANDS = {
         "Write an HTML report about runs.",
         examples("mtformer report runs/demo"),
     ),
+    "track": CommandEntry(
+        "track:track",
+        "Send the metrics of a run to TensorBoard, W&B, Trackio or MLflow.",
+        examples("mtformer track runs/demo --to tensorboard", "mtformer track runs/demo --to tensorboard --again"),
+    ),
     "reproduce": CommandEntry(
         "reproduce:reproduce",
         "Repeat the first steps of a run and compare the losses exactly.",
