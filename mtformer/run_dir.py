@@ -229,6 +229,11 @@ def references_name(number: int) -> str:
     return f"references.{number + 1}.txt" if number else "references.txt"
 
 
+def line_scores_name(metric: str) -> str:
+    """Return the file name of the scores of a test set's lines by an external metric."""
+    return f"scores.{metric}.txt"
+
+
 def write_config(run: RunDir, text: str) -> None:
     """Write config.yaml of a run, and checksums.json for it and the tokenizer, if the run has one.
 
