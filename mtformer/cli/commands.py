@@ -129,6 +129,11 @@ COMMANDS = {
             "mtformer export runs/demo --format ctranslate2 --quantization int8",
         ),
     ),
+    "push": CommandEntry(
+        "push:push",
+        "Upload a model to the Hugging Face Hub.",
+        examples("mtformer push runs/demo --to hub:me/en-de --license apache-2.0"),
+    ),
     "import": CommandEntry(
         "export:import_model",
         "Convert a Marian model from Hugging Face to a bundle.",

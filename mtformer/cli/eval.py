@@ -14,6 +14,7 @@ from mtformer.cli.output import echo, table_lines
 from mtformer.config.data import DataConfig, TextFiles
 from mtformer.config.loading import load_config
 from mtformer.errors import ConfigError
+from mtformer.hub import is_on_hub, local_path
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ def evaluate(
     from mtformer.evaluation.external import find_metrics
 
     metrics = find_metrics(metric or [])
+    if is_on_hub(runs[0]) and output is None:
+        raise ConfigError(f"{runs[0]}: is on the Hub; give a folder for the scores with --output")
+    runs = list(map(local_path, runs))
     translator = load(runs, to)
     test_sets = find_sets(runs[0], src, ref, testset, to)
     run = RunDir.open(runs[0])

@@ -20,6 +20,7 @@ from mtformer.data.corpus.formats import MARKUP
 from mtformer.data.corpus.readers import TEXT, create_bytes, read_lines
 from mtformer.errors import ConfigError, DataError
 from mtformer.files import naming_file
+from mtformer.hub import local_path
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def translate(
     .xz, .zst or .bz2. With --n-best, lines have the format of Moses: number ||| text ||| score.
     """
     request = _Request(
-        runs=runs,
+        runs=list(map(local_path, runs)),
         load=load,
         source=source,
         target=None if target == Path("/dev/stdout") else target,  # opening it would truncate the shell's file
