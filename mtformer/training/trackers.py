@@ -87,7 +87,8 @@ class _WandbLike:
         self.run_id = tracked.run_id or uuid.uuid4().hex[:12]
         identity: dict[str, Any]
         if module.__name__ == "wandb":
-            identity = {"id": self.run_id, "name": name, "dir": str(tracked.run.path), "allow_val_change": True}
+            tracked.run.trackers.mkdir(exist_ok=True)
+            identity = {"id": self.run_id, "name": name, "dir": str(tracked.run.trackers), "allow_val_change": True}
         else:
             identity = {"name": f"{name}-{self.run_id}"}  # Trackio identifies runs by name
         project = os.environ.get(f"{module.__name__.upper()}_PROJECT", PROJECT)

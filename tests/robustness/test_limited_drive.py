@@ -31,7 +31,8 @@ def test_a_run_on_a_limited_drive_trains_resumes_and_translates(
 
     result = invoke("translate", run, stdin=b"The man walks.\n")
     assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
-    assert invoke(*words[:4], "--overwrite", "training.max_steps=4").exit_code == 0
+    result = invoke(*words[:4], "--overwrite", "training.max_steps=4")
+    assert result.exit_code == 0, result.stderr
     assert RunDir(run).steps() == [4]
     assert invoke("export", run, "--output", drive / "bundle").exit_code == 0
     assert invoke("translate", drive / "bundle", stdin=b"The man walks.\n").exit_code == 0
