@@ -200,7 +200,13 @@ def read_line_scores(folder: Path, card: ScoreCard) -> dict[str, list[float]]:
             raise DataError(f"{path}: cannot be read ({error.strerror}); {_rewrite_hint(folder)}") from error
         if hashlib.sha256(contents).hexdigest() != expected_sha256:
             raise DataError(f"{path}: changed since it was written; {_rewrite_hint(folder)}")
-        scores[name] = [float(line) for line in contents.split()]
+        try:
+            scores[name] = [float(line) for line in contents.split()]
+        except ValueError as error:
+            raise DataError(f"{path}: not one number per line ({error}); {_rewrite_hint(folder)}") from error
+        num_scores = len(scores[name])
+        if num_scores != card.num_sentences:
+            raise DataError(f"{path}: {num_scores} lines for {card.num_sentences} sentences; {_rewrite_hint(folder)}")
     return scores
 
 

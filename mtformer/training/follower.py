@@ -124,6 +124,7 @@ class FollowerThread:
         self._wake = threading.Event()
         self._is_ended = False
         self._is_finished = False
+        self._has_warned = False
         self._thread = threading.Thread(target=self._follow, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
@@ -159,6 +160,10 @@ class FollowerThread:
             self._warn(describe_error(error))
 
     def _warn(self, problem: str) -> None:
+        """Log a warning, unless there was one."""
+        if self._has_warned:
+            return
+        self._has_warned = True
         log.warning(
             "tracker %s: %s; training continues without it, and `mtformer track %s --to %s` sends the rest",
             *(self._follower.name, problem, self._run.path, self._follower.name),

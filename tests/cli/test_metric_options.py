@@ -12,7 +12,7 @@ from typer.testing import Result
 
 from mtformer.evaluation import significance
 from mtformer.evaluation.card import read_card, read_line_scores
-from mtformer.files import read_json, sealed, write_json
+from mtformer.files import file_sha256, read_json, sealed, write_json
 from mtformer.run_dir import RunDir, write_config
 
 TOY = Path(__file__).parents[1] / "evaluation" / "toy_metric.py"
@@ -73,8 +73,13 @@ def test_scores_of_other_programs_are_saved_and_compared(run: Path, tmp_path: Pa
     assert "no toy for other; `mtformer eval RUN --metric` computes it" in invoke("compare", run, other).stderr
     assert not (RunDir(other).evaluation("small") / "scores.toy.txt").exists()
 
-    (folder / "scores.toy.txt").write_text("1\n")
-    assert "scores.toy.txt: changed since it was written" in invoke("compare", run, other).stderr
+    scores = folder / "scores.json"
+    for text, message in (("1\n", "1 lines for 20 sentences"), ("one\n" * 20, "not one number per line (could not")):
+        (folder / "scores.toy.txt").write_text(text)
+        assert "scores.toy.txt: changed since it was written" in invoke("compare", run, other).stderr
+        values = {key: value for key, value in read_json(scores).items() if key != "checksum"}
+        write_json(scores, sealed({**values, "line_scores": {"toy": file_sha256(folder / "scores.toy.txt")}}))
+        assert f"scores.toy.txt: {message}" in invoke("compare", run, other).stderr
 
 
 def test_a_metric_that_fails_leaves_the_other_scores(run: Path) -> None:
@@ -111,8 +116,9 @@ def test_nothing_that_is_loaded_is_executed(run: Path, tmp_path: Path, monkeypat
         ("export", run, "--output", tmp_path / "bundle"),
         ("eval", run),
     ):
-        invoke(*arguments, stdin=b"a\n")
+        result = invoke(*arguments, stdin=b"a\n")
         assert not sentinel.exists(), arguments
+        assert result.exit_code == (2 if "toy" in arguments else 0), result.stderr
 
     text = RunDir(run).config.read_text()
     for section in ("evaluation:\n", "decoding:\n"):
