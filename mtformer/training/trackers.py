@@ -88,7 +88,12 @@ class _WandbLike:
         identity: dict[str, Any]
         if module.__name__ == "wandb":
             tracked.run.trackers.mkdir(exist_ok=True)
-            identity = {"id": self.run_id, "name": name, "dir": str(tracked.run.trackers), "allow_val_change": True}
+            identity = {
+                "id": self.run_id,
+                "name": name,
+                "dir": str(tracked.run.trackers.resolve()),
+                "allow_val_change": True,
+            }
         else:
             identity = {"name": f"{name}-{self.run_id}"}  # Trackio identifies runs by name
         project = os.environ.get(f"{module.__name__.upper()}_PROJECT", PROJECT)
