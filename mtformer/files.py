@@ -15,15 +15,16 @@ import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from filelock import FileLock, Timeout
 from pydantic import ConfigDict, create_model
 
-from mtformer.errors import CheckpointError, ConfigError, MtformerError
+from mtformer.errors import CheckpointError, ConfigError, MtformerError, log
 
 FORMAT: Final = 1
 """Format of configs, checkpoints, prepared corpora, score cards and exports; a file without a format has format 1."""
@@ -43,8 +44,13 @@ FOREIGN_SECONDS = 24 * 3600
 """Age at which temporary files from another machine, whose processes cannot be checked, are deleted."""
 MOST_BYTES = 100_000_000
 """Maximum size of a config, JSON file or tokenizer in bytes."""
+UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM)
+"""Error numbers of drives, such as mounted cloud drives, that lack locks, file modes, or the renaming of folders."""
 HASHED_BYTES = 1 << 20
 """Number of bytes of a file that are read at a time to compute its checksum."""
+
+
+_log_once = cache(log.warning)
 
 
 class DamagedError(CheckpointError):
@@ -297,12 +303,32 @@ def locked(path: Path, refusal: MtformerError, timeout: float = 0.0) -> Iterator
         timeout: seconds to wait for the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = FileLock(path).acquire(timeout=timeout)
-    except Timeout as error:
-        raise refusal from error
+    lock: AbstractContextManager[Any] = nullcontext()
+    if supports_locks(path):
+        try:
+            lock = FileLock(path).acquire(timeout=timeout)
+        except Timeout as error:
+            raise refusal from error
+    else:
+        _log_once("%s: this drive has no locks; let only one process at a time write there", path.parent)
     with lock:
         yield
+
+
+def supports_locks(path: Path) -> bool:
+    """Return True if the drive of a lock file, which is created, has locks; mounted cloud drives may have none."""
+    if os.name == "nt":
+        return True
+    import fcntl
+
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_UN)  # changes nothing, because this descriptor holds no lock
+        except OSError as error:
+            if error.errno not in (*UNSUPPORTED, errno.ENOLCK):
+                raise
+            return False
+    return True
 
 
 @contextmanager
@@ -336,7 +362,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
         with naming_file(path):
             yield temporary
             if path.exists():
-                shutil.copymode(path, temporary)
+                with _if_supported():
+                    shutil.copymode(path, temporary)
             sync(temporary)
             os.replace(temporary, path)
             sync(path.parent)
@@ -365,20 +392,62 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         sync(temporary)
 
         if path.exists():
-            os.rename(path, old)
-        os.rename(temporary, path)
+            move_folder(path, old)
+        move_folder(temporary, path)
         sync(path.parent)
     finally:
         if old.exists() and not path.exists():
-            os.rename(old, path)
+            move_folder(old, path)
         for folder in (old, temporary):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def move_folder(source: Path, target: Path) -> None:
+    """Rename a folder; on a drive that cannot rename folders, copy it.
+
+    A process that is killed while it copies leaves an incomplete folder, which the checksums reveal.
+    """
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        _log_once("%s: this drive cannot rename folders, so they are copied, which takes longer", target.parent)
+        _copy_folder(source, target)
+        shutil.rmtree(source, ignore_errors=True)
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder without the modes of its files, which the drive may not support."""
+    target.mkdir()
+    for path in sorted(source.rglob("*")):
+        copy = target / path.relative_to(source)
+        if path.is_dir():
+            copy.mkdir()
+        else:
+            shutil.copyfile(path, copy)
+            sync(copy)
+
+
+@contextmanager
+def _if_supported() -> Iterator[None]:
+    """Ignore the error of a drive that does not support what is done inside the context."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
 
 
 def delete_folder(path: Path) -> None:
     """Delete a folder atomically: it is renamed first, so a killed process leaves no incomplete folder at `path`."""
     temporary = _beside(path, "tmp")
-    os.rename(path, temporary)
+    try:
+        os.rename(path, temporary)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        temporary = path  # an incomplete folder may be left, which the checksums reveal
     shutil.rmtree(temporary, ignore_errors=True)  # remaining files are deleted with other leftovers
 
 
@@ -400,7 +469,7 @@ def clear_leftovers(folder: Path, name: str | None = None) -> None:
 
         target = folder / leftover["name"]
         if leftover["kind"] == "old" and not target.exists():
-            os.rename(path, target)
+            move_folder(path, target)
         elif path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -519,6 +588,7 @@ def sync(path: Path) -> None:
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with _if_supported():
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -74,6 +74,7 @@ class RunDir:
         self.log = self.path / "train.log"  # the log that is shown on the terminal
         self.state = self.path / "state.json"  # running, or how the run ended
         self.tensorboard = self.path / "tensorboard"
+        self.trackers = self.path / "trackers"  # NAME.json: what a tracker already has of the run
         # step-00001000/: model.safetensors, trainer.pt, meta.json; damaged-step-.../: skipped on resuming, never read
         self.checkpoints = self.path / "checkpoints"
         self.averaged = self.checkpoints / "averaged"  # model.safetensors, meta.json
@@ -226,6 +227,11 @@ def _num_distinguishing_parts(paths: Sequence[tuple[str, ...]]) -> int:
 def references_name(number: int) -> str:
     """Return the file name of a test set's references; the first set is number 0."""
     return f"references.{number + 1}.txt" if number else "references.txt"
+
+
+def line_scores_name(metric: str) -> str:
+    """Return the file name of the scores of a test set's lines by an external metric."""
+    return f"scores.{metric}.txt"
 
 
 def write_config(run: RunDir, text: str) -> None:

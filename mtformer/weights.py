@@ -1,11 +1,12 @@
 """Read and average weights from safetensors files, and load them into a model; tied weights are stored once."""
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 from torch import Tensor, nn
 
 from mtformer.errors import CheckpointError
@@ -63,7 +64,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """
     try:
         require_file(path)
-        weights = load_file(path)
+        weights = _load_file(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; check the path") from None
     except (SafetensorError, OSError) as error:
@@ -73,6 +74,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         ) from error
     require_finite(path, weights)
     return weights
+
+
+def _load_file(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file; read it as a whole if its drive has no memory maps."""
+    try:
+        return load_file(path)
+    except (OSError, RuntimeError) as error:  # safetensors raises the former, and torch the latter
+        is_without_maps = isinstance(error, OSError) and error.errno in (errno.ENODEV, errno.ENOSYS, errno.EINVAL)
+        if not is_without_maps and "mmap" not in str(error):
+            raise
+    return load(path.read_bytes())
 
 
 def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:

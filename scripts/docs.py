@@ -52,6 +52,7 @@ NOT_RUN = {
     "distill": "takes hours",
     "serve": "starts a server",
     "import": "needs the internet",
+    "push": "needs the internet",
     "data clean": "template",
 }
 """Commands whose examples are not run by the tests of the pages, with the reason."""

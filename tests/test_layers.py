@@ -12,7 +12,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"", "enums", "errors", "formatting", "version"},
     {"files"},
-    {"cluster", "config", "device", "run_dir", "templating", "weights"},
+    {"cluster", "config", "device", "hub", "run_dir", "templating", "weights"},
     {"text", "model"},
     {"data"},
     {"training", "decoding"},

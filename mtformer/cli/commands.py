@@ -117,6 +117,11 @@ COMMANDS = {
         "Write an HTML report about runs.",
         examples("mtformer report runs/demo"),
     ),
+    "track": CommandEntry(
+        "track:track",
+        "Send the metrics of a run to TensorBoard, W&B, Trackio or MLflow.",
+        examples("mtformer track runs/demo --to tensorboard", "mtformer track runs/demo --to tensorboard --again"),
+    ),
     "reproduce": CommandEntry(
         "reproduce:reproduce",
         "Repeat the first steps of a run and compare the losses exactly.",
@@ -129,6 +134,11 @@ COMMANDS = {
             "mtformer export runs/demo",
             "mtformer export runs/demo --format ctranslate2 --quantization int8",
         ),
+    ),
+    "push": CommandEntry(
+        "push:push",
+        "Upload a model to the Hugging Face Hub.",
+        examples("mtformer push runs/demo --to hub:me/en-de --license apache-2.0"),
     ),
     "import": CommandEntry(
         "export:import_model",

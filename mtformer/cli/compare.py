@@ -92,7 +92,8 @@ def compare(
         systems = group_runs(runs, group)
         materials = [read_material(name, runs, force) for name in common_sets(runs, sets or [])]
 
-    num_tests = len(materials) * len(METRICS) * len(systems)
+    num_metrics = [len(METRICS) + material.num_measured for material in materials]
+    num_tests = sum(num_metrics) * len(systems)
     with alive("compare", total=num_tests, unit="test") as bar:
         comparisons = [compare_on_set(systems, material, sentences, bar.update) for material in materials]
     differences = config_differences(systems)
@@ -206,22 +207,29 @@ def _comparison_lines(comparison: "Comparison", width: int) -> Iterator[str]:
 
 def _metric_rows(table: "MetricTable") -> list[Sequence[str]]:
     """Return the rows of a table, without empty columns."""
+    from mtformer.evaluation.scores import num_decimals
+
     systems = table.systems
-    scores = [f"{system.mean:.2f}" for system in systems]
+    decimals = num_decimals(table.name)
+    scores = [f"{system.mean:.{decimals}f}" for system in systems]
     columns = {"system": [system.system for system in systems]}
     if any(system.deviation is not None for system in systems):
         columns["n"] = [str(len(system.runs)) for system in systems]
         columns["mean ± sd"] = [
-            score if system.deviation is None else f"{score} ± {system.deviation:.2f}"
+            score if system.deviation is None else f"{score} ± {system.deviation:.{decimals}f}"
             for system, score in zip(systems, scores, strict=True)
         ]
     else:
         columns["score"] = scores
 
-    columns["95% interval"] = [f"{system.estimate.low:.2f} to {system.estimate.high:.2f}" for system in systems]
+    estimates = [system.estimate for system in systems if system.estimate is not None]
+    if estimates:
+        columns["95% interval"] = [f"{row.low:.{decimals}f} to {row.high:.{decimals}f}" for row in estimates]
     if len(systems) > 1:
+        differences = [system.difference for system in systems]
+        columns["diff"] = ["" if value is None else f"{value:+.{decimals}f}" for value in differences]
+    if len(systems) > 1 and estimates:
         tests = [system.tests for system in systems]
-        columns["diff"] = ["" if system.difference is None else f"{system.difference:+.2f}" for system in systems]
         columns["p boot"] = ["" if test is None else f"{test.p_bootstrap:.4f}" for test in tests]
         columns["p rand"] = ["" if test is None else f"{test.p_randomization:.4f}" for test in tests]
     return [list(columns), *zip(*columns.values(), strict=True)]

@@ -13,6 +13,7 @@ from mtformer.cli.output import echo, table_lines
 from mtformer.cli.train import require_new_folder, require_one_process, run_training
 from mtformer.errors import ConfigError
 from mtformer.files import MADE_FROM
+from mtformer.hub import local_path
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def distill(
     from mtformer.experiment.distill import distilled_config, load_teachers
     from mtformer.experiment.finish import finish_distilling
 
+    runs = list(map(local_path, runs))
     run = RunDir(run_dir or Path("runs") / config.stem)
     require_one_process("distill")
     require_new_folder(run, run.corpus / MADE_FROM)

@@ -14,6 +14,7 @@ from mtformer.cli.output import echo, table_lines
 from mtformer.config.data import DataConfig, TextFiles
 from mtformer.config.loading import load_config
 from mtformer.errors import ConfigError
+from mtformer.hub import is_on_hub, local_path
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ SrcOption = Annotated[Path | None, optional("Source file; requires --ref.", meta
 """Source file of a test set."""
 RefOption = Annotated[Path | None, optional("Reference file; requires --src.", metavar="FILE", panel=INPUT_OUTPUT)]
 """Reference file of a test set."""
+METRIC_HELP = (
+    "Another metric: NAME='COMMAND' with {src}, {hyp} and {ref} for files, or NAME of a command in your settings; see "
+    "docs/metrics.md. Repeat for several."
+)
+"""Help of --metric."""
 
 
 def evaluate(
@@ -36,6 +42,7 @@ def evaluate(
     output: Annotated[
         Path | None, optional("Folder for the results (default: RUN/eval).", metavar="FOLDER", panel=INPUT_OUTPUT)
     ] = None,
+    metric: Annotated[list[str] | None, optional(METRIC_HELP, metavar="NAME[=COMMAND]", panel=INPUT_OUTPUT)] = None,
     calibrate: Annotated[
         bool, optional("Fit the confidence of translations to this dev set, instead of scoring it.", "--calibrate")
     ] = False,
@@ -56,11 +63,17 @@ def evaluate(
             raise ConfigError("--calibrate is for one model, not for an ensemble; give one run")
         if src is None and testset is None:
             raise ConfigError("--calibrate needs a dev set; give --src and --ref, or --testset")
+        require_at_most_one({"--calibrate": calibrate, "--metric": metric})
     if is_ensemble and output is None:
         raise ConfigError("the scores of an ensemble are not those of a run; give a folder for them with --output")
 
     from mtformer.cli.progress import line_progress
+    from mtformer.evaluation.external import find_metrics
 
+    metrics = find_metrics(metric or [])
+    if is_on_hub(runs[0]) and output is None:
+        raise ConfigError(f"{runs[0]}: is on the Hub; give a folder for the scores with --output")
+    runs = list(map(local_path, runs))
     translator = load(runs, to)
     test_sets = find_sets(runs[0], src, ref, testset, to)
     run = RunDir.open(runs[0])
@@ -72,7 +85,7 @@ def evaluate(
     else:
         from mtformer.experiment.evaluate_run import evaluate_run
 
-        echo_scores(evaluate_run(run, translator, test_sets, output, line_progress))
+        echo_scores(evaluate_run(run, translator, test_sets, output, line_progress, metrics))
 
 
 def echo_scores(cards: "Mapping[Path, ScoreCard]") -> None:
@@ -80,7 +93,7 @@ def echo_scores(cards: "Mapping[Path, ScoreCard]") -> None:
     rows = [["test set", "lines"]]
     signatures: dict[str, None] = {}  # in order, each once
     for card in cards.values():
-        values = [f"{score.value:.2f}" for score in card.scores]
+        values = [score.text for score in card.scores]
         rows.append([card.name, str(card.num_sentences), *values])
         for score in card.scores:
             signatures[f"{score.label}: {score.signature}"] = None

@@ -89,7 +89,9 @@ OverridesArgument = Annotated[
     ),
 ]
 """Values that replace those of the config."""
-EnsembleArgument = Annotated[list[Path], argument("Run directory or bundle; several form an ensemble.", "RUN")]
+EnsembleArgument = Annotated[
+    list[Path], argument("Run directory, bundle or hub:OWNER/NAME; several form an ensemble.", "RUN")
+]
 """One or more runs whose models translate together."""
 
 ToOption = Annotated[

@@ -20,11 +20,18 @@ from mtformer.data.corpus.formats import MARKUP
 from mtformer.data.corpus.readers import TEXT, create_bytes, read_lines
 from mtformer.errors import ConfigError, DataError
 from mtformer.files import naming_file
+from mtformer.hub import local_path
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
     from mtformer.config.schema import DecodingConfig
     from mtformer.report.attention import AttentionFile
+
+RERANK_HELP = (
+    "Choose among the n best with another metric: NAME='COMMAND' with {src} and {hyp} for files, or NAME of a command "
+    "in your settings; see docs/metrics.md."
+)
+"""Help of --rerank."""
 
 
 def translate(
@@ -77,6 +84,7 @@ def translate(
         Path | None,
         optional("With --attention: analyze the translations in this file.", metavar="FILE", panel=INPUT_OUTPUT),
     ] = None,
+    rerank: Annotated[str | None, optional(RERANK_HELP, metavar="NAME[=COMMAND]", panel=INPUT_OUTPUT)] = None,
     on: Annotated[str | None, optional(ON_HELP, "--on", metavar="ADDRESS", panel=DEVICE)] = None,
     alignment: Annotated[
         bool, optional("Append ||| and word alignments, such as 0-0 1-2.", "--alignment", panel=INPUT_OUTPUT)
@@ -90,7 +98,7 @@ def translate(
     .xz, .zst or .bz2. With --n-best, lines have the format of Moses: number ||| text ||| score.
     """
     request = _Request(
-        runs=runs,
+        runs=list(map(local_path, runs)),
         load=load,
         source=source,
         target=None if target == Path("/dev/stdout") else target,  # opening it would truncate the shell's file
@@ -105,6 +113,7 @@ def translate(
         has_json_attention=json_attention,
         attention=attention,
         targets=targets,
+        rerank=rerank,
         ray_address=on,
         has_alignment=alignment,
     )
@@ -133,6 +142,7 @@ class _Request:
     has_json_attention: bool
     attention: Path | None
     targets: Path | None
+    rerank: str | None
     ray_address: str | None
     has_alignment: bool
 
@@ -187,6 +197,9 @@ def _check_combinations(request: _Request) -> None:
         raise ConfigError("--attention needs all lines, but --continue skips some; remove one of them")
     if has_attention_file and request.ray_address is not None:
         raise ConfigError("--attention cannot be combined with --on; remove one of them")
+
+    if request.rerank is not None and (request.is_html or request.ray_address is not None):
+        raise ConfigError("--rerank cannot be combined with --html or --on; remove one of them")
 
     has_attention = has_attention_file or request.has_json_attention or request.has_alignment
     if request.is_html and (request.prefixes is not None or has_attention):
@@ -266,7 +279,12 @@ def _translate_block(request: _Request, terms: dict[str, str] | None) -> Transla
         "glossary": terms,
     }
     load = partial(request.load, request.runs, request.to)
-    return TranslateBlock(load, request.is_html, arguments, request.load.device)
+    reranker = None
+    if request.rerank is not None:
+        from mtformer.evaluation.rerank import find_reranker
+
+        reranker = find_reranker(request.rerank)
+    return TranslateBlock(load, request.is_html, arguments, request.load.device, reranker=reranker)
 
 
 def _describe(translate_block: TranslateBlock) -> TranslatorDescription:

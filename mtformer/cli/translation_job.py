@@ -18,13 +18,14 @@ from mtformer.cli.output import for_terminal
 from mtformer.cli.translation_format import OutputFormat
 from mtformer.cluster.workers import Workers
 from mtformer.enums import Backend
-from mtformer.errors import DataError, log
+from mtformer.errors import ConfigError, DataError, log
 from mtformer.text.tags import Target
 
 if TYPE_CHECKING:
     from mtformer.config.schema import DecodingConfig
     from mtformer.decoding.lines.translation import Translation
     from mtformer.decoding.translator import Translator
+    from mtformer.evaluation.external import ExternalMetric
     from mtformer.report.attention import AttentionFile
 
 STDOUT_DESCRIPTOR = 1
@@ -67,11 +68,27 @@ class TranslateBlock:
     """Keyword arguments for `Translator.translate`."""
     device: str
     progress: Callable[[int], object] | None = None
+    reranker: "ExternalMetric | None" = None
+    """Metric that chooses among the n best translations, or among all beams if `n_best` is 1."""
+
+    @cached_property
+    def _loaded(self) -> "Translator":
+        return self.load()
 
     @cached_property
     def translator(self) -> "Translator":
         """The translator."""
-        return self.load()
+        if not self._chooses_one:
+            return self._loaded
+        num_hypotheses = self._loaded.decoding.num_rows
+        if num_hypotheses == 1:
+            raise ConfigError("--rerank needs several translations of a line; set --beam-size above 1, or --n-best")
+        return self._loaded.with_decoding(n_best=num_hypotheses)
+
+    @property
+    def _chooses_one(self) -> bool:
+        """True if reranking gives one translation, although the search returns several."""
+        return self.reranker is not None and self._loaded.decoding.n_best == 1
 
     def __call__(self, block: Block, num_threads: int = 1) -> "list[Translation]":
         """Translate a block."""
@@ -81,7 +98,18 @@ class TranslateBlock:
 
             translate = partial(translate_html, self.translator)
         arguments = {**self.arguments, **block.options}
-        return translate(block.lines, first_line=block.first_line, progress=self.progress, **arguments)
+        translations = translate(block.lines, first_line=block.first_line, progress=self.progress, **arguments)
+        return translations if self.reranker is None else self._reranked(self.reranker, block.lines, translations)
+
+    def _reranked(
+        self, metric: "ExternalMetric", lines: Sequence[str], translations: "list[Translation]"
+    ) -> "list[Translation]":
+        from mtformer.evaluation.rerank import rerank
+
+        reranked = rerank(metric, lines, translations)
+        if self._chooses_one:
+            return [replace(translation, alternatives=()) for translation in reranked]
+        return reranked
 
     def describe(self, item: None, num_threads: int) -> TranslatorDescription:
         """Describe the translator."""
@@ -99,7 +127,9 @@ class TranslateBlock:
             settings["to"] = asdict(translator.engine.target)
         if translator.calibration is not None:
             settings["confidence"] = zlib.crc32(translator.calibration.model_dump_json().encode())
-        return TranslatorDescription(translator.decoding, translator.calibration is not None, settings)
+        if self.reranker is not None:
+            settings["rerank"] = [self.reranker.name, self.reranker.signature]
+        return TranslatorDescription(self._loaded.decoding, translator.calibration is not None, settings)
 
 
 def _named_hashes(translator: "Translator") -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from mtformer.config.data import DataConfig
 from mtformer.config.section import (
@@ -192,10 +192,22 @@ IS_SIMCUT = Condition("consistency: simcut", lambda training: training.consisten
 """The consistency regularization is SimCut."""
 
 
+TrackerName = Literal["tensorboard", "wandb", "trackio", "mlflow"]
+"""Name of a tracker, which is that of its package."""
+
+
+def _from_tensorboard(value: Any) -> Any:
+    """Return the trackers for a value of the earlier key `tensorboard`, which was true or false."""
+    if isinstance(value, bool):
+        return ["tensorboard"] if value else []
+    return value
+
+
 class TrainingConfig(Section):
     """Optimization, checkpoints and logging."""
 
     removed = {"wandb": None}
+    renamed = {"tensorboard": "trackers"}
 
     seed: Count = 1
     """Random seed for the initial weights, dropout, noise and the order of the data."""
@@ -281,8 +293,13 @@ class TrainingConfig(Section):
     the best checkpoint if its `best_metric` is more than 1 percent better."""
     sample_sentences: Annotated[Count, Key(on_resume="same")] = 3
     """Number of sentences of each dev set (and direction) whose translations are logged and saved to samples.jsonl."""
-    tensorboard: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False
-    """Write TensorBoard events to RUN/tensorboard (extra `tensorboard`)."""
+    trackers: Annotated[
+        list[TrackerName],
+        BeforeValidator(_from_tensorboard),
+        Key(on_resume="same", has_effect=False, side_output=True),
+    ] = []
+    """Trackers that show the metrics during training: tensorboard (events in RUN/tensorboard), wandb, trackio, mlflow.
+    A tracker that fails never ends the training. See docs/trackers.md."""
     report: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False
     """Write RUN/report.html at the end of `mtformer train`, as `mtformer report` does."""
 

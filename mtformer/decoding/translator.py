@@ -42,6 +42,7 @@ from mtformer.decoding.weights import is_default
 from mtformer.device import pick_device
 from mtformer.enums import Backend
 from mtformer.errors import ConfigError, DataError, MtformerError
+from mtformer.hub import local_path
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.case import TURKIC, case_of
@@ -123,7 +124,8 @@ class Translator:
         """Load a run directory, a bundle or a CTranslate2 export; several runs or checkpoints form an ensemble.
 
         Args:
-            run_path: one folder, or several with the same tokenizers; the default settings come from the first.
+            run_path: one folder, or several with the same tokenizers; the default settings come from the first. An
+                address such as `hub:OWNER/NAME` is a bundle on the Hugging Face Hub, which is downloaded.
             checkpoint: checkpoint name (see `find_weights`), or several to load from each run.
             device: `auto` (CUDA if available), `cpu` or `cuda`.
             precision: `fp32` (default on a CPU; translations do not depend on batching), `bf16`, `fp16` (CUDA), `int8`
@@ -137,7 +139,7 @@ class Translator:
         runs = []
         with contextlib.ExitStack() as stack:
             for path in paths:
-                run = stack.enter_context(RunDir.opened(path))
+                run = stack.enter_context(RunDir.opened(local_path(path)))
                 runs.append(run)
             return Translator._load(runs, checkpoint, device, precision, backend)
 

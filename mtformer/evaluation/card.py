@@ -6,14 +6,15 @@ It is saved with the scored texts, so that both can be used without the corpus:
     RUN/eval/NAME/hypotheses.txt          the translations, one per line
     RUN/eval/NAME/sources.txt             the sources
     RUN/eval/NAME/references.txt          the references (additional ones in references.2.txt and so on)
+    RUN/eval/NAME/scores.METRIC.txt       the scores of the lines, by an external metric
 """
 
 import hashlib
 import json
 import platform
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -38,7 +39,7 @@ from mtformer.files import (
     write_json,
     write_text,
 )
-from mtformer.run_dir import HYPOTHESES, SCORES, SOURCES, RunDir, references_name
+from mtformer.run_dir import HYPOTHESES, SCORES, SOURCES, RunDir, line_scores_name, references_name
 from mtformer.version import __version__
 
 MAX_REASON = 200
@@ -75,6 +76,8 @@ class ScoreCard(BaseModel, frozen=True, extra="forbid", strict=True):
     checkpoints: list[HashedFile]
     tokenizers: list[HashedFile]
     text: TextHashes
+    line_scores: dict[str, str] = {}
+    """SHA-256 of the file with the scores of the lines, by the name of the metric."""
     seconds: float
     """Translation time."""
     device: str
@@ -107,6 +110,8 @@ class ScoredTranslations:
     """Settings of the metrics."""
     seconds: float
     """Translation time."""
+    line_scores: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Score of each line by the name of the metric, of external metrics that have them."""
 
 
 def write_card(folder: Path, test: EvalSet, result: ScoredTranslations, translator: Translator) -> ScoreCard:
@@ -130,6 +135,7 @@ def write_card(folder: Path, test: EvalSet, result: ScoredTranslations, translat
         checkpoints=_weights_of(translator),
         tokenizers=_tokenizers_of(translator),
         text=_write_texts(folder, test, result.hypotheses),
+        line_scores=_write_line_scores(folder, result.line_scores),
         seconds=round(result.seconds, 2),
         device=device,
         dtype=translator.engine.dtype,
@@ -169,6 +175,39 @@ def _write_texts(folder: Path, test: EvalSet, hypotheses: Sequence[str]) -> Text
     for number, lines in enumerate(test.references):
         reference_hashes.append(write(references_name(number), lines))
     return TextHashes(sources=sources_hash, references=reference_hashes, hypotheses=hypotheses_hash)
+
+
+def _write_line_scores(folder: Path, line_scores: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """Write the scores of the lines, one file for each metric, and return their hashes; delete earlier files."""
+    for path in folder.glob(line_scores_name("*")):
+        path.unlink()
+    hashes = {}
+    for name, scores in line_scores.items():
+        text = "".join(f"{score!r}\n" for score in scores)
+        write_text(folder / line_scores_name(name), text)
+        hashes[name] = hashlib.sha256(text.encode()).hexdigest()
+    return hashes
+
+
+def read_line_scores(folder: Path, card: ScoreCard) -> dict[str, list[float]]:
+    """Return the score of each line by metric; raise DataError if a file is missing or was changed after scoring."""
+    scores = {}
+    for name, expected_sha256 in card.line_scores.items():
+        path = folder / line_scores_name(name)
+        try:
+            contents = read_bytes(path)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}); {_rewrite_hint(folder)}") from error
+        if hashlib.sha256(contents).hexdigest() != expected_sha256:
+            raise DataError(f"{path}: changed since it was written; {_rewrite_hint(folder)}")
+        try:
+            scores[name] = [float(line) for line in contents.split()]
+        except ValueError as error:
+            raise DataError(f"{path}: not one number per line ({error}); {_rewrite_hint(folder)}") from error
+        num_scores = len(scores[name])
+        if num_scores != card.num_sentences:
+            raise DataError(f"{path}: {num_scores} lines for {card.num_sentences} sentences; {_rewrite_hint(folder)}")
+    return scores
 
 
 def _versions() -> dict[str, str]:
@@ -300,9 +339,9 @@ def _different_settings(a: ScoreCard, b: ScoreCard) -> dict[str, str]:
     descriptions = {}
     settings_a = with_present_keys(a.decoding, DecodingConfig, SCORES)
     settings_b = with_present_keys(b.decoding, DecodingConfig, SCORES)
-    for key, field in DecodingConfig.model_fields.items():
-        value_a = settings_a.get(key, field.default)  # old cards lack newer keys
-        value_b = settings_b.get(key, field.default)
+    for key, key_field in DecodingConfig.model_fields.items():
+        value_a = settings_a.get(key, key_field.default)  # old cards lack newer keys
+        value_b = settings_b.get(key, key_field.default)
         if value_a != value_b:
             descriptions[key] = f"decoding.{key} {value_a} and {value_b}"
     return descriptions

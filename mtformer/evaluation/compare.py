@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from mtformer.config.loading import config_diff
 from mtformer.evaluation import significance
-from mtformer.evaluation.scores import METRICS, MetricName
-from mtformer.evaluation.significance import Counts, Estimate, Measure, PairedTests, estimate
-from mtformer.evaluation.systems import Material, System, distinguishes
+from mtformer.evaluation.scores import METRICS
+from mtformer.evaluation.significance import Counts, Estimate, MeanOfLines, Measure, PairedTests, estimate
+from mtformer.evaluation.systems import ExternalScores, Material, System, distinguishes
 from mtformer.text.words import lacks_spaces
 
 LENGTHS = (10, 20, 30, 40, 50, 60)
@@ -38,8 +38,8 @@ class SystemScore:
     mean: float
     deviation: float | None
     """Sample standard deviation over runs; None for a single run."""
-    estimate: Estimate
-    """Score of all runs together, with a confidence interval over sentences."""
+    estimate: Estimate | None
+    """Score of all runs together, with a confidence interval over sentences; None without scores of the sentences."""
     difference: float | None = None
     tests: PairedTests | None = None
     """Significance tests with the same number of runs of both systems (the first ones)."""
@@ -49,7 +49,7 @@ class SystemScore:
 class MetricTable:
     """Scores of all systems for one metric."""
 
-    name: MetricName
+    name: str
     label: str
     signature: str
     tests: str
@@ -64,7 +64,7 @@ class Bucket:
     low: int
     high: int | None
     num_sentences: int
-    scores: dict[MetricName, list[float]]
+    scores: dict[str, list[float]]
     """For each metric, one score per system: the mean over its runs."""
 
 
@@ -114,6 +114,10 @@ def compare(
         for run in system.runs:
             outputs[run.path] = material.outputs[run.path]
     measures = [Measure(metric, material.evaluation, outputs, material.references) for metric in METRICS]
+    for scores in material.external:
+        if scores.of_lines is not None:
+            measures.append(MeanOfLines(scores.name, scores.signature, scores.of_lines))
+    totals = [_table_of_totals(systems, scores) for scores in material.external if scores.of_lines is None]
     chrf = measures[METRICS.index("chrf")]
 
     unit = "words"
@@ -125,7 +129,7 @@ def compare(
     return Comparison(
         name=material.name,
         num_sentences=len(material.references[0]),
-        metrics=[_table(systems, measure, progress) for measure in measures],
+        metrics=[*(_table(systems, measure, progress) for measure in measures), *totals],
         unit=unit,
         buckets=buckets,
         sentences=_most_different(systems, material, chrf, num_sentences),
@@ -166,19 +170,32 @@ def _table(systems: Sequence[System], measure: Measure, progress: Callable[[], o
     return MetricTable(measure.name, measure.label, measure.signature, test_settings, rows)
 
 
+def _table_of_totals(systems: Sequence[System], external: ExternalScores) -> MetricTable:
+    """Return the scores of the systems by a metric without scores of the sentences, and so without tests."""
+    rows: list[SystemScore] = []
+    for system in systems:
+        scores = [external.scores[run.path] for run in system.runs]
+        row = _system_score(system, scores, None)
+        if rows:
+            row = replace(row, difference=row.mean - rows[0].mean)
+        rows.append(row)
+    return MetricTable(external.name, external.name, external.signature, "", rows)
+
+
 def _score(system: System, measure: Measure) -> SystemScore:
     """Return the scores of a system, without a comparison to the baseline."""
-    runs = []
-    for run in system.runs:
-        score = measure.score(measure.counts[run.path])
-        runs.append(RunScore(run.name, run.seed, score))
-    scores = [run.score for run in runs]
+    scores = [measure.score(measure.counts[run.path]) for run in system.runs]
+    return _system_score(system, scores, estimate(measure, _pooled(system, measure)))
+
+
+def _system_score(system: System, scores: Sequence[float], pooled: Estimate | None) -> SystemScore:
+    """Return the scores of the runs of a system, their mean and deviation."""
     return SystemScore(
         system=system.name,
-        runs=runs,
+        runs=[RunScore(run.name, run.seed, score) for run, score in zip(system.runs, scores, strict=True)],
         mean=statistics.fmean(scores),
         deviation=statistics.stdev(scores) if len(scores) > 1 else None,
-        estimate=estimate(measure, _pooled(system, measure)),
+        estimate=pooled,
     )
 
 

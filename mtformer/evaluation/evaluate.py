@@ -1,7 +1,7 @@
 """Reading, translating and scoring test sets."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mtformer.config.data import DataConfig, Source
@@ -11,6 +11,7 @@ from mtformer.data.corpus.sources import read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError, log
 from mtformer.evaluation.card import EvalSet, ScoreCard, ScoredTranslations, write_card
+from mtformer.evaluation.external import ExternalMetric, run_metric
 from mtformer.evaluation.scores import for_language, looks_tokenized, score
 
 
@@ -91,6 +92,7 @@ def evaluate(
     config: EvaluationConfig,
     folder: Path,
     *,
+    metrics: Sequence[ExternalMetric] = (),
     progress: Callable[[int], object] | None = None,
 ) -> ScoreCard:
     """Translate a test set, score the translations, and save them with a score card.
@@ -100,7 +102,10 @@ def evaluate(
         test: the test set.
         config: settings of the metrics.
         folder: where the card and the texts are written.
+        metrics: external metrics in addition to BLEU, chrF2++ and TER.
         progress: see `Translator.translate`.
+
+    Raise DataError if an external metric fails; the card with all other scores has been written then.
     """
     has_tokenized_references = any(map(looks_tokenized, test.references))
     if has_tokenized_references:
@@ -120,8 +125,24 @@ def evaluate(
     first_reference, *more_references = test.references
     config = for_language(config, test.tgt_lang, first_reference)
     scores = score(hypotheses, first_reference, config, more_references=more_references)
-    result = ScoredTranslations(hypotheses, scores, config, seconds)
-    return write_card(folder, test, result, translator)
+    texts = {"src": test.sources, "hyp": hypotheses, "ref": first_reference}
+    line_scores: dict[str, list[float]] = {}
+    errors: list[str] = []
+    for metric in metrics:
+        try:
+            external = run_metric(metric, texts)
+        except DataError as error:  # the translations, which took long, are saved first
+            errors.append(str(error))
+            continue
+        scores.append(external.score)
+        if external.of_lines is not None:
+            line_scores[metric.name] = external.of_lines
+
+    result = ScoredTranslations(hypotheses, scores, config, seconds, line_scores)
+    card = write_card(folder, test, result, translator)
+    if errors:
+        raise DataError("\n".join(f"{test.name}: {message}" for message in errors))
+    return card
 
 
 def _warn_of_normalization(test: EvalSet, translator: Translator) -> None:

@@ -30,13 +30,23 @@ TOKENIZED_SHARE = 0.2
 
 @dataclass(frozen=True)
 class Score:
-    """A corpus score: its name, the label used in papers, and sacreBLEU's signature."""
+    """A corpus score: its name, the label used in papers, and its signature, which is sacreBLEU's for its metrics."""
 
     name: str
-    """A `MetricName`; cards of version 0.3 may also have `comet`."""
+    """A `MetricName`, or the name of an external metric."""
     label: str
     value: float
     signature: str
+
+    @property
+    def text(self) -> str:
+        """The value as it is shown."""
+        return f"{self.value:.{num_decimals(self.name)}f}"
+
+
+def num_decimals(metric: str) -> int:
+    """Return the number of decimals of a metric's scores; external ones may be between 0 and 1."""
+    return 2 if metric in METRICS else 4
 
 
 def score(

@@ -44,7 +44,7 @@ class Measure:
     def __init__(
         self, name: MetricName, config: EvaluationConfig, outputs: Mapping[Path, list[str]], references: list[list[str]]
     ) -> None:
-        self.name = name
+        self.name: str = name
         self._metric = make_metric(name, config, references[0])
         self.counts: dict[Path, Counts] = {}
         """Counts (N, C) of each output."""
@@ -65,6 +65,23 @@ class Measure:
     def score_of(self, counts_C: Any) -> float:
         """Return the score for counts that are summed over sentences."""
         return self._metric._compute_score_from_stats(counts_C).score
+
+
+class MeanOfLines(Measure):
+    """A metric whose score is the mean of the scores of the lines, which another program computed."""
+
+    def __init__(self, name: str, signature: str, outputs: Mapping[Path, list[float]]) -> None:
+        self.name = name
+        self.label = name
+        self.signature = signature
+        self.counts = {}
+        for path, scores in outputs.items():
+            # The sum of the scores, and their number.
+            self.counts[path] = np.stack([np.array(scores), np.ones(len(scores))], axis=1)
+
+    def score_of(self, counts_C: Any) -> float:
+        """Return the mean for scores and numbers that are summed over sentences."""
+        return float(counts_C[0] / counts_C[1])
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mtformer.config.fields import key_metadata
@@ -12,7 +12,8 @@ from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.data.corpus.readers import read_lines
 from mtformer.decoding.weights import are_others
 from mtformer.errors import DataError, log
-from mtformer.evaluation.card import ScoreCard, notes, read_card, read_texts, score_differences
+from mtformer.evaluation.card import ScoreCard, notes, read_card, read_line_scores, read_texts, score_differences
+from mtformer.evaluation.scores import METRICS, Score
 from mtformer.run_dir import SCORES, RunDir, run_names
 
 SEED = "training.seed"
@@ -48,6 +49,17 @@ class System:
 
 
 @dataclass(frozen=True)
+class ExternalScores:
+    """Scores of several runs by a metric that another program computes; all are keyed by the path of the run."""
+
+    name: str
+    signature: str
+    scores: dict[Path, float]
+    of_lines: dict[Path, list[float]] | None
+    """Scores of the lines, if all runs have them."""
+
+
+@dataclass(frozen=True)
 class Material:
     """Translations of one test set, with sources and references."""
 
@@ -62,6 +74,13 @@ class Material:
     """Differences between runs that do not affect comparability."""
     ignored: list[str]
     """Differences that make scores incomparable, ignored because of --force."""
+    external: list[ExternalScores] = field(default_factory=list)
+    """Scores by other programs that all runs have."""
+
+    @property
+    def num_measured(self) -> int:
+        """Number of metrics of other programs with scores of the lines."""
+        return sum(scores.of_lines is not None for scores in self.external)
 
 
 def open_runs(paths: Sequence[Path]) -> list[Run]:
@@ -161,6 +180,7 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
 
     first_run = runs[0]
     first_card = cards[0]
+    external, missing_notes = _external_scores(runs, folders, cards)
     ignored = []
     all_notes = []
     for run, card in zip(runs[1:], cards[1:], strict=True):
@@ -187,9 +207,37 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
         references=first_test.references,
         evaluation=first_card.evaluation,
         outputs=outputs,
-        notes=all_notes,
+        notes=all_notes + missing_notes,
         ignored=ignored,
+        external=external,
     )
+
+
+def _external_scores(
+    runs: Sequence[Run], folders: Sequence[Path], cards: Sequence[ScoreCard]
+) -> tuple[list[ExternalScores], list[str]]:
+    """Return the scores by other programs that all runs have, and a note about each metric that some runs lack."""
+    scores_of: dict[str, dict[Path, Score]] = {}
+    for run, card in zip(runs, cards, strict=True):
+        for score in card.scores:
+            if score.name not in METRICS:
+                scores_of.setdefault(score.name, {})[run.path] = score
+
+    found = []
+    missing_notes = []
+    lines_of = {}
+    for run, folder, card in zip(runs, folders, cards, strict=True):
+        lines_of[run.path] = read_line_scores(folder, card)
+    for name, scores in scores_of.items():
+        names_without = [run.name for run in runs if run.path not in scores]
+        if names_without:
+            missing_notes.append(f"no {name} for {', '.join(names_without)}; `mtformer eval RUN --metric` computes it")
+            continue
+        values = {path: score.value for path, score in scores.items()}
+        of_lines = {path: lines[name] for path, lines in lines_of.items() if name in lines}
+        signature = scores[runs[0].path].signature
+        found.append(ExternalScores(name, signature, values, of_lines if len(of_lines) == len(runs) else None))
+    return found, missing_notes
 
 
 def _has_other_weights(run: Run, card: ScoreCard) -> bool:

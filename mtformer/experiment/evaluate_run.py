@@ -11,6 +11,7 @@ from mtformer.decoding.weights import is_default
 from mtformer.errors import DataError, log
 from mtformer.evaluation.card import EvalSet, ScoreCard, read_card, score_differences
 from mtformer.evaluation.evaluate import evaluate
+from mtformer.evaluation.external import ExternalMetric
 from mtformer.run_dir import RunDir
 
 Advance = Callable[[int], object]
@@ -31,6 +32,7 @@ def evaluate_run(
     test_sets: Sequence[EvalSet],
     output: Path | None = None,
     progress: OpenProgress = no_progress,
+    metrics: Sequence[ExternalMetric] = (),
 ) -> dict[Path, ScoreCard]:
     """Translate and score test sets, and save the hypotheses and scores.
 
@@ -40,12 +42,14 @@ def evaluate_run(
         test_sets: the test sets.
         output: folder for the results; None: that of the run, where `compare`, `runs` and `report` find them.
         progress: shows the progress of each test set.
+        metrics: external metrics in addition to BLEU, chrF2++ and TER.
 
     Returns:
         The score card of each folder, in the order of the test sets.
 
     Raises:
-        DataError: if a folder cannot be written; this is checked before the translation, which takes long.
+        DataError: if a folder cannot be written, which is checked before the translation, which takes long; or if an
+            external metric fails.
     """
     config = load_config(run.config).config
     if output is None:
@@ -67,7 +71,7 @@ def evaluate_run(
     for test, folder in zip(test_sets, folders, strict=True):
         earlier = _earlier_card(folder)
         with progress(test.name, len(test.sources)) as advance:
-            card = evaluate(translator, test, config.evaluation, folder, progress=advance)
+            card = evaluate(translator, test, config.evaluation, folder, metrics=metrics, progress=advance)
         changes = [] if earlier is None else score_differences(earlier, card)
         if changes:
             log.warning("%s: replaced scores with other settings (%s)", folder, "; ".join(changes))

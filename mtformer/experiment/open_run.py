@@ -17,7 +17,7 @@ from mtformer.config.loading import dump_config, load_config
 from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError, log
 from mtformer.experiment.resume import compare_configs
-from mtformer.files import LEFTOVER, clear_leftovers, delete_folder
+from mtformer.files import LEFTOVER, clear_leftovers, delete_folder, move_folder
 from mtformer.run_dir import RunDir, write_config
 
 Resume = bool | Literal["auto"]
@@ -84,7 +84,8 @@ def _recreated(path: Path) -> Iterator[None]:
     replaced = None
     if not _is_free(path):
         new_name = f".{path.name}.{time.time_ns()}.replaced"
-        replaced = path.rename(path.with_name(new_name))
+        replaced = path.with_name(new_name)
+        move_folder(path, replaced)
     existed = path.is_dir()
     earlier_entries = list(path.iterdir()) if existed else []  # such as the corpus of `distill`, which takes long
     path.mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,7 @@ def _recreated(path: Path) -> Iterator[None]:
         if not existed:
             path.rmdir()
         if replaced is not None:
-            replaced.rename(path)
+            move_folder(replaced, path)
         raise
 
     if replaced is not None:
@@ -167,7 +168,7 @@ def _restore_replaced(path: Path) -> None:
     for old in _replaced_folders(path):
         if _is_free(path):
             shutil.rmtree(path, ignore_errors=True)
-            old.rename(path)
+            move_folder(old, path)
             log.warning("%s: restored, because --overwrite was killed before the new run began", path)
         else:
             log.warning("%s: old run left by a killed --overwrite; delete it if you do not need it", old)

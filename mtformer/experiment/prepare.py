@@ -32,7 +32,7 @@ from mtformer.data.store.store import Store
 from mtformer.decoding.lines.sentences import split_sentences
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights, verified_weights
-from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log, require_extra
+from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log
 from mtformer.evaluation.evaluate import source_set
 from mtformer.evaluation.scores import for_language, make_metric
 from mtformer.files import (
@@ -52,6 +52,7 @@ from mtformer.text.tags import require_tags, tag_id, tags_by_side, target, with_
 from mtformer.text.tokenizer import JOINT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 from mtformer.training.step import TrainingStep
+from mtformer.training.trackers import require_tracker
 
 SAMPLED_BLOCKS = 40
 """Number of blocks (10,240 lines in total) in which lines with several sentences are counted."""
@@ -161,8 +162,8 @@ def _check_settings(config: Config) -> None:
     has_dev = bool(config.data.dev_sources)
     if config.training.patience is not None and not has_dev:
         raise ConfigError("training.patience needs data.dev; add a dev set, or remove patience")
-    if config.training.tensorboard:
-        require_extra("training.tensorboard", "tensorboard", "tensorboard")
+    for tracker in config.training.trackers:
+        require_tracker(tracker)
 
     require_sources(config.data)
     warn_of_layout(config.data)

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 
 from mtformer.errors import CheckpointError, InterruptedRunError
-from mtformer.files import locked, read_json, require_text, utc_now, write_json
+from mtformer.files import locked, read_json, require_text, supports_locks, utc_now, write_json
 from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
@@ -93,6 +93,8 @@ def _is_held(path: Path) -> bool:
     if not path.exists():
         return False
     try:
+        if not supports_locks(path):
+            return False
         with FileLock(path, timeout=0):
             return False
     except OSError as error:  # an error other than `Timeout`: the file belongs to another user

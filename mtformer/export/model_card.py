@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,20 @@ from mtformer.data.corpus.sources import files_of
 from mtformer.decoding.loading import from_data_report
 from mtformer.errors import DataError
 from mtformer.evaluation.card import ScoreCard, read_card
+from mtformer.export.card_header import dump_header, make_header
 from mtformer.files import file_sha256, read_json
 from mtformer.run_dir import SCORES, RunDir
 from mtformer.templating import render
 from mtformer.text.tags import language_tag
 from mtformer.weights import read_weights
+
+LIBRARIES = {
+    "bundle": "mtformer",
+    "ctranslate2": "CTranslate2",
+    "huggingface": "transformers",
+    "argos": "Argos Translate",
+}
+"""Name of the library that loads each format of export."""
 
 
 @dataclass(frozen=True)
@@ -53,22 +61,25 @@ def model_card(run: RunDir, config: Config, weights: Sequence[Path], details: Ex
     tensors = read_weights(weights[0])
     num_parameters = sum(tensor.numel() for tensor in tensors.values())
 
-    languages = dict.fromkeys(chain.from_iterable(data.directions))
     tag = language_tag(data.tgt_lang) if data.language_tags == "source" else None
     shown_config = loading.without_side_outputs(loading.without_files(config))
     settings = loading.config_diff(loading.load_defaults().config, shown_config)
+    cards = _score_cards(run, weight_hashes)
+    library = LIBRARIES[details.format]
+    header = make_header(details.name, library.lower().replace(" ", "-"), data, cards)
 
     return render(
         "card.md",
         **asdict(details),
         config=config,
-        languages=list(languages),
+        library=library,
+        header=dump_header(header),
         language_name=language_name,
         tag=tag,
         corpora=_corpus_names(data),
         num_pairs=from_data_report(run, "kept"),
         num_parameters=num_parameters,
-        cards=_score_cards(run, weight_hashes),
+        cards=cards,
         exam=_exam_rows(run, weight_hashes),
         settings=settings,
     )

@@ -11,6 +11,7 @@ from mtformer.config.loading import leaves, load_defaults
 from mtformer.config.yaml_text import dotted
 from mtformer.data.data_report import DataReport
 from mtformer.evaluation.card import ScoreCard, score_differences
+from mtformer.evaluation.scores import num_decimals
 from mtformer.experiment.runs import RunContents, differing_keys, is_number, without_folder
 from mtformer.experiment.sweep import short_keys
 from mtformer.formatting import format_duration
@@ -210,12 +211,14 @@ def _score_rows(systems: Sequence[ReportedSystem]) -> Iterator[tuple[str, Sequen
 def format_scores(cards: Sequence[ScoreCard], label: str) -> str:
     """Return the score with this label of a card, or mean and standard deviation of several."""
     scores = chain.from_iterable(card.scores for card in cards)
-    values = [score.value for score in scores if score.label == label]
-    if not values:
+    scores_of_metric = [score for score in scores if score.label == label]
+    if not scores_of_metric:
         return NOTHING
-    text = f"{fmean(values):.2f}"
+    values = [score.value for score in scores_of_metric]
+    decimals = num_decimals(scores_of_metric[0].name)
+    text = f"{fmean(values):.{decimals}f}"
     if len(values) > 1:
-        text += f" ± {stdev(values):.2f}"
+        text += f" ± {stdev(values):.{decimals}f}"
     return text
 
 

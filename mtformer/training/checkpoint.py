@@ -28,6 +28,7 @@ from mtformer.files import (
     atomic_folder,
     clear_leftovers,
     delete_folder,
+    move_folder,
     read_meta,
     unchanged,
     verify,
@@ -168,7 +169,8 @@ def _set_aside(folder: Path) -> Path:
     while aside.exists():
         number += 1
         aside = folder.with_name(f"damaged-{folder.name}-{number}")
-    return folder.rename(aside)
+    move_folder(folder, aside)
+    return aside
 
 
 @dataclass(frozen=True)

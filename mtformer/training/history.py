@@ -26,8 +26,23 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
     An incomplete last line is skipped. If the file does not exist, the list is empty.
     """
+    return _parse_records(_read(path))
+
+
+def read_new_records(path: Path, start: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the records of the complete lines from a position on, and the position after them, in bytes."""
+    if not path.is_file():
+        return [], start
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read()
+    complete_lines = data[: data.rfind(b"\n") + 1]
+    return _parse_records(complete_lines), start + len(complete_lines)
+
+
+def _parse_records(data: bytes) -> list[dict[str, Any]]:
     records = []
-    for line in _read(path).splitlines():
+    for line in data.splitlines():
         with contextlib.suppress(ValueError):
             record = parse_json(line)
             if isinstance(record, dict) and {"kind", "step"} <= record.keys():

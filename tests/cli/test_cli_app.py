@@ -113,7 +113,7 @@ def complete(words: str) -> list[str]:
 
 @pytest.mark.process
 def test_completion() -> None:
-    assert complete("mtformer tr") == ["train", "translate"]
+    assert complete("mtformer tr") == ["train", "translate", "track"]
     assert complete("mtformer train a.yaml training.lea") == ["training.learning_rate="]
     assert complete("mtformer config show a.yaml data.filters.max_t") == ["data.filters.max_tokens="]
 

@@ -12,7 +12,7 @@ from mtformer.config.section import Key
     ("path", "expected"),
     [
         ("training.seed", Key("warn")),
-        ("training.tensorboard", Key("same", has_effect=False, side_output=True)),
+        ("training.trackers", Key("same", has_effect=False, side_output=True)),
         ("training.init_from", Key("refuse", path="file")),
         ("model.d_model", Key("refuse")),
         ("model.dropout", Key("warn")),

@@ -158,7 +158,7 @@ def test_runs_that_differ_only_in_their_seed_are_one_system(tmp_path: Path) -> N
         tmp_path,
         "deep_s2:training: {seed: 2}",
         "wide:training: {seed: 2, max_steps: 7}",
-        "deep_s1:training: {seed: 1, tensorboard: true}",
+        "deep_s1:training: {seed: 1, trackers: [tensorboard]}",
         "deep_s10:training: {seed: 10}",
     )
     systems = group_runs(runs)

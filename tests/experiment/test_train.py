@@ -1,6 +1,5 @@
 """Tests of training on a small corpus: stopping, resuming, changed data and settings, averaging."""
 
-import builtins
 import contextlib
 import json
 import logging
@@ -205,21 +204,14 @@ def test_an_impossible_precision_is_refused_before_the_data_is_prepared(
         train(config(folder, precision="fp16"), RunDir(tmp_path / "run"))
 
 
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio", "mlflow"])
 def test_a_missing_package_is_reported_before_the_data_is_prepared(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = builtins.__import__
-
-    def without(name: str, *rest: Any, **named: Any) -> Any:
-        if name.startswith("tensorboard"):
-            raise ImportError(name)
-        return original(name, *rest, **named)
-
-    monkeypatch.delitem(sys.modules, "tensorboard", raising=False)
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delattr("mtformer.experiment.prepare.make_tokenizers")
-    with pytest.raises(MtformerError, match=r"training\.tensorboard needs tensorboard: pip install"):
-        train(config(folder, tensorboard=True), RunDir(tmp_path / "run"))
+    with pytest.raises(MtformerError, match=rf"training\.trackers: {name} needs the package {name}: pip install"):
+        train(config(folder, trackers=[name]), RunDir(tmp_path / "run"))
 
 
 def test_a_run_without_a_step_is_an_error(folder: Path, tmp_path: Path) -> None:

@@ -233,8 +233,10 @@ def test_a_failed_rename_restores_the_old_checkpoint(tmp_path: Path, monkeypatch
     assert names(run.checkpoints) == [run.checkpoint(4).name]
 
 
-@pytest.mark.parametrize("refused", ["iterdir", "rename"])
-def test_a_folder_without_permissions(tmp_path: Path, refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("module", "refused"), [(Path, "iterdir"), (os, "rename")])
+def test_a_folder_without_permissions(
+    tmp_path: Path, module: object, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = RunDir(tmp_path / "run")
     save(run, 3)
     save(run, 4)
@@ -245,7 +247,7 @@ def test_a_folder_without_permissions(tmp_path: Path, refused: str, monkeypatch:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, refused, refuse)
+        patch.setattr(module, refused, refuse)
         with pytest.raises(CheckpointError, match=rf"^{run.path}.*: Permission denied; .* needs read and write access"):
             newest_good(run)
     assert names(run.checkpoints) == ["step-00000003", "step-00000004"]

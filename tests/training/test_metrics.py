@@ -37,7 +37,7 @@ def figures(run: RunDir) -> dict[tuple[str, int], float]:
 
 
 def test_tensorboard_contains_every_value(tmp_path: Path) -> None:
-    trainer(toy_config(tensorboard=True), tmp_path, decode=given([20.0, 30.5])).train()
+    trainer(toy_config(trackers=["tensorboard"]), tmp_path, decode=given([20.0, 30.5])).train()
     run = RunDir(tmp_path)
     events = EventAccumulator(str(run.tensorboard))
     events.Reload()
