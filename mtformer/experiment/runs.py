@@ -35,11 +35,12 @@ COLUMNS = {
     "at": "best_step",
     "test BLEU": "test",
     "weights": "weights",
-    "tokens/s": "tokens_per_second",
+    "tokens seen": "tokens",
     "time": "seconds",
+    "tokens/s": "tokens_per_second",
 }
 """Fields of `RunRow` by column header, in the order of the table; columns for the settings that differ follow."""
-LARGEST_FIRST = ("step", "best_step", "test", "tokens_per_second")
+LARGEST_FIRST = ("step", "best_step", "test", "tokens", "tokens_per_second")
 """Fields of `RunRow` that are sorted in descending order."""
 RECENT = 20
 """Number of most recent log lines over which the median speed is computed."""
@@ -157,14 +158,33 @@ class RunContents:
 
     @property
     def training_seconds(self) -> float:
-        """Training time of the logged steps in seconds, without validation."""
-        durations: list[float] = []
+        """Training time in seconds, without validation; 0 if no step was logged."""
+        return self._total(self.points("train", "seconds_per_step"))
+
+    @property
+    def training_tokens(self) -> float:
+        """Number of source and target tokens seen in training, without padding; 0 if no step was logged."""
+        seconds_per_step = dict(self.points("train", "seconds_per_step"))
+        tokens_per_step: list[tuple[int, float]] = []
+        for step, tokens_per_second in self.points("train", "tokens_per_second"):
+            if step in seconds_per_step:
+                tokens_per_step.append((step, tokens_per_second * seconds_per_step[step]))
+        return self._total(tokens_per_step)
+
+    def _total(self, values_per_step: Sequence[tuple[int, float]]) -> float:
+        """Return the sum over all steps of a value that log lines have per step.
+
+        Steps after the last log line count like those before it.
+        """
+        total = 0.0
         last_step = 0
-        for step, seconds_per_step in self.points("train", "seconds_per_step"):
-            num_steps = step - last_step
-            durations.append(num_steps * seconds_per_step)
+        last_value = 0.0
+        for step, value_per_step in values_per_step:
+            total += (step - last_step) * value_per_step
             last_step = step
-        return sum(durations)
+            last_value = value_per_step
+        num_remaining = max(0, self.step - last_step)
+        return total + num_remaining * last_value
 
     def points(self, kind: str, key: str) -> list[tuple[int, float]]:
         """Return (step, value of `key`) for each record of this kind in which the value is a finite number."""
@@ -262,6 +282,8 @@ class RunRow:
     """BLEU on this test set."""
     weights: str | None = None
     """Weights that commands use (average or best) and the gain of the average, if the run has averaged weights."""
+    tokens: float | None = None
+    """Source and target tokens seen in training, without padding."""
     tokens_per_second: float | None = None
     """Median over the most recent log lines."""
     seconds: float | None = None
@@ -292,6 +314,8 @@ class RunRow:
             cells["test"] = f"{self.test_set} {self.test:.2f}"
         if self.weights is not None:
             cells["weights"] = self.weights
+        if self.tokens is not None:
+            cells["tokens"] = f"{self.tokens:,.0f}"
         if self.tokens_per_second is not None:
             cells["tokens_per_second"] = f"{self.tokens_per_second:.0f}"
         if self.seconds is not None:
@@ -356,6 +380,7 @@ def _fill_training(row: RunRow, contents: RunContents) -> None:
         row.tokens_per_second = statistics.median(speeds[-RECENT:])
     if any(record["kind"] == "train" for record in contents.records):
         row.seconds = contents.training_seconds
+        row.tokens = contents.training_tokens
 
     best = contents.best(row.metric) if row.metric is not None else None
     if best is not None:
