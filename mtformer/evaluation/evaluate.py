@@ -1,7 +1,7 @@
 """Reading, translating and scoring test sets."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mtformer.config.data import DataConfig, Source
@@ -102,13 +102,9 @@ def evaluate(
         folder: where the card and the texts are written.
         progress: see `Translator.translate`.
     """
-    has_tokenized_references = any(map(looks_tokenized, test.references))
-    if has_tokenized_references:
-        log.warning(
-            "%s: the references look tokenized; their scores are not comparable to published ones; use the original "
-            "text",
-            test.name,
-        )
+    warning = reference_warning(test.references, config)
+    if warning is not None:
+        log.warning("%s: %s", test.name, warning)
     _warn_of_normalization(test, translator)
 
     start = time.perf_counter()
@@ -122,6 +118,19 @@ def evaluate(
     scores = score(hypotheses, first_reference, config, more_references=more_references)
     result = ScoredTranslations(hypotheses, scores, config, seconds)
     return write_card(folder, test, result, translator)
+
+
+def reference_warning(references: Sequence[Sequence[str]], config: EvaluationConfig) -> str | None:
+    """Return a warning if references look tokenized, unless the BLEU tokenizer `none` was chosen for such text.
+
+    Args:
+        references: one list of lines per reference.
+        config: settings of the metrics.
+    """
+    is_intended = config.bleu_tokenizer == "none"
+    if is_intended or not any(map(looks_tokenized, references)):
+        return None
+    return "the references look tokenized; their scores are not comparable to published ones; use the original text"
 
 
 def _warn_of_normalization(test: EvalSet, translator: Translator) -> None:

@@ -159,7 +159,11 @@ class RunContents:
     @property
     def training_seconds(self) -> float:
         """Training time in seconds, without validation; 0 if no step was logged."""
-        return self._total(self.points("train", "seconds_per_step"))
+        return self.seconds_until(self.step)
+
+    def seconds_until(self, step: float) -> float:
+        """Return the training time in seconds from the start until a step, without validation; 0 if it is unknown."""
+        return _total(self.points("train", "seconds_per_step"), step)
 
     @property
     def training_tokens(self) -> float:
@@ -169,22 +173,7 @@ class RunContents:
         for step, tokens_per_second in self.points("train", "tokens_per_second"):
             if step in seconds_per_step:
                 tokens_per_step.append((step, tokens_per_second * seconds_per_step[step]))
-        return self._total(tokens_per_step)
-
-    def _total(self, values_per_step: Sequence[tuple[int, float]]) -> float:
-        """Return the sum over all steps of a value that log lines have per step.
-
-        Steps after the last log line count like those before it.
-        """
-        total = 0.0
-        last_step = 0
-        last_value = 0.0
-        for step, value_per_step in values_per_step:
-            total += (step - last_step) * value_per_step
-            last_step = step
-            last_value = value_per_step
-        num_remaining = max(0, self.step - last_step)
-        return total + num_remaining * last_value
+        return _total(tokens_per_step, self.step)
 
     def points(self, kind: str, key: str) -> list[tuple[int, float]]:
         """Return (step, value of `key`) for each record of this kind in which the value is a finite number."""
@@ -223,6 +212,24 @@ class RunContents:
             if isinstance(changes, dict) and "dev data" in changes:
                 start = max(start, step)
         return start
+
+
+def _total(values_per_step: Sequence[tuple[int, float]], end: float) -> float:
+    """Return the sum over the steps until `end` of a value that log lines have per step.
+
+    Args:
+        values_per_step: step of each log line, and the mean of the value since the line before it.
+        end: a step; steps after the last log line count like those before it.
+    """
+    total = 0.0
+    last_step = 0.0
+    value = 0.0
+    for step, value in values_per_step:
+        if step >= end:
+            break
+        total += (step - last_step) * value
+        last_step = step
+    return total + max(0.0, end - last_step) * value
 
 
 def changed_logs(run: RunDir, *paths: Path) -> list[str]:

@@ -10,7 +10,9 @@ import torch
 from mtformer.config.loading import leaves, load_defaults
 from mtformer.config.yaml_text import dotted
 from mtformer.data.data_report import DataReport
-from mtformer.evaluation.card import ScoreCard, score_differences
+from mtformer.errors import DataError
+from mtformer.evaluation.card import ScoreCard, read_texts, score_differences
+from mtformer.evaluation.evaluate import reference_warning
 from mtformer.experiment.runs import RunContents, differing_keys, is_number, without_folder
 from mtformer.experiment.sweep import short_keys
 from mtformer.formatting import format_duration
@@ -160,7 +162,8 @@ def scores(systems: Sequence[ReportedSystem]) -> list[dict[str, Any]]:
 def _scores_on(test: str, systems: Sequence[ReportedSystem]) -> dict[str, Any]:
     """Return the scores of all systems on a test set, for the template."""
     runs = chain.from_iterable(system.runs for system in systems)
-    card_of = {run.name: run.scores[test] for run in runs if test in run.scores}
+    scored_runs = [run for run in runs if test in run.scores]
+    card_of = {run.name: run.scores[test] for run in scored_runs}
     labels = _labels(card_of.values())
     number_columns = range(1, 1 + len(labels))
 
@@ -176,9 +179,24 @@ def _scores_on(test: str, systems: Sequence[ReportedSystem]) -> dict[str, Any]:
         "name": test,
         "num_sentences": first_card.num_sentences,
         "table": Table(("run", *labels), rows, number_columns),
-        "differences": _warnings(card_of),
+        "warnings": [*_reference_warnings(test, scored_runs), *_warnings(card_of)],
         "cards": [(f"Score card of {name}", _card(card)) for name, card in card_of.items()],
     }
+
+
+def _reference_warnings(test: str, runs: Sequence[RunContents]) -> list[str]:
+    """Return the distinct warnings about the references of a test set; files that cannot be read are skipped."""
+    warnings: dict[str, None] = {}
+    for run in runs:
+        card = run.scores[test]
+        try:
+            texts, _ = read_texts(run.run.evaluation(test), card)
+        except DataError:  # the section with the sentences reports it
+            continue
+        warning = reference_warning(texts.references, card.evaluation)
+        if warning is not None:
+            warnings[warning] = None
+    return list(warnings)
 
 
 def _warnings(card_of: Mapping[str, ScoreCard]) -> list[str]:
