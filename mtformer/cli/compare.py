@@ -14,6 +14,8 @@ from pydantic import ValidationError
 from mtformer.cli.options import argument, optional
 from mtformer.cli.output import echo, table_lines
 from mtformer.config.schema import EvaluationConfig
+from mtformer.config.validation import describe_errors
+from mtformer.config.yaml_text import Origin
 from mtformer.errors import ConfigError
 from mtformer.experiment.sweep import short_keys
 
@@ -119,7 +121,8 @@ def _evaluation(bleu_tokenizer: str) -> EvaluationConfig:
     try:
         return EvaluationConfig.model_validate({"bleu_tokenizer": bleu_tokenizer})
     except ValidationError as error:
-        raise ConfigError(f"--bleu-tokenizer '{bleu_tokenizer}': {error.errors()[0]['msg']}") from error
+        [line] = describe_errors(error, {(): Origin("file", "--bleu-tokenizer")}, EvaluationConfig).splitlines()
+        raise ConfigError(line.replace(": bleu_tokenizer", "")) from error
 
 
 # ---- output ---------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ def distill(
     Of the five best translations of a line, the one most similar to the reference is used. The student trains on them
     and on its own data; then both models are compared on the test sets. The same command resumes an interrupted one.
     """
+    from mtformer.cli.next_steps import echo_next_steps, steps_after_training
     from mtformer.cli.progress import line_progress
     from mtformer.cluster.workers import use_ray
     from mtformer.config.loading import load_config
@@ -62,7 +63,7 @@ def distill(
 
     scores = finish_distilling(runs, run, student, test_sets, line_progress)
     echo(*_score_table(scores))
-    echo(f"translate with: mtformer translate {run.path}", err=True)
+    echo_next_steps(steps_after_training(run.path))
 
 
 def _score_table(scores: "list[ModelScores]") -> list[str]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from tqdm import tqdm
 
+from mtformer.cli.next_steps import echo_next_steps, steps_after_sweep
 from mtformer.cli.options import OnOption, OverridesArgument, argument, optional, require_at_most_one
 from mtformer.cli.output import echo, error_lines, table_lines
 from mtformer.cli.train import SIGNAL_BASE
@@ -99,3 +100,4 @@ def _train(planned: Sweep, jobs: int | None, resume: bool, on: str | None, resum
         error_lines(f"{len(outcome.failed)} of {num_runs} runs failed; fix the errors and {advice}")
         raise typer.Exit(1)
     echo(f"{num_finished} of {num_runs} runs finished: {planned.folder}", err=True)
+    echo_next_steps(steps_after_sweep(planned.folder, [run.run.path for run in planned.runs]))

@@ -3,9 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean
+from typing import TYPE_CHECKING
 
-from mtformer.evaluation.systems import System
 from mtformer.experiment.runs import RunContents
+
+if TYPE_CHECKING:  # it imports torch
+    from mtformer.evaluation.systems import System
 
 NOTABLE = 0.05
 """Relative difference above which an amount of training is named as a possible cause of different scores."""
@@ -32,7 +35,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
 """Formats of the fields of `TrainingAmount`, with the unit as their name."""
 
 
-def training_amount(system: System) -> TrainingAmount:
+def training_amount(system: "System") -> TrainingAmount:
     """Return the mean amount of training of the runs of a system."""
     runs = [RunContents(run.path) for run in system.runs]
     seconds = _mean([run.training_seconds for run in runs])

@@ -170,7 +170,7 @@ def test_different_test_sets_are_reported_and_can_be_forced(runs: list[Path], co
     (["base", "nothing"], "not a run directory or bundle"),
     (["base", "copy", "--src", "x"], "--src and --bleu-tokenizer are for hypothesis files; give --ref too"),
     (["base", "copy", "--ref", "x", "--set", "small"], "--set and --force are for runs; remove them, or remove --ref"),
-    (["base", "copy", "--ref", "x", "--bleu-tokenizer", "12a"], "--bleu-tokenizer '12a': Input should be 'auto',"),
+    (["base", "copy", "--ref", "x", "--bleu-tokenizer", "12a"], "--bleu-tokenizer: must be one of auto, 13a, intl, "),
     (["base", "copy", "--ref", "x", "--bleu-tokenizer", "auto"], "--bleu-tokenizer auto requires a target language"),
 ])  # fmt: skip
 def test_user_errors_are_reported_in_one_line(
