@@ -22,7 +22,7 @@ from mtformer import __version__
 from mtformer.cli import app as program
 from mtformer.cli import output
 from mtformer.cli.output import error_lines, for_terminal, log_to_file, set_up_logging, use_utf8
-from mtformer.errors import MtformerError
+from mtformer.errors import MtformerError, warn_once
 from mtformer.run_dir import RunDir
 
 FULL = "No space left on device; free some space, or write to another disk"
@@ -498,3 +498,20 @@ def test_the_model_of_another_program_is_recognized(
     assert result.stderr.startswith("error: opus: ")
     assert hint in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_warning_of_a_kind_is_shown_once_in_each_output(
+    log: logging.Logger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):  # two calls of the program
+        set_up_logging()
+        with log_to_file(tmp_path / "train.log"):
+            warn_once("length", "%d lines of dev", 3)
+            warn_once("other", "other lines of %s", "dev")
+            warn_once("length", "%d lines of test", 4)
+            log.warning("always")
+            log.warning("always")
+    expected = ["3 lines of dev", "other lines of dev", "always", "always"]
+    assert capsys.readouterr().err.splitlines() == [f"warning: {line}" for line in expected] * 2
+    logged = (tmp_path / "train.log").read_text().splitlines()
+    assert [line.split(" ", 2)[2] for line in logged] == expected * 2
