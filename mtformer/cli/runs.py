@@ -103,14 +103,14 @@ def table(rows: Sequence[RunRow], keys: Sequence[str], width: int | None) -> tup
     settings = {labels[key]: _setting_column(labels[key], key, rows) for key in keys}
     columns |= settings
     if width is None:
-        return table_lines(_rows_of(columns)), []
+        return table_lines(rows_of(columns)), []
 
     # The settings that differ explain the scores, so names are broken to make space for them, but not for speeds.
     secondary = [*settings, *FIGURES, *DETAILS]
     essential = {label: cells for label, cells in columns.items() if label not in secondary}
-    shown = _with_narrow_names(essential, width)
+    shown = with_narrow_names(essential, width)
     for label in settings:
-        wider = _with_narrow_names({**shown, "name": columns["name"], label: columns[label]}, width)
+        wider = with_narrow_names({**shown, "name": columns["name"], label: columns[label]}, width)
         if _width_of(wider) <= width:
             shown = wider
     for label in FIGURES:
@@ -120,7 +120,7 @@ def table(rows: Sequence[RunRow], keys: Sequence[str], width: int | None) -> tup
 
     in_order = {label: shown[label] for label in columns if label in shown}
     omitted = [label for label in columns if label not in shown]
-    return table_lines(_rows_of(in_order), width), omitted
+    return table_lines(rows_of(in_order), width), omitted
 
 
 def _figure_columns(rows: Sequence[RunRow]) -> Columns:
@@ -140,22 +140,24 @@ def _setting_column(label: str, key: str, rows: Sequence[RunRow]) -> list[str]:
     return [label, *values]
 
 
-def _rows_of(columns: Columns) -> list[tuple[str, ...]]:
+def rows_of(columns: Columns) -> list[tuple[str, ...]]:
+    """Return the rows of a table for `table_lines`."""
     return list(zip(*columns.values(), strict=True))
 
 
 def _width_of(columns: Columns) -> int:
     """Return the number of characters of the longest line of a table."""
-    return max(map(len, table_lines(_rows_of(columns))))
+    return max(map(len, table_lines(rows_of(columns))))
 
 
-def _with_narrow_names(columns: Columns, width: int) -> Columns:
-    """Return the columns with line breaks in the names of the runs that let the table fit the width."""
-    names = columns["name"]
+def with_narrow_names(columns: Columns, width: int) -> Columns:
+    """Return the columns with line breaks in the first one, the names of runs, that let the table fit the width."""
+    header, *_ = columns
+    names = columns[header]
     excess = _width_of(columns) - width
-    name_width = max(max(map(len, names)) - excess, len("name"))
+    name_width = max(max(map(len, names)) - excess, len(header))
     narrow_names = [_wrapped(name, name_width) for name in names]
-    return {**columns, "name": narrow_names}
+    return {**columns, header: narrow_names}
 
 
 def _wrapped(name: str, width: int) -> str:

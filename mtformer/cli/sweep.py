@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,15 @@ from tqdm import tqdm
 from mtformer.cli.next_steps import echo_next_steps, steps_after_sweep
 from mtformer.cli.options import OnOption, OverridesArgument, argument, optional, require_at_most_one
 from mtformer.cli.output import echo, error_lines, table_lines
+from mtformer.cli.runs import rows_of, with_narrow_names
 from mtformer.cli.train import SIGNAL_BASE
 from mtformer.errors import log
 from mtformer.experiment.sweep import Sweep, plan_sweep, short_keys
 from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, run_sweep, threads_each
 from mtformer.formatting import format_bytes, format_duration, format_value
+
+DEFAULT_WIDTH = 100
+"""Width of the table if there is no terminal."""
 
 
 def sweep(
@@ -75,7 +80,9 @@ def _dry_run(planned: Sweep, jobs: int | None) -> None:
         rows.append([run.name, *values, test_sets, format_duration(need.total_seconds), format_bytes(need.disk_bytes)])
     common = f" with {' '.join(planned.common)}" if planned.common else ""
     echo(f"base: {planned.config}{common}")
-    echo(*table_lines(rows))
+    columns = {str(header): [header, *cells] for header, *cells in zip(*rows, strict=True)}
+    width = shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
+    echo(*table_lines(rows_of(with_narrow_names(columns, width))))
 
     time = format_duration(finishing_time([need.total_seconds for need in needs], jobs))
     disk = format_bytes(sum(need.disk_bytes for need in needs))

@@ -1,7 +1,7 @@
 """Reading, translating and scoring test sets."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mtformer.config.data import DataConfig, Source
@@ -9,7 +9,7 @@ from mtformer.config.schema import EvaluationConfig
 from mtformer.data.corpus.readers import read_lines
 from mtformer.data.corpus.sources import read_pairs
 from mtformer.decoding.translator import Translator
-from mtformer.errors import DataError, warn_once
+from mtformer.errors import DataError, log, warn_once
 from mtformer.evaluation.card import EvalSet, ScoreCard, ScoredTranslations, write_card
 from mtformer.evaluation.scores import for_language, looks_tokenized, score
 
@@ -102,9 +102,13 @@ def evaluate(
         folder: where the card and the texts are written.
         progress: see `Translator.translate`.
     """
-    warning = reference_warning(test.references, config)
-    if warning is not None:
-        warn_once(f"references of {test.name}", "%s: %s", test.name, warning)
+    has_tokenized_references = any(map(looks_tokenized, test.references))
+    if has_tokenized_references:
+        log.warning(
+            "%s: the references look tokenized; their scores are not comparable to published ones; use the original "
+            "text",
+            test.name,
+        )
     _warn_of_normalization(test, translator)
 
     start = time.perf_counter()
@@ -118,19 +122,6 @@ def evaluate(
     scores = score(hypotheses, first_reference, config, more_references=more_references)
     result = ScoredTranslations(hypotheses, scores, config, seconds)
     return write_card(folder, test, result, translator)
-
-
-def reference_warning(references: Sequence[Sequence[str]], config: EvaluationConfig) -> str | None:
-    """Return a warning if references look tokenized, unless the BLEU tokenizer `none` was chosen for such text.
-
-    Args:
-        references: one list of lines per reference.
-        config: settings of the metrics.
-    """
-    is_intended = config.bleu_tokenizer == "none"
-    if is_intended or not any(map(looks_tokenized, references)):
-        return None
-    return "the references look tokenized; their scores are not comparable to published ones; use the original text"
 
 
 def _warn_of_normalization(test: EvalSet, translator: Translator) -> None:

@@ -324,7 +324,7 @@ class RunRow:
         if self.tokens is not None:
             cells["tokens"] = f"{self.tokens:,.0f}"
         if self.tokens_per_second is not None:
-            cells["tokens_per_second"] = f"{self.tokens_per_second:.0f}"
+            cells["tokens_per_second"] = f"{self.tokens_per_second:,.0f}"
         if self.seconds is not None:
             cells["seconds"] = format_duration(self.seconds)
         return list(cells.values())

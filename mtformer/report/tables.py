@@ -1,6 +1,7 @@
 """Tables of a report: scores, starts, speed, data, parameters and config."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from mtformer.config.yaml_text import dotted
 from mtformer.data.data_report import DataReport
 from mtformer.errors import DataError
 from mtformer.evaluation.card import ScoreCard, read_texts, score_differences
-from mtformer.evaluation.evaluate import reference_warning
+from mtformer.evaluation.scores import looks_tokenized
 from mtformer.experiment.runs import RunContents, differing_keys, is_number, without_folder
 from mtformer.experiment.sweep import short_keys
 from mtformer.formatting import format_duration
@@ -23,6 +24,10 @@ from mtformer.training.figures import FIGURES
 
 NOTHING = "–"
 """Text of a cell without a value."""
+TOKENIZED_REFERENCES = (
+    "the references look tokenized; their scores are not comparable to published ones; use the original text"
+)
+"""Warning beside the scores of a test set."""
 MAX_CHANGE = 60
 """Changes with more characters, such as those of data checksums, are shown as "changed"."""
 
@@ -185,18 +190,17 @@ def _scores_on(test: str, systems: Sequence[ReportedSystem]) -> dict[str, Any]:
 
 
 def _reference_warnings(test: str, runs: Sequence[RunContents]) -> list[str]:
-    """Return the distinct warnings about the references of a test set; files that cannot be read are skipped."""
-    warnings: dict[str, None] = {}
+    """Return a warning if the references of a test set look tokenized, unless BLEU of tokens was chosen.
+
+    Files that cannot be read are skipped, because the section with the sentences reports them.
+    """
     for run in runs:
         card = run.scores[test]
-        try:
+        with suppress(DataError):
             texts, _ = read_texts(run.run.evaluation(test), card)
-        except DataError:  # the section with the sentences reports it
-            continue
-        warning = reference_warning(texts.references, card.evaluation)
-        if warning is not None:
-            warnings[warning] = None
-    return list(warnings)
+            if card.evaluation.bleu_tokenizer != "none" and any(map(looks_tokenized, texts.references)):
+                return [TOKENIZED_REFERENCES]
+    return []
 
 
 def _warnings(card_of: Mapping[str, ScoreCard]) -> list[str]:
