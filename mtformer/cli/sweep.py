@@ -3,6 +3,7 @@
 import logging
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +19,6 @@ from mtformer.errors import log
 from mtformer.experiment.sweep import Sweep, plan_sweep, short_keys
 from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, run_sweep, threads_each
 from mtformer.formatting import format_bytes, format_duration, format_value
-
-DEFAULT_WIDTH = 100
-"""Width of the table if there is no terminal."""
 
 
 def sweep(
@@ -81,8 +79,9 @@ def _dry_run(planned: Sweep, jobs: int | None) -> None:
     common = f" with {' '.join(planned.common)}" if planned.common else ""
     echo(f"base: {planned.config}{common}")
     columns = {str(header): [header, *cells] for header, *cells in zip(*rows, strict=True)}
-    width = shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
-    echo(*table_lines(rows_of(with_narrow_names(columns, width))))
+    if sys.stdout.isatty():
+        columns = with_narrow_names(columns, shutil.get_terminal_size().columns)
+    echo(*table_lines(rows_of(columns)))
 
     time = format_duration(finishing_time([need.total_seconds for need in needs], jobs))
     disk = format_bytes(sum(need.disk_bytes for need in needs))

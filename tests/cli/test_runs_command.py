@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from program import invoke
 
-from mtformer.cli.runs import table
+from mtformer.cli.output import table_lines
+from mtformer.cli.runs import rows_of, table, with_narrow_names
 from mtformer.experiment.runs import RunRow, differing_keys
 from mtformer.formatting import format_duration
 
@@ -120,6 +121,16 @@ def test_a_table_fits_the_terminal() -> None:
         words = [line.split(" ")[0] for line in lines[1:]]
         assert "".join(words) == "".join(row.name for row in rows)  # names are broken only between their parts
         assert all(word.endswith((",", "/")) or re.search(r"seed=\d$", word) for word in words)
+
+
+@pytest.mark.parametrize("header", ["name", "run"])
+def test_names_are_broken_between_their_parts(header: str) -> None:
+    names = ["dropout=0.1,norm_position=post,seed=1", "study/dropout=0.1"]
+    columns = {header: [header, *names], "time": ["time", "0:00:05", "0:00:06"]}
+    lines = table_lines(rows_of(with_narrow_names(columns, 40)))
+    first_name = [["dropout=0.1,norm_position=post,", "0:00:05"], ["seed=1"]]
+    assert [line.split() for line in lines] == [[header, "time"], *first_name, ["study/dropout=0.1", "0:00:06"]]
+    assert with_narrow_names(columns, 50) == columns
 
 
 def test_unequal_training_is_named_below_the_table(folder: Path, tmp_path: Path) -> None:
