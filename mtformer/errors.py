@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 log = logging.getLogger("mtformer")
 
+ONCE = "shown_once"
+"""Attribute of log records with the kind of a warning that is shown once."""
 OUT_OF_MEMORY = re.compile(
     "allocate memory|out of memory|not enough memory|_ALLOC_FAILED|bad_alloc|failed to map segment"
     "|size calculation overflowed",
@@ -49,6 +51,17 @@ class InterruptedRunError(Exception):
 
 class DeviceError(MtformerError):
     """A device or precision that is not available on this machine."""
+
+
+def warn_once(kind: str, message: str, *values: object) -> None:
+    """Log a warning of which the program shows only the first one of its kind.
+
+    Args:
+        kind: identifies the warning.
+        message: format of the message.
+        values: values in the message.
+    """
+    log.warning(message, *values, extra={ONCE: kind})
 
 
 def is_out_of_memory(error: Exception) -> bool:

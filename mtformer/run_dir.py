@@ -7,6 +7,7 @@ folder except README.md, which users complete.
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ from mtformer.files import (
     write_checksums,
     write_text,
 )
+from mtformer.formatting import printable
 
 WEIGHTS = "model.safetensors"
 """Weights of a checkpoint or bundle."""
@@ -54,6 +56,8 @@ SOURCES = "sources.txt"
 """Source sentences of an evaluation."""
 HYPOTHESES = "hypotheses.txt"
 """Translations of an evaluation."""
+MAX_KIND = 40
+"""Number of characters of the type of a foreign model that an error shows."""
 MULTI_SENTENCE_SHARE = "multi_sentence_share"
 """Key in data_report.json: share of source lines with several sentences."""
 
@@ -93,7 +97,7 @@ class RunDir:
         require_text(path)
         run = cls(path)
         if not os.path.isfile(run.config):
-            raise CheckpointError(f"{path}: not a run directory or bundle (it has no config.yaml); check the path")
+            raise CheckpointError(f"{path}: {_what_is_no_run(run.path)}")
         run.require_version()
         if verified:
             listed = read_meta(run.path, CHECKSUMS)["sha256"]
@@ -198,6 +202,26 @@ def _step_of(folder: Path) -> int:
 def lower_is_better(metric: str) -> bool:
     """Return True for a dev metric such as `loss` or `loss NAME` for which lower is better."""
     return metric.partition(" ")[0] in ("loss", "perplexity")
+
+
+def _what_is_no_run(folder: Path) -> str:
+    """Describe a folder without config.yaml: the model of another program, or something else, and what to do."""
+    try:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        settings = None
+    if isinstance(settings, dict) and settings.get("model_type") == "marian":
+        return f"a Marian model from Hugging Face, not a run; convert it first: mtformer import {folder} RUN"
+    if isinstance(settings, dict) and "model_type" in settings:
+        kind = printable(str(settings["model_type"]), MAX_KIND)
+        return f"a Hugging Face model of type {kind}, not a run; mtformer import converts only Marian models (OPUS-MT)"
+    has_marian_files = folder.is_dir() and any(folder.glob("*.npz"))
+    if has_marian_files:
+        return (
+            "a model in Marian's own format (.npz), not a run; download the same model from Hugging Face, and convert "
+            "it with mtformer import"
+        )
+    return "not a run directory or bundle (it has no config.yaml); check the path"
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:

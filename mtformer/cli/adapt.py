@@ -46,6 +46,7 @@ def adapt(
     chrF on the new dev set, and lose at most --max-loss on the old one, become the weights of NEW. The same command
     resumes an interrupted adaptation.
     """
+    from mtformer.cli.next_steps import echo_next_steps, steps_after_training
     from mtformer.cli.progress import line_progress
     from mtformer.decoding.translator import Translator
     from mtformer.experiment.adapt import SHARES, adaptation_config, choose_weights
@@ -64,7 +65,7 @@ def adapt(
 
     echo(*_score_table(points[0], points[-1], chosen))
     echo(CHOSEN_ON_DEV)
-    echo(f"translate with: mtformer translate {run_dir}", err=True)
+    echo_next_steps(steps_after_training(run_dir))
 
 
 def _score_table(before: "Point", after: "Point", chosen: "Point") -> list[str]:

@@ -5,6 +5,7 @@ The module of a command is imported only when the command is named, and torch on
 
 import errno
 import os
+import re
 import sys
 import time
 import traceback
@@ -68,6 +69,7 @@ def _errors_in_one_line() -> Iterator[None]:
         flush_or_discard_stdout()
         raise typer.Exit(BROKEN_PIPE) from None
     except Exception as error:
+        _show_help_without_command(error)
         message = _describe(error)
         if message is None:
             raise
@@ -148,6 +150,16 @@ def _let_other_process_report(error: Exception) -> None:
         raise typer.Exit(USER_ERROR)
 
 
+def _show_help_without_command(error: Exception) -> None:
+    """Print the help screen and exit if a group, such as `mtformer data`, was called without a command.
+
+    Click raises an error for this. Typer prints nothing, because it expects that its own help screen was printed.
+    """
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(error.ctx.get_help())  # type: ignore[attr-defined]  # an error of Click, see `_describe_usage`
+        raise typer.Exit(USER_ERROR) from None
+
+
 def _describe(error: Exception) -> str | None:
     """Return the message of a user or system error, or None for an internal error."""
     if isinstance(error, MtformerError | LostProcessError):
@@ -171,8 +183,9 @@ def _describe_usage(error: Exception) -> str | None:
     if not hasattr(error, "format_message"):  # Typer may include its own copy of Click, so there is no class to test
         return None
     message = str(error.format_message()).replace("Value error, ", "")  # Pydantic's name of the error, in some versions
-    if not message or message.startswith("Usage: "):  # the help screen of a group without a command
+    if not message:
         return None
+    message = re.sub(r", unable to parse.*", "", message).replace("Input should be", "must be")
     context = getattr(error, "ctx", None)
     command = getattr(context, "command_path", "mtformer")
     return f"{message.rstrip('.?')}; see `{command} --help`"

@@ -14,20 +14,25 @@ from pydantic import ValidationError
 from mtformer.cli.options import argument, optional
 from mtformer.cli.output import echo, table_lines
 from mtformer.config.schema import EvaluationConfig
+from mtformer.config.validation import describe_errors
+from mtformer.config.yaml_text import Origin
 from mtformer.errors import ConfigError
 from mtformer.experiment.sweep import short_keys
 
 if TYPE_CHECKING:
     from mtformer.evaluation.compare import Comparison, MetricTable, SentenceRow
     from mtformer.evaluation.systems import System
+    from mtformer.experiment.training_amount import TrainingAmount
 
 INDENT = 2
 """Number of spaces before the lines of a table."""
 DEFAULT_WIDTH = 100
 """Width of the output if there is no terminal."""
+AMOUNTS = "training (tokens of source and target; minutes without validation)"
+"""Title of the amounts of training."""
 READING = (
-    "95% intervals and p-values: variation over test sentences, for these trained models. p-values: paired bootstrap "
-    "and approximate randomization against the first system ({tests})."
+    "TER: lower is better. 95% intervals and p-values: variation over test sentences, for these trained models. "
+    "p-values: paired bootstrap and approximate randomization against the first system ({tests})."
 )
 """Explanation of the figures; `tests` has the settings of the significance tests."""
 
@@ -73,6 +78,7 @@ def compare(
     from mtformer.evaluation.compare import config_differences
     from mtformer.evaluation.scores import METRICS
     from mtformer.evaluation.systems import common_sets, group_runs, open_runs, read_files, read_material
+    from mtformer.experiment.training_amount import training_amount
 
     if len(paths) < 2:
         raise ConfigError(
@@ -97,12 +103,15 @@ def compare(
     with alive("compare", total=num_tests, unit="test") as bar:
         comparisons = [compare_on_set(systems, material, sentences, bar.update) for material in materials]
     differences = config_differences(systems)
+    amounts = [] if ref else [training_amount(system) for system in systems]
 
     if as_json:
-        echo(_json(systems, differences, comparisons))
+        echo(_json(systems, amounts, differences, comparisons))
         return
     width = shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
-    echo(*_lines(systems, differences, comparisons, width))
+    echo(*_system_lines(systems, differences, width))
+    echo(*_amount_lines([system.name for system in systems], amounts, width))
+    echo(*_lines(comparisons, width))
     for comparison in comparisons:
         for line in [*comparison.ignored, *comparison.notes]:
             echo(f"differences on {comparison.name}: {line}", err=True)
@@ -113,18 +122,23 @@ def _evaluation(bleu_tokenizer: str) -> EvaluationConfig:
     try:
         return EvaluationConfig.model_validate({"bleu_tokenizer": bleu_tokenizer})
     except ValidationError as error:
-        raise ConfigError(f"--bleu-tokenizer '{bleu_tokenizer}': {error.errors()[0]['msg']}") from error
+        [line] = describe_errors(error, {(): Origin("file", "--bleu-tokenizer")}, EvaluationConfig).splitlines()
+        raise ConfigError(line.replace(": bleu_tokenizer", "")) from error
 
 
 # ---- output ---------------------------------------------------------------------------------------------------------
 
 
 def _json(
-    systems: "Sequence[System]", differences: Mapping[str, list[Any]], comparisons: "Sequence[Comparison]"
+    systems: "Sequence[System]",
+    amounts: "Sequence[TrainingAmount]",
+    differences: Mapping[str, list[Any]],
+    comparisons: "Sequence[Comparison]",
 ) -> str:
-    """Return systems, differing config values (one per system) and comparisons as JSON."""
+    """Return systems, amounts of training, differing config values (one per system) and comparisons as JSON."""
     values = {
         "systems": [_system_values(system) for system in systems],
+        "training": [asdict(amount) for amount in amounts],
         "config_differences": [{"key": key, "values": values} for key, values in differences.items()],
         "sets": [asdict(comparison) for comparison in comparisons],
     }
@@ -136,13 +150,8 @@ def _system_values(system: "System") -> dict[str, Any]:
     return {"name": system.name, "runs": runs}
 
 
-def _lines(
-    systems: "Sequence[System]",
-    differences: Mapping[str, list[Any]],
-    comparisons: "Sequence[Comparison]",
-    width: int,
-) -> Iterator[str]:
-    """Yield lines of at most `width` characters: the systems, their differing config values, then each comparison."""
+def _system_lines(systems: "Sequence[System]", differences: Mapping[str, list[Any]], width: int) -> Iterator[str]:
+    """Yield lines of at most `width` characters: the systems with several seeds, and the config values that differ."""
     grouped = [system for system in systems if len(system.runs) > 1]
     if grouped:
         rows = [[f"{system.name}:", _run_names(system)] for system in grouped]
@@ -152,6 +161,45 @@ def _lines(
     if rows:
         yield from ("configs differ in", *table_lines(rows, width, indent=INDENT), "")
 
+
+def _amount_lines(names: Sequence[str], amounts: "Sequence[TrainingAmount]", width: int) -> Iterator[str]:
+    """Yield the amounts of training, with their differences from the first system, and what follows from these."""
+    from mtformer.experiment.training_amount import FORMATS, describe_unequal_training
+
+    columns = {"system": list(names)}
+    for unit in FORMATS:
+        cells = _amount_cells(amounts, unit)
+        if any(cells):
+            title = "tokens seen" if unit == "tokens" else unit
+            columns[title] = cells
+    if len(columns) == 1:
+        return
+
+    rows = [list(columns), *zip(*columns.values(), strict=True)]
+    yield from textwrap.wrap(AMOUNTS, width)
+    yield from table_lines(rows, width, right=range(1, len(columns)), indent=INDENT)
+    for sentence in describe_unequal_training(names, amounts):
+        yield from textwrap.wrap(sentence, width)
+    yield ""
+
+
+def _amount_cells(amounts: "Sequence[TrainingAmount]", unit: str) -> list[str]:
+    """Return the amount of each system, with the difference from the first one in percent; empty if unknown."""
+    from mtformer.experiment.training_amount import FORMATS, relative_difference
+
+    values = [getattr(amount, unit) for amount in amounts]
+    cells: list[str] = []
+    for value in values:
+        cell = "" if value is None else FORMATS[unit](value)
+        difference = relative_difference(values[0], value)
+        if cells and difference is not None:
+            cell += f" ({difference:+.1%})"
+        cells.append(cell)
+    return cells
+
+
+def _lines(comparisons: "Sequence[Comparison]", width: int) -> Iterator[str]:
+    """Yield the lines of all comparisons, of at most `width` characters."""
     for number, comparison in enumerate(comparisons):
         if number:
             yield ""
@@ -214,7 +262,7 @@ def _metric_rows(table: "MetricTable") -> list[Sequence[str]]:
     scores = [f"{system.mean:.{decimals}f}" for system in systems]
     columns = {"system": [system.system for system in systems]}
     if any(system.deviation is not None for system in systems):
-        columns["n"] = [str(len(system.runs)) for system in systems]
+        columns["runs"] = [str(len(system.runs)) for system in systems]
         columns["mean ± sd"] = [
             score if system.deviation is None else f"{score} ± {system.deviation:.{decimals}f}"
             for system, score in zip(systems, scores, strict=True)

@@ -5,8 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tqdm import tqdm
-
 from mtformer.cli import options
 from mtformer.cli.options import optional
 from mtformer.cli.output import echo, table_lines
@@ -17,6 +15,7 @@ from mtformer.hub import local_path
 from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
+    from mtformer.config.schema import Config
     from mtformer.experiment.finish import ModelScores
 
 
@@ -37,7 +36,8 @@ def distill(
     Of the five best translations of a line, the one most similar to the reference is used. The student trains on them
     and on its own data; then both models are compared on the test sets. The same command resumes an interrupted one.
     """
-    from mtformer.cli.progress import line_progress
+    from mtformer.cli.next_steps import echo_next_steps, steps_after_training
+    from mtformer.cli.progress import TimedLines, line_progress
     from mtformer.cluster.workers import use_ray
     from mtformer.config.loading import load_config
     from mtformer.decoding.translator import Translator
@@ -57,14 +57,40 @@ def distill(
     test_sets = named_sets(student.data.test, student.data)
     Translator.load(runs, device=student.training.device).with_decoding(student.decoding)
 
-    with use_ray(on), tqdm(desc="translate", unit="line", disable=None, leave=False) as bar:
+    with use_ray(on), TimedLines("translate") as lines:
+
+        def start(num_lines: int) -> None:
+            echo(*stages(student, num_lines), err=True)
+            lines.start(num_lines)
+
         load = partial(load_teachers, runs, student)
-        distilled = distilled_config(load, student, mono or [], run, bar.update)
+        distilled = distilled_config(load, student, mono or [], run, lines.advance, start)
     run_training(distilled, run.path, ["mtformer", *sys.argv[1:]], "auto")
 
     scores = finish_distilling(runs, run, student, test_sets, line_progress)
     echo(*_score_table(scores))
-    echo(f"translate with: mtformer translate {run.path}", err=True)
+    echo_next_steps(steps_after_training(run.path))
+
+
+def stages(student: "Config", num_lines: int) -> list[str]:
+    """Return what the command does, with the number of lines to translate and the limit of the training."""
+    training = student.training
+    if training.max_minutes is not None:
+        limit = f"for at most {training.max_minutes:g} minutes (training.max_minutes), without the time of stage 1"
+    elif training.max_epochs is not None:
+        limit = f"for {training.max_epochs:g} epochs, at most {training.max_steps:,} steps"
+    else:
+        limit = f"for {training.max_steps:,} steps"
+
+    first = f"translate {num_lines:,} lines with the teacher, and keep the good translations"
+    if not num_lines:
+        first = "translate with the teacher: complete"
+    return [
+        "distill has three stages; the same command resumes after an interruption:",
+        f"  1. {first}",
+        f"  2. train the student on the translations and its own data {limit}",
+        f"  3. compare both on test sets: {', '.join(student.data.test)}",
+    ]
 
 
 def _score_table(scores: "list[ModelScores]") -> list[str]:

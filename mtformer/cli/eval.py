@@ -102,6 +102,7 @@ def echo_scores(cards: "Mapping[Path, ScoreCard]") -> None:
 
     echo(*table_lines(rows, right=range(1, len(rows[0]))))
     echo(*signatures)
+    echo("BLEU and chrF2++: 0 to 100, higher is better; TER: lower is better", err=True)
     for folder in cards:
         echo(f"hypotheses and scores: {folder}", err=True)
 

@@ -1,9 +1,11 @@
 """`mtformer exam`: the behavior of models on perturbed lines."""
 
-from collections.abc import Mapping, Sequence
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from tqdm import tqdm
@@ -15,11 +17,36 @@ from mtformer.cli.options import ToOption, argument, optional
 from mtformer.cli.output import echo, printable, require_no_input, table_lines
 from mtformer.errors import ConfigError, explain_write_errors, log
 from mtformer.files import FORMAT, write_json
+from mtformer.run_dir import run_names
 
 if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator
     from mtformer.evaluation.card import EvalSet
     from mtformer.evaluation.exam import Limit, Row
+
+DEFAULT_WIDTH = 80
+"""Width of the output if there is no terminal."""
+HEADERS = {
+    "lines": None,
+    "chrF": "chrf",
+    "change": "chrf_change",
+    "loops %": "loops",
+    "long %": "long",
+    "unaligned %": "unaligned",
+    "kept %": None,
+}
+"""Columns of the table: header, and column of the card; None: the cell is composed of others."""
+NUMBERS = ("lines", "chrF", "change", "loops %", "long %", "unaligned %")
+"""Headers of right-aligned columns."""
+LEAST_IMPORTANT = ("unaligned %", "lines", "long %")
+"""Headers of columns that a narrow table lacks, the least important first."""
+LEGEND = (
+    "chrF: chrF2++ (0 to 100); change: its difference from the plain row on the same lines; loops, long: translations "
+    "with a repetition, or that are too long; unaligned: output words that attend to no source word; kept: numbers, "
+    "URLs, ... that the translation has too (of the row, or the kind with the lowest share), or lines with an equal "
+    "translation in other batches; -: does not apply. --json FILE has all values."
+)
+"""Explanation of the columns."""
 
 
 def exam(
@@ -51,6 +78,7 @@ def exam(
     is broken and 0 otherwise; see docs/experiments.md.
     """
     from mtformer.evaluation.exam import broken_limits, read_limits
+    from mtformer.evaluation.exam_verdict import verdicts
 
     if json_file is not None and json_file.is_dir():
         raise ConfigError(f"{json_file}: is a folder; name a file")
@@ -73,13 +101,15 @@ def exam(
     exams = []
     for run, rows in cards.items():
         weights = translators[run].weight_hashes
-        exams.append({"run": run, "weights": weights, "rows": rows, "broken": broken[run]})
+        failed = verdicts(rows)
+        exams.append({"run": run, "weights": weights, "rows": rows, "broken": broken[run], "failed": failed})
     try:
         if json_file is not None:
             with explain_write_errors(f"{json_file}:", "name another file"):
                 write_json(json_file, {"format": FORMAT, "test_set": test.name, "exams": exams}, indent=2)
     finally:  # after the file, because the reader of a pipe may end before the last line
-        echo(*_table(cards))
+        width = shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
+        echo(*_table(cards, width))
     if any(broken.values()):
         raise typer.Exit(1)
 
@@ -107,25 +137,65 @@ def _warn_of_blank_cells(run: str, rows: "Mapping[str, Row]", limits: "Sequence[
             log.warning("%s: the limit %s is not checked, because the cell is blank", run, cell)
 
 
-def _table(cards: "Mapping[str, Mapping[str, Row]]") -> list[str]:
-    """Return the cards as one table; with several runs, each row has one line per run."""
-    from mtformer.evaluation.exam import COLUMNS, ROWS
+def _table(cards: "Mapping[str, Mapping[str, Row]]", width: int) -> list[str]:
+    """Return the cards as one table with a legend and verdicts; with several runs, each row has one line per run."""
+    from mtformer.evaluation.exam import ROWS
 
     has_run_column = len(cards) > 1
-    table = [["row", "run", *COLUMNS] if has_run_column else ["row", *COLUMNS]]
-    for name in ROWS:
+    names = dict(zip(cards, run_names([Path(run) for run in cards]), strict=True))
+    head = ["row", "run", *HEADERS] if has_run_column else ["row", *HEADERS]
+    table = [head]
+    for row_name in ROWS:
+        label = row_name
         for run, rows in cards.items():
-            labels = [name, run] if has_run_column else [name]
-            table.append([*labels, *_cells(rows[name])])
-    num_columns = len(table[0])
-    return table_lines(table, right=range(num_columns - len(COLUMNS), num_columns))
+            labels = [label, names[run]] if has_run_column else [label]
+            table.append([*labels, *_cells(row_name, rows[row_name])])
+            label = ""
+    legend = textwrap.wrap(LEGEND, width)
+    return [*_fitting_lines(table, width), "", *legend, "", *_verdict_lines(cards, names, width)]
 
 
-def _cells(row: "Row") -> list[str]:
-    """Return the values of a row as text: the number of lines, then figures with one decimal."""
-    values: dict[str, Any] = dict(row)
-    num_lines = f"{values.pop('lines'):.0f}"
-    return [num_lines, *map(_figure, values.values())]
+def _fitting_lines(table: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return the lines of a table without its least important columns if the width does not suffice for them."""
+    columns = {column[0]: column for column in zip(*table, strict=True)}
+    for dropped in (None, *LEAST_IMPORTANT):
+        if dropped is not None:
+            del columns[dropped]
+        numbers = [position for position, header in enumerate(columns) if header in NUMBERS]
+        rows = list(zip(*columns.values(), strict=True))
+        lines = table_lines(rows, right=numbers)
+        if max(map(len, lines)) <= width:
+            return lines
+    return table_lines(rows, width, right=numbers)
+
+
+def _verdict_lines(cards: "Mapping[str, Mapping[str, Row]]", names: Mapping[str, str], width: int) -> Iterator[str]:
+    """Yield what failed in each run and what helps, or that nothing failed."""
+    from mtformer.evaluation.exam_verdict import verdicts
+
+    for run, rows in cards.items():
+        of_run = f" in {names[run]}" if len(cards) > 1 else ""
+        failures = verdicts(rows)
+        if failures:
+            title = f"failed{of_run} (settings of data and tokenizer need a new training):"
+            yield from textwrap.wrap(title, width)
+        else:
+            yield f"nothing failed{of_run}"
+        for failure in failures:
+            yield from textwrap.wrap(failure, width, initial_indent="- ", subsequent_indent="  ")
+
+
+def _cells(name: str, row: "Row") -> list[str]:
+    """Return the cells of a row, in the order of `HEADERS`; figures have one decimal."""
+    from mtformer.evaluation.exam_verdict import kept_share
+
+    figures = [_figure(row[column]) for column in HEADERS.values() if column is not None]
+    num_lines = f"{row['lines']:.0f}"
+    kept = kept_share(name, row)
+    if kept is None:
+        return [num_lines, *figures, "-"]
+    kind, share = kept
+    return [num_lines, *figures, f"{kind} {_figure(share)}"]
 
 
 def _figure(value: float | None) -> str:

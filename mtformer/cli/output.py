@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import typer
 
-from mtformer.errors import ConfigError, log
+from mtformer.errors import ONCE, ConfigError, log
 
 MAX_ERRORS = 20
 """Number of errors that are shown."""
@@ -64,6 +64,7 @@ def set_up_logging() -> None:
     """Send the package's log to stderr as plain lines; repeated calls have no further effect."""
     terminal = _TerminalHandler()
     terminal.setFormatter(_Formatter())
+    terminal.addFilter(_FirstOfKind())
     other_handlers = [handler for handler in log.handlers if not isinstance(handler, _TerminalHandler)]
     log.handlers = [*other_handlers, terminal]
     log.setLevel(logging.INFO)
@@ -77,6 +78,7 @@ def set_up_logging() -> None:
 def log_to_file(path: Path) -> Iterator[None]:
     """Also append the package's log, with timestamps, to `path`; lines are buffered until its folder exists."""
     handler = _RunLogHandler(path)
+    handler.addFilter(_FirstOfKind())
     handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     log.addHandler(handler)
     try:
@@ -166,6 +168,22 @@ def flush_or_discard_stdout() -> bool:
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
+
+
+class _FirstOfKind(logging.Filter):
+    """Filter that drops warnings of a kind (see `warn_once`) after the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = getattr(record, ONCE, None)
+        if kind is None:
+            return True
+        is_first = kind not in self._kinds
+        self._kinds.add(kind)
+        return is_first
 
 
 class _OnceHandler(logging.Handler):

@@ -37,6 +37,47 @@ def line_progress(description: str, num_lines: int) -> Iterator[Callable[[int], 
         yield bar.update
 
 
+class TimedLines(AbstractContextManager["TimedLines"]):
+    """Progress of work on lines of text, with the time left: a bar, or log lines if there is no terminal."""
+
+    def __init__(self, description: str) -> None:
+        self.description = description
+        self.bar = tqdm(desc=printable(description), unit="line", disable=None, leave=False)
+        self.num_lines = 0
+        """Number of lines in total."""
+        self.num_finished = 0
+        self.num_logged = 0
+        """Number of lines that were finished at the last log line."""
+        self.log_time = 0.0
+        """Time of the last log line."""
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.close()
+
+    def start(self, num_lines: int) -> None:
+        """Start the clock, given the number of lines in total."""
+        self.num_lines = num_lines
+        self.log_time = time.monotonic()
+        self.bar.reset(num_lines)
+
+    def advance(self, num_lines: int) -> None:
+        """Count finished lines; without a terminal, log them if the last log line is long ago."""
+        self.bar.update(num_lines)
+        self.num_finished += num_lines
+        seconds = time.monotonic() - self.log_time
+        if seconds < SECONDS_PER_LINE or not self.bar.disable:
+            return
+        # The latest speed counts, because the first lines may be finished already if the work is resumed.
+        lines_per_second = (self.num_finished - self.num_logged) / seconds
+        seconds_left = (self.num_lines - self.num_finished) / lines_per_second
+        log.info(
+            "%s: %s of %s lines, about %s left",
+            *(self.description, f"{self.num_finished:,}", f"{self.num_lines:,}", format_duration(seconds_left)),
+        )
+        self.num_logged = self.num_finished
+        self.log_time += seconds
+
+
 @contextmanager
 def alive(desc: str, **settings: Any) -> Iterator["tqdm[NoReturn]"]:
     """Yield a bar that is refreshed every second; if there is no terminal, log the elapsed time at intervals."""

@@ -15,6 +15,7 @@ from mtformer.cli.options import argument, optional, require_at_most_one
 from mtformer.cli.output import echo, for_terminal, table_lines
 from mtformer.experiment.runs import COLUMNS, RunRow, differing_keys, list_runs, sort_runs, without_folder
 from mtformer.experiment.sweep import short_keys
+from mtformer.experiment.training_amount import NOTABLE
 from mtformer.formatting import format_value
 from mtformer.run_dir import RunDir
 
@@ -22,6 +23,11 @@ MAX_COLUMNS_NAMED = 5
 """Number of columns that the note about omitted columns names."""
 DETAILS = ("at", "weights")
 """Columns that only --all shows."""
+FIGURES = ("time", "tokens seen", "tokens/s")
+"""Columns that are shown if there is space beside the settings that differ, the most important first."""
+
+Columns = dict[str, list[str]]
+"""Cells of each column of a table by its header, which is the first cell."""
 
 
 def runs(
@@ -33,8 +39,8 @@ def runs(
 ) -> None:
     """Search the folder and its subfolders, and show the settings that differ between the runs.
 
-    Scores are the best on dev and BLEU on the first test set. The speed counts source and target tokens; the time
-    excludes validation.
+    Scores are the best on dev and BLEU on the first test set. Tokens seen and the speed count source and target tokens;
+    the time excludes validation. In a narrow terminal, speed and time give way to the settings.
     """
     require_at_most_one({"--json": as_json, "--csv": as_csv})
     rows = list_runs(folder)
@@ -64,6 +70,24 @@ def _print_table(rows: Sequence[RunRow], keys: Sequence[str], show_all: bool) ->
         num_others = len(omitted) - MAX_COLUMNS_NAMED
         more = f" and {num_others} more" if num_others > 0 else ""
         echo(f"columns left out: {names}{more}; --all shows them", err=True)
+    note = _unequal_training(rows)
+    if note:
+        echo(note, err=True)
+
+
+def _unequal_training(rows: Sequence[RunRow]) -> str | None:
+    """Return a note if the runs with scores were trained for different numbers of steps or tokens."""
+    scored_rows = [row for row in rows if row.best is not None or row.test is not None]
+    ranges = []
+    for unit in ("step", "tokens"):
+        values = [getattr(row, unit) for row in scored_rows]
+        amounts = [value for value in values if value]
+        if amounts and max(amounts) > (1 + NOTABLE) * min(amounts):
+            name = unit.removesuffix("s") + "s"
+            ranges.append(f"{min(amounts):,.0f} to {max(amounts):,.0f} {name}")
+    if not ranges:
+        return None
+    return f"runs trained for {', '.join(ranges)}: differences in scores may come from that"
 
 
 def table(rows: Sequence[RunRow], keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
@@ -74,47 +98,66 @@ def table(rows: Sequence[RunRow], keys: Sequence[str], width: int | None) -> tup
         keys: keys of the settings to show, as far as there is space.
         width: maximum width in characters; None: all columns are shown.
     """
-    columns: list[list[str]] = []
-    omitted: list[str] = []
+    columns = _figure_columns(rows)
+    labels = short_keys([*keys, *COLUMNS])  # unique among all columns
+    settings = {labels[key]: _setting_column(labels[key], key, rows) for key in keys}
+    columns |= settings
+    if width is None:
+        return table_lines(rows_of(columns)), []
+
+    # The settings that differ explain the scores, so names are broken to make space for them, but not for speeds.
+    secondary = [*settings, *FIGURES, *DETAILS]
+    essential = {label: cells for label, cells in columns.items() if label not in secondary}
+    shown = with_narrow_names(essential, width)
+    for label in settings:
+        wider = with_narrow_names({**shown, "name": columns["name"], label: columns[label]}, width)
+        if _width_of(wider) <= width:
+            shown = wider
+    for label in FIGURES:
+        wider = {**shown, label: columns[label]} if label in columns else shown
+        if _width_of(wider) <= width:
+            shown = wider
+
+    in_order = {label: shown[label] for label in columns if label in shown}
+    omitted = [label for label in columns if label not in shown]
+    return table_lines(rows_of(in_order), width), omitted
+
+
+def _figure_columns(rows: Sequence[RunRow]) -> Columns:
+    """Return the columns of `COLUMNS` that have values."""
     all_cells = [row.cells() for row in rows]
+    columns: Columns = {}
     for number, header in enumerate(COLUMNS):
         cells = [row_cells[number] for row_cells in all_cells]
-        if not any(cells):
-            continue
-        if header in DETAILS and width is not None:
-            omitted.append(header)
-        else:
-            columns.append([header, *cells])
-    if width is not None:
-        columns[0] = _narrowed(columns, width)
-
-    # Settings that differ follow, as far as there is space.
-    labels = short_keys([*keys, *COLUMNS])  # unique among all columns
-    for key in keys:
-        values = [format_value(without_folder(key, row.config.get(key, ""))) for row in rows]
-        wider = [*columns, [labels[key], *values]]
-        if width is None or _width_of(wider) <= width:
-            columns = wider
-        else:
-            omitted.append(labels[key])
-    return table_lines(_rows_of(columns), width), omitted
+        if any(cells):
+            columns[header] = [header, *cells]
+    return columns
 
 
-def _rows_of(columns: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    return list(zip(*columns, strict=True))
+def _setting_column(label: str, key: str, rows: Sequence[RunRow]) -> list[str]:
+    """Return the label of a setting and its value in each run."""
+    values = [format_value(without_folder(key, row.config.get(key, ""))) for row in rows]
+    return [label, *values]
 
 
-def _width_of(columns: Sequence[Sequence[str]]) -> int:
+def rows_of(columns: Columns) -> list[tuple[str, ...]]:
+    """Return the rows of a table for `table_lines`."""
+    return list(zip(*columns.values(), strict=True))
+
+
+def _width_of(columns: Columns) -> int:
     """Return the number of characters of the longest line of a table."""
-    return max(map(len, table_lines(_rows_of(columns))))
+    return max(map(len, table_lines(rows_of(columns))))
 
 
-def _narrowed(columns: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return the first column, the names of the runs, with line breaks that let the table fit the width."""
-    names = columns[0]
+def with_narrow_names(columns: Columns, width: int) -> Columns:
+    """Return the columns with line breaks in the first one, the names of runs, that let the table fit the width."""
+    header, *_ = columns
+    names = columns[header]
     excess = _width_of(columns) - width
-    name_width = max(max(map(len, names)) - excess, len("name"))
-    return [_wrapped(name, name_width) for name in names]
+    name_width = max(max(map(len, names)) - excess, len(header))
+    narrow_names = [_wrapped(name, name_width) for name in names]
+    return {**columns, header: narrow_names}
 
 
 def _wrapped(name: str, width: int) -> str:

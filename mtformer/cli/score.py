@@ -80,8 +80,10 @@ class _Totals:
             )
         if self.num_tokens:
             perplexity = math.exp(-self.log_probability / self.num_tokens)
-            size = f"{self.num_lines} lines, {self.num_tokens} tokens"
-            log.info("%s, log-probability %.4f, perplexity %.4f", size, self.log_probability, perplexity)
+            size = f"{self.num_lines:,} lines, {self.num_tokens:,} tokens"
+            log.info(
+                "%s, log-probability %.4f (natural), perplexity %.4f per token", size, self.log_probability, perplexity
+            )
 
 
 def _score_line(scored: "Scored | None", *, tokens: bool, as_json: bool) -> str:

@@ -2,14 +2,18 @@
 
 import logging
 import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from tqdm import tqdm
 
+from mtformer.cli.next_steps import echo_next_steps, steps_after_sweep
 from mtformer.cli.options import OnOption, OverridesArgument, argument, optional, require_at_most_one
 from mtformer.cli.output import echo, error_lines, table_lines
+from mtformer.cli.runs import rows_of, with_narrow_names
 from mtformer.cli.train import SIGNAL_BASE
 from mtformer.errors import log
 from mtformer.experiment.sweep import Sweep, plan_sweep, short_keys
@@ -74,7 +78,10 @@ def _dry_run(planned: Sweep, jobs: int | None) -> None:
         rows.append([run.name, *values, test_sets, format_duration(need.total_seconds), format_bytes(need.disk_bytes)])
     common = f" with {' '.join(planned.common)}" if planned.common else ""
     echo(f"base: {planned.config}{common}")
-    echo(*table_lines(rows))
+    columns = {str(header): [header, *cells] for header, *cells in zip(*rows, strict=True)}
+    if sys.stdout.isatty():
+        columns = with_narrow_names(columns, shutil.get_terminal_size().columns)
+    echo(*table_lines(rows_of(columns)))
 
     time = format_duration(finishing_time([need.total_seconds for need in needs], jobs))
     disk = format_bytes(sum(need.disk_bytes for need in needs))
@@ -99,3 +106,4 @@ def _train(planned: Sweep, jobs: int | None, resume: bool, on: str | None, resum
         error_lines(f"{len(outcome.failed)} of {num_runs} runs failed; fix the errors and {advice}")
         raise typer.Exit(1)
     echo(f"{num_finished} of {num_runs} runs finished: {planned.folder}", err=True)
+    echo_next_steps(steps_after_sweep(planned.folder, [run.run.path for run in planned.runs]))

@@ -203,6 +203,7 @@ def _dry_run(config: "Config", run: RunDir) -> None:
 def _finish(config: "Config", run_dir: Path) -> None:
     """Fit the confidence of a finished run, score its test sets, write its report, and print the next steps."""
     from mtformer.cli.eval import echo_scores
+    from mtformer.cli.next_steps import echo_next_steps, steps_after_training
     from mtformer.cli.progress import line_progress
     from mtformer.cli.runs import report
     from mtformer.experiment.finish import finish_training
@@ -213,11 +214,8 @@ def _finish(config: "Config", run_dir: Path) -> None:
     if config.training.report:
         report([run_dir])
 
-    run_name = shlex.quote(str(run_dir))
-    folder = shlex.quote(str(run_dir.parent))
-    echo(f"run directory: {run_dir}", "next steps:", err=True)
-    for command in (f"translate {run_name}", f"export {run_name}", f"runs {folder}"):
-        echo(f"  mtformer {command}", err=True)
+    echo(f"run directory: {run_dir}", err=True)
+    echo_next_steps(steps_after_training(run_dir, has_report=config.training.report))
 
 
 def _verify_resume(config: "Config") -> None:

@@ -32,6 +32,8 @@ STDOUT_DESCRIPTOR = 1
 """File descriptor of stdout."""
 STDERR_DESCRIPTOR = 2
 """File descriptor of stderr."""
+MAX_FLAGGED_LINES = 10
+"""Number of lines with a flag that are named at the end."""
 PAGE_STARTS = ("<!doctype", "<?xml", "<html")
 """Starts of an HTML page, in lower case."""
 
@@ -158,6 +160,8 @@ class TranslationJob:
     """Number of translated lines."""
     flags: Counter[str] = field(default_factory=Counter)
     """Number of translations with each flag."""
+    flagged_lines: dict[str, list[int]] = field(default_factory=dict)
+    """Numbers of the first lines with each flag, from 1."""
 
     def run_to_file(self, output: ResumableOutput, settings: dict[str, Any], continues: bool) -> None:
         """Write an output file that can be resumed after an interruption and gets its final name when complete.
@@ -213,17 +217,25 @@ class TranslationJob:
         typer.echo(err=True)
 
     def warn_of_flags(self) -> None:
-        """Log one warning that counts the flags of all translations."""
+        """Log a warning for each flag, with the number of translations that have it and the first of their lines."""
         from mtformer.decoding.lines.translation import MEANINGS
 
-        parts = []
         for flag, meaning in MEANINGS.items():
             num_flagged = self.flags[flag]
             if num_flagged:
                 verb_ending = "s" if num_flagged == 1 else ""
-                parts.append(f"{num_flagged} of {self.num_lines} translations {meaning.format(verb_ending)}")
-        if parts:
-            log.warning("%s (see --json)", ", ".join(parts))
+                verdict = f"{num_flagged:,} of {self.num_lines:,} translations {meaning.format(verb_ending)}"
+                log.warning("%s: %s", verdict, self._describe_lines(flag))
+
+    def _describe_lines(self, flag: str) -> str:
+        """Return the numbers of the lines with a flag, such as `lines 3 and 8`; of many lines, the first ones."""
+        numbers = [f"{number:,}" for number in self.flagged_lines[flag]]
+        num_more = self.flags[flag] - len(numbers)
+        if num_more:
+            hint = "" if self.output_format.is_json else " (--json shows the flags of each line)"
+            return f"lines {', '.join(numbers)} and {num_more:,} more{hint}"
+        *first_numbers, last_number = numbers
+        return f"lines {', '.join(first_numbers)} and {last_number}" if first_numbers else f"line {last_number}"
 
     def _blocks(self) -> Iterator[Block]:
         """Yield the remaining lines; those of an HTML page as one."""
@@ -260,6 +272,10 @@ class TranslationJob:
 
         flags = {flag.split(":")[0] for flag in translation.flags}
         self.flags.update(flags)
+        for flag in flags:
+            flagged_lines = self.flagged_lines.setdefault(flag, [])
+            if len(flagged_lines) < MAX_FLAGGED_LINES:
+                flagged_lines.append(number + 1)
         self.num_lines += 1
 
         confidence = 1.0 if translation.confidence is None else translation.confidence  # None without text

@@ -91,6 +91,17 @@ def describe_errors(error: ValidationError, origins: Origins, root: type[Section
     return "\n".join(lines.values())
 
 
+def first_message(error: ValidationError) -> str:
+    """Return the message of the first error in our own words where a validator raised it.
+
+    Pydantic puts the name of its error class before such a message.
+    """
+    details = error.errors(include_url=False)[0]
+    if details["type"] in ("value_error", "assertion_error"):
+        return str(details["ctx"]["error"])
+    return details["msg"].replace("Input should be", "must be")
+
+
 class _Error:
     """A validation error of a value in the section `root`."""
 

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ValidationError
 from mtformer.config.loading import with_present_keys
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
 from mtformer.config.section import key_of
+from mtformer.config.validation import first_message
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError, log
 from mtformer.evaluation.scores import Score
@@ -251,7 +252,7 @@ def _reason_of(error: ValidationError, path: Path) -> str:
     if first_mistake["loc"] == ("format",):
         require_format(path, first_mistake["input"], DataError)
     key = ".".join(map(str, first_mistake["loc"]))
-    message = first_mistake["msg"]
+    message = first_message(error)
     return f"{key}: {message}" if key else message
 
 

@@ -9,7 +9,7 @@ from mtformer.config.schema import EvaluationConfig
 from mtformer.data.corpus.readers import read_lines
 from mtformer.data.corpus.sources import read_pairs
 from mtformer.decoding.translator import Translator
-from mtformer.errors import DataError, log
+from mtformer.errors import DataError, log, warn_once
 from mtformer.evaluation.card import EvalSet, ScoreCard, ScoredTranslations, write_card
 from mtformer.evaluation.external import ExternalMetric, run_metric
 from mtformer.evaluation.scores import for_language, looks_tokenized, score
@@ -153,4 +153,4 @@ def _warn_of_normalization(test: EvalSet, translator: Translator) -> None:
     examples = [(references[row], changed) for row, changed in changes.items()]
     message = normalizer.warning(len(changes), len(references), examples, "references")
     if message is not None:
-        log.warning("%s: %s", test.name, message)
+        warn_once("normalization", "%s: %s", test.name, message)

@@ -18,6 +18,8 @@ from mtformer.run_dir import SCORES, RunDir, run_names
 
 SEED = "training.seed"
 """The key in which the runs of one system may differ."""
+SEED_NAME = re.compile(r"(seed|s)?[-_.=]*\d+")
+"""Name of a run that says only its seed."""
 
 
 def distinguishes(key: str) -> bool:
@@ -306,15 +308,26 @@ def _is_same_system(a: Run, b: Run) -> bool:
 
 
 def _common_name(group: Sequence[Run]) -> str:
-    """Return the common part of the run names without the seed: `deep` for `deep,seed=1` and `deep,seed=2`."""
+    """Return the common part of the run names without the seed: `deep` for `deep,seed=1` and `deep,seed=2`.
+
+    Runs that are named only by their seeds have the name of their folder, such as that of a sweep over seeds.
+    """
     names = [run.name for run in group]
+    if len(group) == 1:
+        return names[0]
     beginning = os.path.commonprefix(names)  # noqa: RUF071  # not paths
     rests = [name.removeprefix(beginning) for name in names]
     reversed_rests = [rest[::-1] for rest in rests]
     reversed_end = os.path.commonprefix(reversed_rests)  # noqa: RUF071
     end = reversed_end[::-1].lstrip("0123456789")  # the last digits of the seeds may agree
 
-    beginning = re.sub(r"([-_.,]|\b)((seed|s)[-_.=]*\d*|[-_.=,]*)$", "", beginning)  # `,seed=` or a separator
-    if len(group) == 1 or not (beginning or end):
-        return names[0]
-    return (beginning + end).strip("-_.,=")
+    beginning = re.sub(r"([-_.,/]|\b)((seed|s)[-_.=]*\d*|[-_.=,/]*)$", "", beginning)  # `,seed=` or a separator
+    common_name = (beginning + end).strip("-_.,=/")
+    if common_name:
+        return common_name
+
+    folders = {os.path.dirname(os.path.realpath(run.path)) for run in group}
+    folder_name = os.path.basename(min(folders))
+    if len(folders) == 1 and folder_name and all(SEED_NAME.fullmatch(name) for name in names):
+        return folder_name
+    return names[0]

@@ -120,6 +120,7 @@ def distilled_config(
     monolingual: Sequence[Path],
     run: RunDir,
     progress: Callable[[int], object],
+    start: Callable[[int], object] = lambda num_lines: None,
 ) -> Config:
     """Translate the student's training sources and monolingual text, and return the config that also trains on them.
 
@@ -133,6 +134,7 @@ def distilled_config(
         monolingual: files of more text to translate.
         run: run directory of the student.
         progress: function that is called with the number of lines finished since the last call.
+        start: function that is called with the number of lines before the translation, or with 0 if it is complete.
 
     Raise DataError if a corpus cannot be read or no translation is left, ConfigError if the run directory contains
     translations by other teachers or of other text.
@@ -148,6 +150,8 @@ def distilled_config(
     distilled = run.corpus / DISTILLED
     with lock_run(run):
         _check_record(run, inputs)
+        num_lines = 0 if distilled.exists() else sum(1 for _ in text.lines())
+        start(num_lines)
         if not distilled.exists():
             write_listing(run.corpus / TEACHER, {}, **inputs)
             _translate_text(translate, text, run, student.training.device, inputs, progress)

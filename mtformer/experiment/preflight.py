@@ -18,7 +18,7 @@ from mtformer.config.schema import Config, TrainingConfig
 from mtformer.data.batching.batches import Batch
 from mtformer.decoding.search.engine import plan_batches
 from mtformer.device import DTYPES, peak_bytes, pick_device, pick_precision, set_up_memory
-from mtformer.errors import DeviceError, log
+from mtformer.errors import DeviceError, log, warn_once
 from mtformer.experiment.limits import warn_of_limits
 from mtformer.experiment.prepare import Prepared, prepare_experiment, with_short_outputs
 from mtformer.experiment.recommend import differences, measure, recommend
@@ -459,7 +459,8 @@ def _warn_of_schedule(training: TrainingConfig, num_steps: int) -> None:
             num_steps,
         )
     if has_fixed_length and training.warmup_steps >= num_steps:
-        log.warning(
+        warn_once(
+            f"warmup {training.warmup_steps} {num_steps}",  # the runs of a sweep usually have the same values
             "training ends in the warmup: training.warmup_steps %d, %d steps; lower training.warmup_steps",
             training.warmup_steps,
             num_steps,

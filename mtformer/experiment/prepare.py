@@ -25,14 +25,14 @@ from mtformer.data.batching.batches import Batch, TrainingBatches, ordered_batch
 from mtformer.data.batching.mixture import Corpus, Mixture
 from mtformer.data.check.check import warn_of_layout
 from mtformer.data.corpus.sources import file_states, read_pairs, require_sources, require_unchanged, source_fingerprint
-from mtformer.data.data_report import DataReport
+from mtformer.data.data_report import DataReport, NormalizedLines
 from mtformer.data.store.pairs import text_of
 from mtformer.data.store.prepare import Advance, log_progress, prepare
 from mtformer.data.store.store import Store
 from mtformer.decoding.lines.sentences import split_sentences
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights, verified_weights
-from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log
+from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log, warn_once
 from mtformer.evaluation.evaluate import source_set
 from mtformer.evaluation.scores import for_language, make_metric
 from mtformer.files import (
@@ -47,7 +47,7 @@ from mtformer.files import (
 )
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import MULTI_SENTENCE_SHARE, RunDir
-from mtformer.text.normalization import rules_of
+from mtformer.text.normalization import Normalizer, rules_of
 from mtformer.text.tags import require_tags, tag_id, tags_by_side, target, with_tags
 from mtformer.text.tokenizer import JOINT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
@@ -302,18 +302,26 @@ def multi_sentence_share(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> flo
 
 
 def _warn_of_normalization(corpora: Sequence[Corpus], tokenizers: TokenizerPair) -> None:
-    """Log a warning for each corpus with target lines that the model cannot write, because normalization changes them.
+    """Log a warning if corpora have target lines that the model cannot write, because normalization changes them.
 
     The targets of a swapped corpus are its source lines.
     """
+    changed_of: dict[Normalizer, dict[str, NormalizedLines]] = {}
+    """Lines of each corpus with a warning, by its name."""
     for corpus in corpora:
         side = "src" if corpus.is_swapped else "tgt"
         lines = corpus.store.report.normalized[side]
-        tokenizer = tokenizers.src if corpus.is_swapped else tokenizers.tgt
-        subject = f"target lines of {corpus.name}"
-        message = tokenizer.normalizer.warning(lines.changed, lines.examined, lines.examples, subject)
-        if message is not None:
-            log.warning("%s", message)
+        normalizer = tokenizers.src.normalizer if corpus.is_swapped else tokenizers.tgt.normalizer
+        if normalizer.warning(lines.changed, lines.examined, lines.examples, "") is not None:
+            changed_of.setdefault(normalizer, {})[corpus.name] = lines
+
+    for normalizer, lines_of in changed_of.items():
+        num_changed = sum(lines.changed for lines in lines_of.values())
+        num_examined = sum(lines.examined for lines in lines_of.values())
+        first_lines, *_ = lines_of.values()
+        subject = f"target lines of {', '.join(lines_of)}"
+        message = normalizer.warning(num_changed, num_examined, first_lines.examples, subject)
+        warn_once("normalization", "%s", message)
 
 
 def _reports(corpora: Sequence[Corpus]) -> Mapping[str, DataReport]:

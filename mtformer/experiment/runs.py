@@ -35,11 +35,12 @@ COLUMNS = {
     "at": "best_step",
     "test BLEU": "test",
     "weights": "weights",
-    "tokens/s": "tokens_per_second",
+    "tokens seen": "tokens",
     "time": "seconds",
+    "tokens/s": "tokens_per_second",
 }
 """Fields of `RunRow` by column header, in the order of the table; columns for the settings that differ follow."""
-LARGEST_FIRST = ("step", "best_step", "test", "tokens_per_second")
+LARGEST_FIRST = ("step", "best_step", "test", "tokens", "tokens_per_second")
 """Fields of `RunRow` that are sorted in descending order."""
 RECENT = 20
 """Number of most recent log lines over which the median speed is computed."""
@@ -157,14 +158,22 @@ class RunContents:
 
     @property
     def training_seconds(self) -> float:
-        """Training time of the logged steps in seconds, without validation."""
-        durations: list[float] = []
-        last_step = 0
-        for step, seconds_per_step in self.points("train", "seconds_per_step"):
-            num_steps = step - last_step
-            durations.append(num_steps * seconds_per_step)
-            last_step = step
-        return sum(durations)
+        """Training time in seconds, without validation; 0 if no step was logged."""
+        return self.seconds_until(self.step)
+
+    def seconds_until(self, step: float) -> float:
+        """Return the training time in seconds from the start until a step, without validation; 0 if it is unknown."""
+        return _total(self.points("train", "seconds_per_step"), step)
+
+    @property
+    def training_tokens(self) -> float:
+        """Number of source and target tokens seen in training, without padding; 0 if no step was logged."""
+        seconds_per_step = dict(self.points("train", "seconds_per_step"))
+        tokens_per_step: list[tuple[int, float]] = []
+        for step, tokens_per_second in self.points("train", "tokens_per_second"):
+            if step in seconds_per_step:
+                tokens_per_step.append((step, tokens_per_second * seconds_per_step[step]))
+        return _total(tokens_per_step, self.step)
 
     def points(self, kind: str, key: str) -> list[tuple[int, float]]:
         """Return (step, value of `key`) for each record of this kind in which the value is a finite number."""
@@ -203,6 +212,24 @@ class RunContents:
             if isinstance(changes, dict) and "dev data" in changes:
                 start = max(start, step)
         return start
+
+
+def _total(values_per_step: Sequence[tuple[int, float]], end: float) -> float:
+    """Return the sum over the steps until `end` of a value that log lines have per step.
+
+    Args:
+        values_per_step: step of each log line, and the mean of the value since the line before it.
+        end: a step; steps after the last log line count like those before it.
+    """
+    total = 0.0
+    last_step = 0.0
+    value = 0.0
+    for step, value in values_per_step:
+        if step >= end:
+            break
+        total += (step - last_step) * value
+        last_step = step
+    return total + max(0.0, end - last_step) * value
 
 
 def changed_logs(run: RunDir, *paths: Path) -> list[str]:
@@ -262,6 +289,8 @@ class RunRow:
     """BLEU on this test set."""
     weights: str | None = None
     """Weights that commands use (average or best) and the gain of the average, if the run has averaged weights."""
+    tokens: float | None = None
+    """Source and target tokens seen in training, without padding."""
     tokens_per_second: float | None = None
     """Median over the most recent log lines."""
     seconds: float | None = None
@@ -292,8 +321,10 @@ class RunRow:
             cells["test"] = f"{self.test_set} {self.test:.2f}"
         if self.weights is not None:
             cells["weights"] = self.weights
+        if self.tokens is not None:
+            cells["tokens"] = f"{self.tokens:,.0f}"
         if self.tokens_per_second is not None:
-            cells["tokens_per_second"] = f"{self.tokens_per_second:.0f}"
+            cells["tokens_per_second"] = f"{self.tokens_per_second:,.0f}"
         if self.seconds is not None:
             cells["seconds"] = format_duration(self.seconds)
         return list(cells.values())
@@ -356,6 +387,7 @@ def _fill_training(row: RunRow, contents: RunContents) -> None:
         row.tokens_per_second = statistics.median(speeds[-RECENT:])
     if any(record["kind"] == "train" for record in contents.records):
         row.seconds = contents.training_seconds
+        row.tokens = contents.training_tokens
 
     best = contents.best(row.metric) if row.metric is not None else None
     if best is not None:

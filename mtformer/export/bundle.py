@@ -81,7 +81,7 @@ def export(
 
     config = loading.load_config(run.config).config
     if form in LIBRARIES:
-        require_export(config, LIBRARIES[form], "use another --format")
+        require_export(config, LIBRARIES[form], f"use {_supporting_formats(config)}")
 
     best_metric = config.training.best_metric
     weights = find_weights(run, checkpoint, best_metric)
@@ -102,6 +102,20 @@ def export(
         else:
             write_checksums(folder)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8")  # has no checksum, because its owner completes it
+
+
+def _supporting_formats(config: Config) -> str:
+    """Return the formats that support all settings of a model, as options: `--format bundle or ctranslate2`."""
+    formats = ["bundle"]
+    for form, library in LIBRARIES.items():
+        try:
+            require_export(config, library, "")
+        except ConfigError:
+            continue
+        formats.append(form)
+    *first_formats, last_format = formats
+    listed = f"{', '.join(first_formats)} or {last_format}" if first_formats else last_format
+    return f"--format {listed}"
 
 
 def _require_quantization(quantization: str | None) -> None:

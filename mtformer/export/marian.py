@@ -13,6 +13,7 @@ from torch import Tensor
 from mtformer.config.languages import is_language
 from mtformer.config.loading import dump_config
 from mtformer.config.schema import NORMALIZATIONS, Config
+from mtformer.config.validation import first_message
 from mtformer.errors import CheckpointError, explain_write_errors
 from mtformer.export.huggingface import tensor_names
 from mtformer.export.marian_settings import (
@@ -164,7 +165,7 @@ def _config(source: Path, settings: ModelSettings, search: SearchSettings, src_s
     except ValidationError as error:
         first_error = error.errors()[0]
         key = ".".join(map(str, first_error["loc"]))
-        message = first_error["msg"]
+        message = first_message(error)
         raise CheckpointError(f"{source}: config.json cannot be imported: {key} {message}") from error
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from mtformer.config.validation import first_message
 from mtformer.errors import CheckpointError
 from mtformer.files import parse_json, read_bytes
 from mtformer.formatting import printable
@@ -162,7 +163,7 @@ def _first_problem(error: ValidationError) -> str:
     """Return the key, value and problem of the first error, for a message."""
     first_error = error.errors(include_url=False)[0]
     key = printable(".".join(map(str, first_error["loc"])), VALUE_LENGTH)
-    return f"{key} {_shown(first_error['input'])} cannot be imported ({first_error['msg']})"
+    return f"{key} {_shown(first_error['input'])} cannot be imported ({first_message(error)})"
 
 
 def _shown(value: object) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -42,7 +42,8 @@ Points = Sequence[tuple[int, float]]
 class MeanPoint(NamedTuple):
     """A point of the curve of a system: a step, and statistics of the values of its runs at this step."""
 
-    step: float
+    x: float
+    """The step, or the minutes of training until it."""
     mean: float
     lowest: float
     highest: float
@@ -82,8 +83,9 @@ class ChangeMark(NamedTuple):
     position: float
     style: str
     place: str
-    """Run and step."""
+    """Run, step, and what happened."""
     description: str
+    """The settings that changed."""
 
 
 def charts(systems: Sequence[ReportedSystem]) -> dict[str, Any] | None:
@@ -93,6 +95,8 @@ def charts(systems: Sequence[ReportedSystem]) -> dict[str, Any] | None:
         curves = _curves(figure, systems) if figure.chart else []
         if curves:
             drawn_charts.append(_chart(figure, curves, systems))
+        if curves and figure.has_time_chart:
+            drawn_charts += _time_charts(figure, curves, systems)
     if not drawn_charts:
         return None
 
@@ -245,29 +249,57 @@ def _curves(figure: TrainingFigure, systems: Sequence[ReportedSystem]) -> list[C
 
 
 def _chart(figure: TrainingFigure, curves: Sequence[Curve], systems: Sequence[ReportedSystem]) -> dict[str, Any]:
-    """Return the template values of a chart."""
-    steps: list[float] = []
+    """Return the template values of a chart over the training steps."""
+    drawing = _drawing(figure, curves)
+    shows_changes = figure.key == "learning_rate"
+    changes = list(_change_marks(systems, drawing["x_axis"])) if shows_changes else []
+    return {**drawing, "id": figure.key, "caption": figure.chart, "x_unit": "step", "changes": changes}
+
+
+def _time_charts(
+    figure: TrainingFigure, curves: Sequence[Curve], systems: Sequence[ReportedSystem]
+) -> Iterator[dict[str, Any]]:
+    """Yield the template values of a chart over the minutes of training, if the time of each system is known."""
+    timed_curves = []
+    for curve in curves:
+        runs = systems[curve.number].runs
+        points = [point._replace(x=_mean_minutes(runs, point.x)) for point in curve.points]
+        timed_curves.append(replace(curve, points=points))
+    are_timed = all(curve.points[-1].x for curve in timed_curves)
+    if are_timed:
+        drawing = _drawing(figure, timed_curves)
+        caption = f"{figure.chart}, over training time"
+        x_unit = "minutes of training, without validation"
+        yield {**drawing, "id": f"{figure.key}-time", "caption": caption, "x_unit": x_unit, "changes": []}
+
+
+def _mean_minutes(runs: Sequence[RunContents], step: float) -> float:
+    """Return the minutes of training until a step, the mean over runs."""
+    seconds = [run.seconds_until(step) for run in runs]
+    return fmean(seconds) / 60
+
+
+def _drawing(figure: TrainingFigure, curves: Sequence[Curve]) -> dict[str, Any]:
+    """Return the axes and the curves of a chart."""
+    positions: list[float] = []
     values: list[float] = []
     for point in chain.from_iterable(curve.points for curve in curves):
-        steps.append(point.step)
+        positions.append(point.x)
         values += (point.mean, point.lowest, point.highest)
-    x_axis = axis(steps, LEFT, RIGHT)
+    x_axis = axis(positions, LEFT, RIGHT)
     y_axis = axis(values, BOTTOM, TOP, figure.is_log)
-
-    shows_changes = figure.key == "learning_rate"
     return {
-        "id": figure.key,
-        "caption": figure.chart,
+        "y_unit": figure.unit,
+        "x_axis": x_axis,
         "x_ticks": x_axis.ticks,
         "y_ticks": y_axis.ticks,
         "curves": [_drawn(curve, figure, x_axis, y_axis) for curve in curves],
-        "changes": list(_change_marks(systems, x_axis)) if shows_changes else [],
     }
 
 
 def _drawn(curve: Curve, figure: TrainingFigure, x_axis: Axis, y_axis: Axis) -> dict[str, Any]:
     """Return the template values of a curve: its points, the band between lowest and highest values, and markers."""
-    x_positions = [x_axis.position(point.step) for point in curve.points]
+    x_positions = [x_axis.position(point.x) for point in curve.points]
 
     def positions_of(values: Iterable[float]) -> list[tuple[float, float]]:
         return list(zip(x_positions, map(y_axis.position, values), strict=True))
@@ -291,11 +323,13 @@ def _drawn(curve: Curve, figure: TrainingFigure, x_axis: Axis, y_axis: Axis) -> 
 
 def _change_marks(systems: Sequence[ReportedSystem], x_axis: Axis) -> Iterator[ChangeMark]:
     """Yield a mark for each resume or new plan that changed settings of the training."""
+    events = {"resume": "resumed with", "plan": "new plan for max_minutes"}
     for number, system in enumerate(systems):
         style = style_of(number)
         for run in system.runs:
-            for resume in (*resumes(run), *resumes(run, "plan")):
-                description = describe_changes(resume.changes, "training.")
-                if description:
-                    place = f"{run.name}, step {resume.step:,}"
-                    yield ChangeMark(x_axis.position(resume.step), style, place, description)
+            for kind, event in events.items():
+                for change in resumes(run, kind):
+                    description = describe_changes(change.changes, "training.")
+                    if description:
+                        place = f"{run.name}, step {change.step:,}, {event}"
+                        yield ChangeMark(x_axis.position(change.step), style, place, description)

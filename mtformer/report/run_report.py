@@ -174,7 +174,7 @@ def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
         Section("samples", "Dev translations over time", dev_translations),
         Section("sentences", "Best and worst test sentences", best_and_worst(sentences, unspaced)),
         Section("attention", "Attention", heat_maps),
-        Section("starts", "Starts and resumes", tables.starts(run)),
+        Section("starts", "Starts and resumes" if tables.resumes(run) else "Start", tables.starts(run)),
         Section("speed", "Speed and time", tables.speed(run)),
         Section("data", "Data", tables.data(run)),
         Section("parameters", "Parameters", _try(run, "parameters", lambda: tables.parameters(run))),

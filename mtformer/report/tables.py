@@ -1,6 +1,7 @@
 """Tables of a report: scores, starts, speed, data, parameters and config."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -10,8 +11,9 @@ import torch
 from mtformer.config.loading import leaves, load_defaults
 from mtformer.config.yaml_text import dotted
 from mtformer.data.data_report import DataReport
-from mtformer.evaluation.card import ScoreCard, score_differences
-from mtformer.evaluation.scores import num_decimals
+from mtformer.errors import DataError
+from mtformer.evaluation.card import ScoreCard, read_texts, score_differences
+from mtformer.evaluation.scores import looks_tokenized, num_decimals
 from mtformer.experiment.runs import RunContents, differing_keys, is_number, without_folder
 from mtformer.experiment.sweep import short_keys
 from mtformer.formatting import format_duration
@@ -22,6 +24,10 @@ from mtformer.training.figures import FIGURES
 
 NOTHING = "–"
 """Text of a cell without a value."""
+TOKENIZED_REFERENCES = (
+    "the references look tokenized; their scores are not comparable to published ones; use the original text"
+)
+"""Warning beside the scores of a test set."""
 MAX_CHANGE = 60
 """Changes with more characters, such as those of data checksums, are shown as "changed"."""
 
@@ -161,7 +167,8 @@ def scores(systems: Sequence[ReportedSystem]) -> list[dict[str, Any]]:
 def _scores_on(test: str, systems: Sequence[ReportedSystem]) -> dict[str, Any]:
     """Return the scores of all systems on a test set, for the template."""
     runs = chain.from_iterable(system.runs for system in systems)
-    card_of = {run.name: run.scores[test] for run in runs if test in run.scores}
+    scored_runs = [run for run in runs if test in run.scores]
+    card_of = {run.name: run.scores[test] for run in scored_runs}
     labels = _labels(card_of.values())
     number_columns = range(1, 1 + len(labels))
 
@@ -177,9 +184,23 @@ def _scores_on(test: str, systems: Sequence[ReportedSystem]) -> dict[str, Any]:
         "name": test,
         "num_sentences": first_card.num_sentences,
         "table": Table(("run", *labels), rows, number_columns),
-        "differences": _warnings(card_of),
+        "warnings": [*_reference_warnings(test, scored_runs), *_warnings(card_of)],
         "cards": [(f"Score card of {name}", _card(card)) for name, card in card_of.items()],
     }
+
+
+def _reference_warnings(test: str, runs: Sequence[RunContents]) -> list[str]:
+    """Return a warning if the references of a test set look tokenized, unless BLEU of tokens was chosen.
+
+    Files that cannot be read are skipped, because the section with the sentences reports them.
+    """
+    for run in runs:
+        card = run.scores[test]
+        with suppress(DataError):
+            texts, _ = read_texts(run.run.evaluation(test), card)
+            if card.evaluation.bleu_tokenizer != "none" and any(map(looks_tokenized, texts.references)):
+                return [TOKENIZED_REFERENCES]
+    return []
 
 
 def _warnings(card_of: Mapping[str, ScoreCard]) -> list[str]:

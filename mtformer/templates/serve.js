@@ -112,6 +112,8 @@ function show(lines, text) {
   answered = text;
   at("result").replaceChildren(...lines.map(showLine));
   at("actions").hidden = at("hint").hidden = !lines.some(line => line.source.length);
+  const hypotheses = lines.flatMap(line => line.source.length ? line.hypotheses : []);
+  at("confidence-hint").hidden = hypotheses.every(one => one.confidence === null);
 }
 
 function showLine(line, position) {
@@ -127,7 +129,10 @@ function showLine(line, position) {
     const text = make("span", "text", one.text);
     text.dir = "auto";
     button.append(make("span", "score", one.score.toFixed(3)), text);
-    if (one.confidence !== null) button.append(make("span", "flags", `${Math.round(100 * one.confidence)} %`));
+    if (one.confidence !== null) {
+      const isLow = one.flags.includes("low confidence");
+      button.append(make("span", isLow ? "confidence low" : "confidence", `${Math.round(100 * one.confidence)}% sure`));
+    }
     if (one.flags.length) button.append(make("span", "flags", one.flags.join(", ")));
     button.addEventListener("click", () => choose(number));
     return button;

@@ -20,6 +20,10 @@ class TrainingFigure:
     """True if the progress bar and reports show it only if it is above 0."""
     chart: str | None = None
     """Caption of its chart in a report; None: no chart."""
+    unit: str = ""
+    """Label of the vertical axis of its chart."""
+    has_time_chart: bool = False
+    """True if the report has another chart of it with the training time as the horizontal axis."""
     is_log: bool = False
     """True if the chart has a logarithmic axis."""
     summary: tuple[str, Callable[[Sequence[float]], float], str] | None = None
@@ -27,25 +31,41 @@ class TrainingFigure:
 
 
 FIGURES = (
-    TrainingFigure("loss", on_dev=True, bar="loss {:.3f}", chart="Loss per target token, with label smoothing"),
+    TrainingFigure(
+        "loss",
+        on_dev=True,
+        bar="loss {:.3f}",
+        chart="Loss, with label smoothing",
+        unit="nats per target token",
+        has_time_chart=True,
+    ),
     TrainingFigure("nll"),
-    TrainingFigure("perplexity", on_dev=True, chart="Perplexity", is_log=True),
-    TrainingFigure("bleu", on_dev=True, chart="BLEU on dev"),
-    TrainingFigure("chrf", on_dev=True, chart="chrF2++ on dev"),
-    TrainingFigure("learning_rate", bar="lr {:.2e}", chart="Learning rate"),
-    TrainingFigure("grad_norm", bar="grad {:.2f}", chart="Gradient norm, before clipping"),
+    TrainingFigure(
+        "perplexity",
+        on_dev=True,
+        chart="Perplexity, without label smoothing",
+        unit="perplexity per target token",
+        is_log=True,
+    ),
+    TrainingFigure("bleu", on_dev=True, chart="BLEU on dev", unit="BLEU, 0 to 100", has_time_chart=True),
+    TrainingFigure("chrf", on_dev=True, chart="chrF2++ on dev", unit="chrF2++, 0 to 100"),
+    TrainingFigure("learning_rate", bar="lr {:.2e}", chart="Learning rate", unit="learning rate"),
+    TrainingFigure("grad_norm", bar="grad {:.2f}", chart="Gradient norm, before clipping", unit="L2 norm"),
     TrainingFigure(
         "tokens_per_second",
         is_timing=True,
         bar="{:,.0f} tokens/s",
-        chart="Tokens per second, source and target",
+        chart="Training speed",
+        unit="source and target tokens per second",
         summary=("tokens per second, source and target, median", median, "{:,.0f}"),
     ),
     TrainingFigure("waiting_for_data", is_timing=True, summary=("waiting for data, mean", fmean, "{:.2%}")),
     TrainingFigure("padding", summary=("padding, mean", fmean, "{:.2%}")),
     TrainingFigure("seconds_per_step", is_timing=True),
     TrainingFigure("seconds_left", is_timing=True),
-    TrainingFigure("memory_gb", is_timing=True, chart="Memory in GB", summary=("peak memory", max, "{:.2f} GB")),
+    TrainingFigure(
+        "memory_gb", is_timing=True, chart="Highest memory so far", unit="GB", summary=("peak memory", max, "{:.2f} GB")
+    ),
     TrainingFigure(
         "skipped_steps", bar="{:.0f} steps skipped", is_exceptional=True, summary=("skipped steps", sum, "{:,.0f}")
     ),

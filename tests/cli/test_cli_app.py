@@ -22,7 +22,7 @@ from mtformer import __version__
 from mtformer.cli import app as program
 from mtformer.cli import output
 from mtformer.cli.output import error_lines, for_terminal, log_to_file, set_up_logging, use_utf8
-from mtformer.errors import MtformerError
+from mtformer.errors import MtformerError, warn_once
 from mtformer.run_dir import RunDir
 
 FULL = "No space left on device; free some space, or write to another disk"
@@ -458,3 +458,60 @@ def test_interruption_while_modules_are_imported_is_one_line(
         entry.main()
     assert exit_.value.code == 130
     assert capsys.readouterr() == ("", "interrupted\n")
+
+
+@pytest.mark.parametrize("group", [(), ("data",), ("config",), ("tokenizer",)])
+def test_a_group_without_a_command_prints_its_help(group: tuple[str, ...]) -> None:
+    alone = invoke(*group)
+    assert (alone.exit_code, alone.stderr) == (2, "")
+    assert alone.stdout == invoke(*group, "--help").stdout
+    assert alone.stdout.startswith("Usage: mtformer")
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--beam-size", "x"), "'--beam-size': must be a valid integer"),
+    (("--length-penalty", "x"), "'--length-penalty': must be a valid number"),
+    (("--only-above", "2"), "'--only-above': must be less than or equal to 1"),
+])  # fmt: skip
+def test_messages_of_pydantic_are_not_shown(arguments: tuple[str, ...], message: str) -> None:
+    result = invoke("translate", "run", *arguments)
+    assert result.exit_code == 2
+    assert "Input should" not in result.stderr
+    assert message in result.stderr or "is not a valid" in result.stderr or "is not in the range" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["translate", "serve", "eval", "exam", "export", "report"])
+@pytest.mark.parametrize(("file", "contents", "hint"), [
+    ("config.json", '{"model_type": "marian"}', "convert it first: mtformer import opus RUN"),
+    ("config.json", '{"model_type": "m2m_100"}', "a Hugging Face model of type m2m_100, not a run; mtformer import "),
+    ("config.json", '{"model_type": ', "not a run directory or bundle (it has no config.yaml); check the path"),
+    ("model.npz", "", "a model in Marian's own format (.npz), not a run; download the same model from Hugging Face"),
+])  # fmt: skip
+def test_the_model_of_another_program_is_recognized(
+    command: str, file: str, contents: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("opus").mkdir()
+    (Path("opus") / file).write_text(contents)
+    result = invoke(command, "opus")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: opus: ")
+    assert hint in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_warning_of_a_kind_is_shown_once_in_each_output(
+    log: logging.Logger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):  # two calls of the program
+        set_up_logging()
+        with log_to_file(tmp_path / "train.log"):
+            warn_once("length", "%d lines of dev", 3)
+            warn_once("other", "other lines of %s", "dev")
+            warn_once("length", "%d lines of test", 4)
+            log.warning("always")
+            log.warning("always")
+    expected = ["3 lines of dev", "other lines of dev", "always", "always"]
+    assert capsys.readouterr().err.splitlines() == [f"warning: {line}" for line in expected] * 2
+    logged = (tmp_path / "train.log").read_text().splitlines()
+    assert [line.split(" ", 2)[2] for line in logged] == expected * 2

@@ -84,10 +84,35 @@ def test_runs_as_text(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None
         ["learning_rate", "0.003:", "base,", "copy"], ["0.002:", "other"]
     ]  # fmt: skip
     assert "small: 20 sentences" in lines
+    assert re.search(r"\n  system +steps +tokens seen +minutes\n  base +12 +[\d,]+ +\d+\.\d\n", result.stdout)
+    assert re.search(r"\n  other +12 \(\+0\.0%\) +[\d,]+ \(\+0\.0%\)", result.stdout)
+    assert "trained for" not in result.stdout
     assert re.search(r"copy +\d+\.\d\d +\d+\.\d\d to \d+\.\d\d +\+0\.00 +1\.0000 +1\.0000\n", result.stdout)
     assert "bs:100|ar:200|seed:12345" in result.stdout
     assert sum(line.startswith("line ") for line in lines) == 2
     assert "differences on small: base and other: decoding.beam_tokens None and 512" in result.stderr
+
+
+def test_different_amounts_of_training_are_named_as_a_cause(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shutil.rmtree(runs[2] / "checkpoints")
+    log = RunDir(runs[2]).metrics
+    kept = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= 8]
+    log.write_text("".join(f"{line}\n" for line in kept))
+
+    result = invoke("compare", *runs, "--sentences", 0)
+    assert result.exit_code == 0, result.stderr
+    assert re.search(r"\n  other +8 \(-33\.3%\) ", result.stdout)
+    words = " ".join(result.stdout.split())
+    assert re.search(
+        r"base and other trained for 12 and 8 steps, [\d,]+ and [\d,]+ tokens(, [\d.]+ and [\d.]+ minutes)?: "
+        r"the difference may come from that",
+        words,
+    )
+    assert "base and copy trained" not in words
+    amounts = compared(*runs)["training"]
+    assert [amount["steps"] for amount in amounts] == [12, 12, 8]
+    assert amounts[2]["tokens"] < amounts[0]["tokens"]
 
 
 def test_a_table_of_many_systems_fits_a_narrow_terminal(
@@ -145,7 +170,7 @@ def test_different_test_sets_are_reported_and_can_be_forced(runs: list[Path], co
     (["base", "nothing"], "not a run directory or bundle"),
     (["base", "copy", "--src", "x"], "--src and --bleu-tokenizer are for hypothesis files; give --ref too"),
     (["base", "copy", "--ref", "x", "--set", "small"], "--set and --force are for runs; remove them, or remove --ref"),
-    (["base", "copy", "--ref", "x", "--bleu-tokenizer", "12a"], "--bleu-tokenizer '12a': Input should be 'auto',"),
+    (["base", "copy", "--ref", "x", "--bleu-tokenizer", "12a"], "--bleu-tokenizer: must be one of auto, 13a, intl, "),
 ])  # fmt: skip
 def test_user_errors_are_reported_in_one_line(
     runs: list[Path], monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str

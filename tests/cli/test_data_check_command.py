@@ -78,6 +78,9 @@ def test_files_with_and_without_overrides(files: tuple[Path, Path], tmp_path: Pa
         result = invoke("data", "check", *words, *LANGUAGES)
         assert result.exit_code == 0, result.stderr
         assert f"train: {pairs} pairs" in result.stdout
+        figures = [line for line in result.stdout.splitlines() if "mean, median" in line or "source (" in line]
+        assert len(figures) > 1
+        assert max(map(len, figures)) <= 80
     files[0].write_text("\xa0\n" * 50, encoding="utf-8")
     assert invoke("data", "check", *files, *LANGUAGES).exit_code == 1
     assert invoke("data", "check", *files, *LANGUAGES, "data.filters.max_filtered_share=1").exit_code == 0

@@ -13,6 +13,7 @@ import yaml
 from program import invoke
 from typer.testing import Result
 
+from mtformer.cli.distill import stages
 from mtformer.config.data import DataConfig
 from mtformer.config.loading import load_config
 from mtformer.data.corpus import sources
@@ -75,6 +76,14 @@ def test_a_student_trains_on_the_chosen_translations_and_is_compared(
     extra.write_text("The man sleeps.\nThe dog eats.\n")
     result = invoke("distill", trained[0], "--config", student, "--mono", extra, "--run-dir", run)
     assert result.exit_code == 0, result.stderr
+    lines = result.stderr.splitlines()
+    start = lines.index("distill has three stages; the same command resumes after an interruption:")
+    assert lines[start + 1 : start + 4] == [
+        "  1. translate 62 lines with the teacher, and keep the good translations",
+        "  2. train the student on the translations and its own data for 4 steps",
+        "  3. compare both on test sets: small",
+    ]
+    assert lines.index("translations kept: 62 of 62") > start + 3
     few = [(tmp_path / f"few.{side}").read_text().splitlines() for side in ("en", "de")]
     given = [*zip(*few, strict=True), ("The man sleeps.", None), ("The dog eats.", None)]
     assert [(src, reference) for src, _, reference in CALLS] == given
@@ -89,6 +98,15 @@ def test_a_student_trains_on_the_chosen_translations_and_is_compared(
     assert len(config.data.train) == 1
     assert [path for path, *_ in fitted] == [run]
     assert [path.name for path in sorted(RunDir(run).corpus.iterdir())] == ["distilled.tsv", "teacher.json"]
+
+
+def test_the_stages_name_the_limit_of_time_and_complete_translations(student: Path) -> None:
+    config = load_config(student, ["training.max_minutes=7.5"]).config
+    _, translation, training, _ = stages(config, 1_234_567)
+    assert translation == "  1. translate 1,234,567 lines with the teacher, and keep the good translations"
+    assert training.endswith(" for at most 7.5 minutes (training.max_minutes), without the time of stage 1")
+    _, complete, *_ = stages(config, 0)
+    assert complete == "  1. translate with the teacher: complete"
 
 
 def test_both_models_are_compared_with_the_search_of_the_student(

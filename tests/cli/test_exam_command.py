@@ -1,6 +1,7 @@
 """`mtformer exam`: the card, its JSON file, limits and exit codes."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from program import invoke
 
 from mtformer.config.loading import dump_config, load_config
-from mtformer.evaluation.exam import COLUMNS, ROWS
+from mtformer.evaluation.exam import COLUMNS, ITEMS, ROWS
 from mtformer.run_dir import RunDir, write_config
 
 SMALL = ["--lines", 3, "--beam-size", 1]
@@ -17,21 +18,33 @@ SMALL = ["--lines", 3, "--beam-size", 1]
 def test_the_card_and_its_json_file(trained: tuple[Path, object], tmp_path: Path) -> None:
     result = invoke("exam", trained[0], *SMALL, "--json", tmp_path / "card.json")
     assert result.exit_code == 0, result.stderr
-    head, *lines = result.stdout.splitlines()
-    assert head.split() == ["row", *COLUMNS]
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    table, legend, failures = result.stdout.split("\n\n")
+    head, *lines = table.splitlines()
+    assert re.split("  +", head) == ["row", "lines", "chrF", "change", "loops %", "long %", "unaligned %", "kept %"]
     assert [line.split()[0] for line in lines] == [*ROWS]
     card = json.loads((tmp_path / "card.json").read_text())
     (exam,) = card["exams"]
     assert (card["format"], card["test_set"], exam["run"], exam["broken"]) == (1, "small", str(trained[0]), [])
     assert [*exam["rows"]] == [*ROWS]
+    assert [*exam["rows"]["plain"]] == [*COLUMNS]
     for line in lines:
-        name, *cells = line.split()
-        values = exam["rows"][name].values()
-        assert cells[0] == str(exam["rows"][name]["lines"])
-        assert [cell == "-" for cell in cells] == [value is None for value in values]
-        assert [float(cell) for cell in cells if cell != "-"] == pytest.approx(
+        name, *cells = re.split("  +", line)
+        row = exam["rows"][name]
+        values = [row[column] for column in ("lines", "chrf", "chrf_change", "loops", "long", "unaligned")]
+        assert [cell == "-" for cell in cells[:6]] == [value is None for value in values]
+        assert [float(cell) for cell in cells[:6] if cell != "-"] == pytest.approx(
             [v for v in values if v is not None], abs=0.06
         )
+        kept = [f"{column} {row[column]:.1f}" for column in (*ITEMS, "equal") if row[column] is not None]
+        assert cells[6] in (kept or ["-"])
+        assert name not in ITEMS or cells[6].startswith(name)
+    for header in ("chrF", "change", "loops", "long", "unaligned", "kept"):
+        assert header in legend
+    assert exam["failed"]
+    words = " ".join(failures.split())
+    assert all(failure in words for failure in exam["failed"])
+    assert "set data.noise.copies" in words
     assert exam["rows"]["batches"]["equal"] == 100
     assert exam["rows"]["plain"]["lines"] == 3
 
@@ -55,12 +68,17 @@ def test_two_runs_in_one_table(trained: tuple[Path, object], tmp_path: Path) -> 
     assert invoke("export", trained[0], "--output", other).exit_code == 0
     result = invoke("exam", trained[0], other, "--lines", 9, "--sample", "--beam-size", 1)
     assert result.exit_code == 0, result.stderr
-    head, *lines = result.stdout.splitlines()
-    assert head.split()[:3] == ["row", "run", "lines"]
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    head, *lines = result.stdout.partition("\n\n")[0].splitlines()
+    assert head.split()[:4] == ["row", "run", "lines", "chrF"]
+    assert "unaligned" not in head
     rows = [line.split() for line in lines]
-    assert [row[:2] for row in rows] == [[name, str(run)] for name in ROWS for run in (trained[0], other)]
-    assert [row[2:] for row in rows[::2]] == [row[2:] for row in rows[1::2]], "the bundle has the same weights"
-    assert (rows[-1][2], rows[-1][-1]) == ("9", "100.0"), "samples do not depend on batches"
+    runs = (trained[0].name, other.name)
+    assert [row[:2] for row in rows[::2]] == [[name, runs[0]] for name in ROWS]
+    assert {row[0] for row in rows[1::2]} == {runs[1]}
+    assert [row[2:] for row in rows[::2]] == [row[1:] for row in rows[1::2]], "the bundle has the same weights"
+    assert (rows[-2][2], *rows[-1][-2:]) == ("9", "equal", "100.0"), "samples do not depend on batches"
+    assert re.findall(r"failed in (\w+) ", result.stdout) == list(runs)
     result = invoke("exam", trained[0], trained[0], "--lines", 2, "--beam-size", 1, "--json", tmp_path / "card.json")
     assert (result.exit_code, len(json.loads((tmp_path / "card.json").read_text())["exams"])) == (0, 1)
 

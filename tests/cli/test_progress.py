@@ -9,11 +9,12 @@ import struct
 import sys
 import termios
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from mtformer.cli import progress as module
-from mtformer.cli.progress import ELAPSED, TrainingProgress, alive
+from mtformer.cli.progress import ELAPSED, TimedLines, TrainingProgress, alive
 from mtformer.data.store.prepare import LOG_PAIRS, SHARD_PAIRS
 
 FIGURES = {
@@ -119,3 +120,20 @@ def test_elapsed_time_in_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest
         time.sleep(0.1)
     assert caplog.messages[0] == "compare: running for 0:00:00"
     assert len(caplog.messages) > 1
+
+
+def test_lines_are_logged_with_a_total_and_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    with caplog.at_level("INFO", logger="mtformer"), TimedLines("translate") as lines:
+        lines.start(21_000)
+        lines.advance(1_000)  # finished before an interruption, in no time
+        for seconds in (20.0, 40.0, 60.0, 80.0):
+            clock.now = seconds
+            lines.advance(2_000)
+    assert caplog.messages == [
+        "translate: 5,000 of 21,000 lines, about 0:02:08 left",
+        "translate: 9,000 of 21,000 lines, about 0:02:00 left",
+    ]

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from program import invoke
 
-from mtformer.cli.runs import table
+from mtformer.cli.output import table_lines
+from mtformer.cli.runs import rows_of, table, with_narrow_names
 from mtformer.experiment.runs import RunRow, differing_keys
 from mtformer.formatting import format_duration
 
@@ -32,7 +33,8 @@ def test_the_table(folder: Path) -> None:
     result = invoke("runs", folder)
     assert result.exit_code == 0, result.stderr
     header, half, run, other = result.stdout.splitlines()
-    headers = ["name", "state", "step", "best dev", "at", "test BLEU", "weights", "tokens/s", "time", "dropout"]
+    headers = ["name", "state", "step", "best dev", "at", "test BLEU", "weights", "tokens seen", "time", "tokens/s"]
+    headers.append("dropout")
     assert re.split("  +", header) == headers
     assert half.split() == ["half", "incomplete", "0"]
     assert run.split()[:4] == ["run", "finished", "12/12", "bleu"]
@@ -92,7 +94,7 @@ def test_an_error_in_a_run_is_reported_below_the_table(folder: Path) -> None:
 def test_a_table_fits_the_terminal() -> None:
     figures: dict[str, Any] = {
         "max_steps": 100_000, "best": 31.5, "best_step": 9, "metric": "bleu", "test_set": "flickr2016", "test": 33.25,
-        "weights": "best", "tokens_per_second": 12345.0, "seconds": 45678.0,
+        "weights": "best", "tokens": 1.5e9, "tokens_per_second": 12345.0, "seconds": 45678.0,
     }  # fmt: skip
     rows = [
         RunRow(f"study/norm={norm},layers={layers},seed={seed}", Path(), "finished", step=90_000 + seed, **figures,
@@ -104,10 +106,14 @@ def test_a_table_fits_the_terminal() -> None:
     assert left_out == []
     assert whole[0].split()[-3:] == ["norm", "d_ff", "init_from"]
     assert whole[1].startswith("study/norm=pre,layers=2,seed=1 ")
-    lines, left_out = table(rows, keys, 120)
-    headers = ["name", "state", "step", "best dev", "test BLEU", "tokens/s", "time", "norm", "d_ff"]
+    headers = ["name", "state", "step", "best dev", "test BLEU", "tokens seen", "time", "norm", "d_ff"]
+    lines, left_out = table(rows, keys, 128)
     assert re.split("  +", lines[0]) == headers
-    assert left_out == ["at", "weights", "init_from"]
+    assert left_out == ["at", "weights", "tokens/s", "init_from"]
+    lines, left_out = table(rows, keys, 120)
+    assert left_out == ["at", "weights", "tokens seen", "init_from"]
+    lines, left_out = table(rows, keys, 80)
+    assert re.split("  +", lines[0]) == ["name", "state", "step", "best dev", "test BLEU", "norm", "d_ff"]
     for width in range(120, 79, -1):
         lines, left_out = table(rows, keys, width)
         assert max(map(len, lines)) <= width
@@ -115,6 +121,31 @@ def test_a_table_fits_the_terminal() -> None:
         words = [line.split(" ")[0] for line in lines[1:]]
         assert "".join(words) == "".join(row.name for row in rows)  # names are broken only between their parts
         assert all(word.endswith((",", "/")) or re.search(r"seed=\d$", word) for word in words)
+
+
+@pytest.mark.parametrize("header", ["name", "run"])
+def test_names_are_broken_between_their_parts(header: str) -> None:
+    names = ["dropout=0.1,norm_position=post,seed=1", "study/dropout=0.1"]
+    columns = {header: [header, *names], "time": ["time", "0:00:05", "0:00:06"]}
+    lines = table_lines(rows_of(with_narrow_names(columns, 40)))
+    first_name = [["dropout=0.1,norm_position=post,", "0:00:05"], ["seed=1"]]
+    assert [line.split() for line in lines] == [[header, "time"], *first_name, ["study/dropout=0.1", "0:00:06"]]
+    assert with_narrow_names(columns, 50) == columns
+
+
+def test_unequal_training_is_named_below_the_table(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "run", folder / "equal")
+    shutil.rmtree(folder / "study")
+    pattern = "runs trained for"
+    assert pattern not in invoke("runs", folder).stderr
+    log = folder / "equal" / "metrics.jsonl"
+    kept = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= 8]
+    log.write_text("".join(f"{line}\n" for line in kept))
+    shutil.rmtree(folder / "equal" / "checkpoints")
+    assert re.search(
+        r"runs trained for 8 to 12 steps, [\d,]+ to [\d,]+ tokens: differences in scores may come from that\n",
+        invoke("runs", folder).stderr,
+    )
 
 
 def test_labels_of_settings_are_unique() -> None:

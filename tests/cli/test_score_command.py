@@ -41,7 +41,8 @@ def test_scores_and_perplexity(run: Path, corpus: Path, expected: list[Scored]) 
     assert len(expected) == 20
     total, num_tokens = sum(one.log_probability for one in expected), sum(len(one.pieces) for one in expected)
     message = re.fullmatch(
-        r"20 lines, (\d+) tokens, log-probability (-\d+\.\d{4}), perplexity (\d+\.\d{4})\n", result.stderr
+        r"20 lines, (\d+) tokens, log-probability (-\d+\.\d{4}) \(natural\), perplexity (\d+\.\d{4}) per token\n",
+        result.stderr,
     )
     assert message is not None, result.stderr
     assert int(message[1]) == num_tokens

@@ -70,7 +70,16 @@ def test_a_resumed_sweep_finishes_a_failed_run(study: Callable[[str], Path], tmp
     again = invoke("sweep", study(axes.replace("9999", "200")), "--resume")
     assert again.exit_code == 0, again.stderr
     assert "already finished: 1 of 2 runs" in again.stderr
-    assert again.stderr.splitlines()[-1] == f"2 of 2 runs finished: {tmp_path}/runs"
+    folder = tmp_path / "runs"
+    _, _, end = again.stderr.partition(f"2 of 2 runs finished: {folder}\nnext steps:\n")
+    commands = [line.partition("  # ")[0].strip() for line in end.splitlines()]
+    best = json.loads(invoke("runs", folder, "--json", "--sort", "best").stdout)[0]["path"]
+    assert commands == [
+        f"mtformer runs {folder} --sort best",
+        f"mtformer report {folder}/a {folder}/b --out {folder}/report.html",
+        f"mtformer eval {best} --src FILE --ref FILE",
+        f"mtformer exam {best}",
+    ]
     assert run_of(tmp_path, "a").log.stat().st_mtime_ns == written
 
 

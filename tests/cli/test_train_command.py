@@ -30,12 +30,18 @@ def test_training_ends_with_scores_and_next_steps(trained: tuple[Path, Result], 
     assert len((run.evaluation("small") / "hypotheses.txt").read_text().splitlines()) == 20
     assert "tokens/s" in result.stderr
     assert "hypothesis" in result.stderr
-    *_, place, title, one, two, three = result.stderr.splitlines()
-    assert (place, title) == (f"run directory: {run.path}", "next steps:")
-    for command in (one, two):
-        shown = invoke(*command.replace(str(run.path), str(copy)).split()[1:], stdin=b"The man sleeps.\n")
+    _, _, end = result.stderr.partition(f"run directory: {run.path}\nnext steps:\n")
+    commands = [line.partition("  # ")[0].split() for line in end.splitlines()]
+    assert [command[:2] for command in commands] == [
+        ["mtformer", name] for name in ("translate", "report", "eval", "exam", "export", "runs")
+    ]
+    assert [command[2:] for command in commands] == [*[[str(run.path)]] * 5, [str(run.path.parent)]]
+    for _, *arguments in commands:
+        options = ["--lines", "1"] if arguments[0] == "exam" else []
+        copied = [argument.replace(str(run.path), str(copy)) for argument in arguments]
+        shown = invoke(*copied, *options, stdin=b"The man sleeps.\n")
         assert shown.exit_code == 0, shown.stderr
-    assert three == f"  mtformer runs {run.path.parent}"
+    assert "  # write a page with curves and sentences" in end
     assert re.search(r"step 12: dev loss .* perplexity .* bleu .* chrf", result.stderr)
 
 

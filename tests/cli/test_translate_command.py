@@ -185,11 +185,26 @@ def test_prefixes_and_phrases_are_read_from_files(run: Path, lines: list[str], t
 def test_unsatisfied_constraints_are_reported(run: Path, lines: list[str], tmp_path: Path) -> None:
     (tmp_path / "required").write_text("☃\n", encoding="utf-8")
     result = translate(run, "--require", tmp_path / "required", stdin=lines[0] + "\n")
-    assert "warning: 1 of 1 translations lacks a required phrase" in result.stderr
-    assert "(see --json)\n" in result.stderr
+    assert "warning: 1 of 1 translations lacks a required phrase: line 1\n" in result.stderr
     shown = translate(run, "--require", tmp_path / "required", "--json", stdin=lines[0] + "\n")
     assert "missing: ☃" in json.loads(shown.stdout)["flags"]
     assert "warning: 1 of 1 translations lacks a required phrase" in shown.stderr
+
+
+def test_flagged_lines_are_named_at_the_end(run: Path, lines: list[str], tmp_path: Path) -> None:
+    phrases = ["", "☃", "", "☃\t☂"]
+    (tmp_path / "required").write_text(text_of(phrases), encoding="utf-8")
+    result = translate(run, "--require", tmp_path / "required", stdin=text_of([lines[0]] * 4))
+    assert "warning: 2 of 4 translations lack a required phrase: lines 2 and 4\n" in result.stderr
+
+    (tmp_path / "required").write_text(text_of(phrases * 7), encoding="utf-8")
+    options = ("--require", tmp_path / "required", "--beam-size", 1)
+    result = translate(run, *options, stdin=text_of([lines[0]] * 28))
+    numbers = "2, 4, 6, 8, 10, 12, 14, 16, 18, 20"
+    expected = f"warning: 14 of 28 translations lack a required phrase: lines {numbers} and 4 more"
+    assert f"{expected} (--json shows the flags of each line)\n" in result.stderr
+    result = translate(run, *options, "--json", stdin=text_of([lines[0]] * 28))
+    assert f"{expected}\n" in result.stderr
 
 
 def test_html_has_one_line_per_fragment(run: Path, lines: list[str], translator: Translator, tmp_path: Path) -> None:

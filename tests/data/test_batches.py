@@ -479,7 +479,7 @@ def test_long_dev_lines_are_cut_with_a_warning(store: Store, caplog: pytest.LogC
     plain, cut = (list(ordered_batches(Mixed("dev", store), 10**9, limit)) for limit in (None, 9))
     everything = store.read(range(store.num_blocks))
     num_long = int((np.maximum(lengths(everything["src"]), lengths(everything["tgt"])) > 9).sum())
-    assert f"{num_long} of {len(store)} pairs were cut to 9 tokens per side" in caplog.text
+    assert f"{num_long:,} of {len(store):,} pairs of dev were cut to 9 tokens per side" in caplog.text
     assert cut[0].src_BS.shape[1] == cut[0].tgt_in_BT.shape[1] == 10
     assert (cut[0].src_BS == EOS).sum(1).eq(1).all()
     starts = {tuple(row[:9]) for row in plain[0].src_BS.tolist() if row[9] != PAD}

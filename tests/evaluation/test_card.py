@@ -85,7 +85,7 @@ def test_changed_or_missing_texts_raise_data_error(folder: Path, name: str) -> N
 
 
 @pytest.mark.parametrize(("values", "message"), [
-    ({"num_sentences": "many"}, r"damaged \(num_sentences: Input should be a valid integer"),
+    ({"num_sentences": "many"}, r"damaged \(num_sentences: must be a valid integer"),
     ({"text": {"sources": "a", "references": ["b"]}}, r"damaged \(text.hypotheses: Field required"),
     ({"scores": [{"name": "bleu"}]}, r"damaged \(scores.0.label: "),
     ({"surprise": 1}, r"damaged \(surprise: Extra inputs are not permitted"),

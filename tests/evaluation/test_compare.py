@@ -174,13 +174,27 @@ def test_runs_that_differ_only_in_their_seed_are_one_system(tmp_path: Path) -> N
     (("size=4,seed=1:1", "size=4,seed=2:2"), ["size=4"]),
     (("seed=11,size=4:1", "seed=21,size=4:2"), ["size=4"]),
     (("pre-1-seed-1:1", "pre-1-seed-10:2"), ["pre-1"]),
-    (("1:1", "2:2"), ["1"]),
+    (("1:1", "2:2"), ["study"]),
+    (("seed=1:1", "seed=2:2", "seed=3:3"), ["study"]),
+    (("s1:1", "s2:2"), ["study"]),
+    (("run1:1", "run2:2"), ["run"]),
     (("first:1", "second:2"), ["first"]),
     (("one:1", "copy:1", "other:2"), ["one", "copy", "other"]),  # two runs with the same seed
 ])  # fmt: skip
 def test_system_names(tmp_path: Path, runs: tuple[str, ...], expected: list[str]) -> None:
+    study = tmp_path / "study"
+    study.mkdir()
     named = [(name, f"training: {{seed: {seed}}}") for name, _, seed in (run.rpartition(":") for run in runs)]
-    assert [system.name for system in group_runs(seeded(tmp_path, *map(":".join, named)))] == expected
+    assert [system.name for system in group_runs(seeded(study, *map(":".join, named)))] == expected
+
+
+def test_seeds_in_several_folders_are_named_by_their_folders(tmp_path: Path) -> None:
+    runs = []
+    for name, steps in (("pre", 5), ("post", 6)):
+        (tmp_path / name).mkdir()
+        settings = [f"seed={seed}:training: {{seed: {seed}, max_steps: {steps}}}" for seed in (1, 2)]
+        runs += [run.path for run in seeded(tmp_path / name, *settings)]
+    assert [system.name for system in group_runs(open_runs(runs))] == ["pre", "post"]
 
 
 def test_paths_that_are_not_distinct_scored_runs_raise_errors(tmp_path: Path) -> None:

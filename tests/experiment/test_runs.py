@@ -58,7 +58,8 @@ def test_summary_of_a_run(tmp_path: Path) -> None:
     assert (row.name, row.state, row.step, row.max_steps) == ("a", "finished", 40, 40)
     assert (row.metric, row.best, row.best_step) == ("bleu", 8.0, 20)  # the first of several equal scores
     assert row.tokens_per_second == 100.0
-    assert row.seconds == 40.0
+    assert row.seconds == 50.0  # the steps after the last log line are as slow as those before it
+    assert row.tokens == 10 * 18 + 10 * 100 + 20 * 300
     assert (row.note, row.problem) == (None, None)
     assert row.config["training.max_steps"] == 40
 

@@ -143,7 +143,7 @@ def _large(path: Path) -> None:
 
 
 GROUP = b"\x0b\x08\x01\x0c"  # field 1 as a group: start, a varint field, end
-SIZE = r"cannot be imported \(Input should be"
+SIZE = r"cannot be imported \(must be"
 CRAFTED: dict[str, tuple[Change, str]] = {
     # config.json
     "size as text": (_json("config.json", d_model="32"), rf"config.json: d_model '32' {SIZE} a valid integer\)"),

@@ -158,7 +158,11 @@ def test_search_settings(make_random: Make, tmp_path: Path) -> None:
             "model.activation 'swiglu': not supported by Hugging Face Transformers; train with 'relu'",
         ),
         ({"activation": "geglu"}, "model.activation 'geglu': not supported by Hugging Face"),
-        ({"positions": "rotary"}, "model.positions 'rotary': not supported by Hugging Face"),
+        (
+            {"positions": "rotary"},
+            "model.positions 'rotary': not supported by Hugging Face Transformers; train with 'sinusoidal', or use "
+            "--format bundle, ctranslate2 or argos",
+        ),
         ({"positions": "learned"}, "model.positions 'learned': not supported by Hugging Face"),
         ({"num_kv_heads": 2}, "model.num_kv_heads 2: not supported by Hugging Face"),
         (

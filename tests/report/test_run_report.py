@@ -12,8 +12,11 @@ from contrast import check_contrast, contrast
 from playwright.sync_api import Page
 from small_run import IMAGE, PAIRS, SCRIPT, STEPS, Opens, begin_run, finished_run, set_state, write_history
 
+from mtformer.config.schema import EvaluationConfig
 from mtformer.decoding.attention_maps import attention_maps
 from mtformer.decoding.translator import Translator
+from mtformer.evaluation.card import EvalSet, ScoredTranslations, write_card
+from mtformer.evaluation.scores import score
 from mtformer.experiment.runs import RunContents
 from mtformer.files import write_checksums
 from mtformer.report.run_report import write_report
@@ -23,7 +26,10 @@ from mtformer.training.checkpoint import Checkpoint, save_averaged, save_checkpo
 from mtformer.training.history import append_record
 from mtformer.weights import read_weights
 
-CURVES = ["loss", "perplexity", "bleu", "chrf", "learning_rate", "grad_norm", "tokens_per_second", "memory_gb"]
+CURVES = [
+    "loss", "loss-time", "perplexity", "bleu", "bleu-time", "chrf", "learning_rate", "grad_norm", "tokens_per_second",
+    "memory_gb",
+]  # fmt: skip
 SECTIONS = [
     "curves", "scores", "samples", "sentences", "attention", "starts", "speed", "data", "parameters", "config",
 ]  # fmt: skip
@@ -253,8 +259,9 @@ def test_resumes_are_listed_and_marked_where_the_learning_rate_jumps(opens: Open
         ["resumed", "–", "40", "cuda", "torch 2.12 → 2.13"],
         ["resumed", "–", "50", "cuda", ""],
     ]  # fmt: skip
-    lines = page.locator("#curve-learning_rate figcaption").inner_text().splitlines()
-    assert lines[-1] == "run,seed=1, step 30: training.learning_rate 0.003 → 0.001"
+    lines = page.locator("#curve-learning_rate .change-text").inner_text().splitlines()
+    assert lines[-1] == "run,seed=1, step 30, resumed with: training.learning_rate 0.003 → 0.001"
+    assert page.locator("#starts h2").inner_text() == "Starts and resumes"
     ticks = dict(page.locator("#curve-learning_rate text[text-anchor=middle]").evaluate_all(
         "all => all.map((one) => [one.textContent, one.getBBox().x + one.getBBox().width / 2])"
     ))  # fmt: skip
@@ -270,9 +277,58 @@ def test_a_plan_is_marked_where_the_learning_rate_jumps(opens: Opens, tmp_path: 
     write_report([run.path], run.report)
     page = opens(run.report)
     assert page.locator("#starts tr").count() == 2
-    lines = page.locator("#curve-learning_rate figcaption").inner_text().splitlines()
-    assert lines[-1] == "run,seed=1, step 30: training.current_learning_rate 0.001 → 0.002"
+    text = page.locator("#curve-learning_rate .change-text").inner_text()
+    assert text.splitlines()[-1] == (
+        "run,seed=1, step 30, new plan for max_minutes: training.current_learning_rate 0.001 → 0.002"
+    )
+    assert "resume" not in text
+    assert page.locator("#starts h2").inner_text() == "Start"
     assert page.locator(".change").count() == 1
+
+
+def test_each_chart_has_its_caption_above_and_a_unit_on_both_axes(made: RunDir, opens: Opens) -> None:
+    page = opens(made.report)
+    for curve in CURVES:
+        figure = page.locator(f"#curve-{curve}")
+        caption = figure.locator("figcaption").bounding_box()
+        drawing = figure.locator("svg").bounding_box()
+        assert caption is not None
+        assert drawing is not None
+        assert caption["y"] + caption["height"] <= drawing["y"]
+        y_unit, x_unit = figure.locator("text.unit").all_text_contents()
+        assert y_unit
+        assert x_unit == ("minutes of training, without validation" if curve.endswith("-time") else "step")
+
+
+def test_charts_over_time_are_in_minutes_of_the_log(opens: Opens, tmp_path: Path) -> None:
+    run = begin_run(tmp_path / "run", max_steps=60)
+    for step, seconds in ((20, 6.0), (40, 3.0), (60, 9.0)):  # 2, 3 and 6 minutes in total
+        append_record(run.metrics, "train", step, loss=3.0, seconds_per_step=seconds)
+        append_record(run.metrics, "dev", step, loss=3.0 + step, bleu=step / 10)
+    write_report([run.path], run.report)
+    page = opens(run.report)
+    chart = page.locator("#curve-bleu-time")
+    xs = chart.locator("circle").evaluate_all("all => all.map((one) => Number(one.getAttribute('cx')))")
+    ticks = dict(chart.locator("text[text-anchor=middle]").evaluate_all(
+        "all => all.map((one) => [one.textContent, Number(one.getAttribute('x'))])"
+    ))  # fmt: skip
+    assert xs == pytest.approx([ticks["2"], ticks["3"], ticks["6"]], abs=0.2)
+
+
+def test_tokenized_references_are_reported_beside_the_scores(made: RunDir, tmp_path: Path, opens: Opens) -> None:
+    messages = {}
+    for name, tokenizer in (("moses", "13a"), ("intended", "none")):
+        run = RunDir(shutil.copytree(made.path, tmp_path / name))
+        references = ["ein Hund läuft .", "die Katze schläft .", "zwei Männer spielen .", "eine Frau liest ."]
+        evaluation = EvaluationConfig.model_validate({"bleu_tokenizer": tokenizer})
+        found = score(references, references, evaluation)
+        test = EvalSet("small", references, [references], "de", "en")
+        result = ScoredTranslations(references, found, evaluation, seconds=1.0)
+        write_card(run.evaluation("small"), test, result, Translator.load(run.path, device="cpu"))
+        write_report([run.path], run.report)
+        messages[name] = opens(run.report).locator("#scores .bad").all_inner_texts()
+    warning = "the references look tokenized; their scores are not comparable to published ones; use the original text"
+    assert messages == {"moses": [warning], "intended": []}
 
 
 @pytest.mark.parametrize("width", [390, 1280])

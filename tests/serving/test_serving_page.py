@@ -110,6 +110,33 @@ def test_a_word_shades_the_source_words_it_attends_to(open_page: Open, translato
     assert page.locator("[aria-pressed=true]").inner_text().split() == ["-2.000", "other"]
 
 
+def test_only_a_low_confidence_is_red_and_the_page_says_what_it_means(open_page: Open, translator: Translator) -> None:
+    look = Attention(["▁a"], ["▁x"], [[1.0]], [0])
+
+    def sure(lines: Sequence[str], **settings: Any) -> list[Translation]:
+        other = Translation("y", -2.0, [], attention=look, confidence=0.1, flags=("low confidence",))
+        return [Translation("x", -1.0, [], attention=look, alternatives=(other,), confidence=0.934)]
+
+    def unsure(lines: Sequence[str], **settings: Any) -> list[Translation]:
+        return [Translation("x", -1.0, [], attention=look)]
+
+    page = open_page(_with(translator, sure))
+    page.fill("#text", "a")
+    expect(page.locator(".confidence")).to_have_text(["93% sure", "10% sure"])
+    color = "span => getComputedStyle(span).color"
+    high, low = (page.locator(".confidence").nth(number).evaluate(color) for number in (0, 1))
+    assert low == page.locator(".flags").evaluate(color)
+    assert high == page.locator("#hint").evaluate(color) != low
+    assert "the estimated probability that the translation is good" in " ".join(
+        page.locator("#confidence-hint").inner_text().split()
+    )
+
+    page = open_page(_with(translator, unsure))
+    page.fill("#text", "a")
+    expect(page.locator(".translation")).to_have_text("x")
+    expect(page.locator("#confidence-hint")).to_be_hidden()
+
+
 def test_markup_in_hostile_text_is_shown_as_text(open_page: Open, translator: Translator) -> None:
     def echo(lines: Sequence[str], **settings: Any) -> list[Translation]:
         look = Attention([HOSTILE], [HOSTILE], [[1.0]], [0])

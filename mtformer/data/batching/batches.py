@@ -23,7 +23,7 @@ from torch import Tensor
 from mtformer.data.batching.mixture import START, BlockWindow, Corpus, Mixture, SamplerState
 from mtformer.data.batching.shares import Augment, AugmentTask, AugmentWorkers, Share, tasks
 from mtformer.data.store.pairs import Column, Ints, Lengths, Pairs, flat, id_column, join, lengths, make_pairs, prefix
-from mtformer.errors import log
+from mtformer.errors import warn_once
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
 NUM_AHEAD = 8
@@ -217,7 +217,7 @@ def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = 
     """
     pairs = _with_tags(corpus.read(), corpus)
     if max_tokens is not None:
-        pairs = _shortened(pairs, max_tokens)
+        pairs = _shortened(pairs, max_tokens, corpus.name)
 
     src_lengths = lengths(pairs["src"])
     longer = _longer_sides(pairs)
@@ -228,13 +228,14 @@ def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = 
         yield _batch(pairs.take(indices), corpus.start)
 
 
-def _shortened(pairs: Pairs, max_tokens: int) -> Pairs:
-    """Return the pairs with long lines cut to `max_tokens`; log a warning if there are any."""
+def _shortened(pairs: Pairs, max_tokens: int, name: str) -> Pairs:
+    """Return the pairs of the corpus `name` with long lines cut to `max_tokens`; log a warning if there are any."""
     is_long = _longer_sides(pairs) > max_tokens
     if not is_long.any():
         return pairs
     num_long = int(is_long.sum())
-    log.warning("%d of %d pairs were cut to %d tokens per side", num_long, len(pairs), max_tokens)
+    counts = (f"{num_long:,}", f"{len(pairs):,}")
+    warn_once(f"cut {name}", "%s of %s pairs of %s were cut to %d tokens per side", *counts, name, max_tokens)
     src, tgt = pairs.columns
     short_src = pc.list_slice(src, 0, max_tokens)
     short_tgt = pc.list_slice(tgt, 0, max_tokens)

@@ -25,6 +25,10 @@ from mtformer.templating import render
 
 EXCERPT = 60
 """Maximum number of characters of an example in the terminal."""
+NAME_WIDTH = 39
+"""Width of the names of figures; with the values, a line has at most 80 characters."""
+VALUE_WIDTH = 18
+"""Width of the values of each side."""
 
 RATES = {"tokens_per_word": "tokens per word", "tokens_per_character": "tokens per character"}
 """Names of the rates of `SideCounts.rates` in the report, except for that of unknown tokens."""
@@ -181,7 +185,7 @@ def _set_lines(set_check: SetCheck) -> list[str]:
     tgt_title = f"{SIDE_NAMES['tgt']} ({set_check.tgt.language})"
     rows = [("", src_title, tgt_title), *figures(set_check)]
     for name, src_value, tgt_value in rows:
-        lines.append(f"  {name:<36}  {src_value:>24}  {tgt_value:>24}")
+        lines.append(f"  {name:<{NAME_WIDTH}} {src_value:>{VALUE_WIDTH}} {tgt_value:>{VALUE_WIDTH}}")
 
     for finding in set_check.findings.values():
         share = percent(finding.count / num_pairs)
