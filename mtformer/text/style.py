@@ -158,6 +158,12 @@ class StyleCounts:
         sums = {item.name: getattr(self, item.name) + getattr(counts, item.name) for item in fields(self)}
         return StyleCounts(**sums)
 
+    @property
+    def num_tokenized(self) -> int:
+        """Number of signs of tokenization."""
+        in_words = self.spaced_stops + self.split_contractions + self.gaps
+        return in_words + self.subword_lines + self.joiner_lines + self.escape_lines
+
     def add_line(self, line: str) -> None:
         """Count a line."""
         if not line.strip():
