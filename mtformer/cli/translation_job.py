@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from itertools import count
+from itertools import chain, count
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import typer
@@ -23,6 +23,7 @@ from mtformer.text.tags import Target
 
 if TYPE_CHECKING:
     from mtformer.config.schema import DecodingConfig
+    from mtformer.decoding.lines.input_watch import InputWatch
     from mtformer.decoding.lines.translation import Translation
     from mtformer.decoding.translator import Translator
     from mtformer.report.attention import AttentionFile
@@ -55,6 +56,8 @@ class TranslatorDescription(NamedTuple):
     """True if the translator has a fitted confidence."""
     settings: dict[str, Any]
     """Everything that affects translations, except for the input and the options of the command."""
+    watch: "InputWatch"
+    """Comparison of the input with the training text."""
 
 
 @dataclass
@@ -99,7 +102,8 @@ class TranslateBlock:
             settings["to"] = asdict(translator.engine.target)
         if translator.calibration is not None:
             settings["confidence"] = zlib.crc32(translator.calibration.model_dump_json().encode())
-        return TranslatorDescription(translator.decoding, translator.calibration is not None, settings)
+        is_calibrated = translator.calibration is not None
+        return TranslatorDescription(translator.decoding, is_calibrated, settings, translator.watch_input())
 
 
 def _named_hashes(translator: "Translator") -> list[str]:
@@ -119,6 +123,8 @@ class TranslationJob:
     side_files: Sequence[str]
     """Names of the arguments that are read from files in parallel with the source, in the order of the files."""
     output_format: OutputFormat
+    watch: "InputWatch"
+    """Comparison of the input with the training text."""
     min_confidence: float | None = None
     """Translations with a lower confidence are left blank."""
     attention_file: "AttentionFile | None" = None
@@ -176,6 +182,7 @@ class TranslationJob:
         with suppress(EOFError):
             for number in count():
                 line = input("> ")
+                self._compare_with_training([line])
                 block = Block([line], number, InputPosition(number + 1, []), options={})
                 [translation] = self.translate_block(block)
                 text = self._finish(number, line, translation, translation)
@@ -206,7 +213,19 @@ class TranslationJob:
             if "required" in options:
                 options["required"] = [_phrases(line) for line in options["required"]]
             end = self.lines.position
+            self._compare_with_training(lines)
             yield Block(lines, end.num_lines - len(lines), end, options, targets)
+
+    def _compare_with_training(self, lines: Sequence[str]) -> None:
+        """Log a warning if the input is unlike the training text; each difference is told once."""
+        texts = list(lines)
+        if self.translate_block.is_html:
+            from mtformer.documents.html import Fragment
+
+            texts = list(chain.from_iterable(Fragment(line).lines for line in lines))
+        message = self.watch.add(texts)
+        if message is not None:
+            log.warning("%s", message)
 
     def _write(self, file: IO[bytes], block: Block, translations: "list[Translation]") -> None:
         """Write the translations of a block."""

@@ -264,7 +264,7 @@ class Sign(StrEnum):
     SUBWORDS = "marks of subwords (@@, ▁)"
     JOINERS = "marks between parts of words (@-@)"
     ESCAPES = "escapes (&apos;, &amp;)"
-    SMALL = "no capital letters"
+    SMALL = "only small letters"
     CAPITALS = "only capital letters"
     DECOMPOSED = "decomposed characters (NFD)"
     FULL_WIDTH = "full-width Latin letters"
@@ -370,30 +370,47 @@ OTHER_SCRIPT = 0.5
 """Minimum share of letters in unknown scripts in a text that is unlike the training text."""
 
 
-def differences(text: StyleCounts, training: StyleCounts, *, ignores_case: bool = False) -> dict[str, str]:
-    """Return how a text differs from the training text: a message by the sign, or by `script`.
+class Difference(StrEnum):
+    """Kind of difference between an input and the training text, as a message with a place for names."""
+
+    MISSING = "the training text has {}, the input does not"
+    ADDED = "the input has {}, the training text does not"
+    SCRIPT = "most letters of the input are {}, those of the training text are not"
+
+
+def differences(text: StyleCounts, training: StyleCounts, *, ignores_case: bool = False) -> dict[str, Difference]:
+    """Return how a text differs from the training text, by the sign or the names of the scripts.
 
     Args:
         text: counts of the text.
         training: counts of the training text in the same language.
         ignores_case: the model accepts any case, because noise changed that of its training text.
     """
-    found: dict[str, str] = {}
+    unknown = _unknown_scripts(text, training)
+    if unknown:  # other signs of text in another script mean nothing
+        return {_names(unknown): Difference.SCRIPT}
+
+    found: dict[str, Difference] = {}
     shares_of_training = shares(training)
     for sign, share in shares(text).items():
         if ignores_case and sign in CASE:
             continue
         trained = shares_of_training[sign]
         if _lacks(share, trained):
-            found[sign] = f"the training text has {sign}, the input does not"
+            found[sign] = Difference.MISSING
         elif _adds(share, trained) and sign != Sign.CAPITALS:  # translated in lower case if capitals are unknown
-            found[sign] = f"the input has {sign}, the training text does not"
-
-    unknown = _unknown_scripts(text, training)
-    if unknown:
-        known = [name for name, count in training.scripts.most_common() if count >= KNOWN_SCRIPT * training.letters]
-        found["script"] = f"most letters of the input are {_names(unknown)}, those of the training text {_names(known)}"
+            found[sign] = Difference.ADDED
     return found
+
+
+def describe_differences(found: Mapping[str, Difference]) -> str:
+    """Return differences in words."""
+    parts: list[str] = []
+    for kind in Difference:
+        names = [name for name, kind_of_name in found.items() if kind_of_name == kind]
+        if names:
+            parts.append(kind.format(" and ".join(names)))
+    return ", and ".join(parts)
 
 
 def _lacks(share: Share, trained: Share) -> bool:
@@ -421,3 +438,38 @@ def _unknown_scripts(text: StyleCounts, training: StyleCounts) -> list[str]:
 def _names(scripts: Sequence[str]) -> str:
     names = ["Chinese" if name == "Cjk" else name for name in scripts]
     return " and ".join(names[:MAX_SCRIPTS])
+
+
+# ---- style of the training text -------------------------------------------------------------------------------------
+
+STYLE_FORMAT = 1
+"""Version of the format of `TrainingStyle.to_dict`."""
+
+
+@dataclass(frozen=True)
+class TrainingStyle:
+    """Style of the text on which a model was trained, as the model sees it, by language."""
+
+    src: dict[str, StyleCounts] = field(default_factory=dict)
+    tgt: dict[str, StyleCounts] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "TrainingStyle | None":
+        """Restore the result of `to_dict`; None for another format. Raise an error if the values are damaged."""
+        if values["format"] != STYLE_FORMAT:
+            return None
+        src = {language: StyleCounts.from_dict(counts) for language, counts in values["src"].items()}
+        tgt = {language: StyleCounts.from_dict(counts) for language, counts in values["tgt"].items()}
+        return cls(src, tgt)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        src = {language: counts.to_dict() for language, counts in self.src.items()}
+        tgt = {language: counts.to_dict() for language, counts in self.tgt.items()}
+        return {"format": STYLE_FORMAT, "src": src, "tgt": tgt}
+
+    def add(self, languages: tuple[str, str], src_lines: Sequence[str], tgt_lines: Sequence[str]) -> None:
+        """Count pairs in these languages."""
+        src_lang, tgt_lang = languages
+        self.src[src_lang] = self.src.get(src_lang, StyleCounts()) + StyleCounts.of_lines(src_lines)
+        self.tgt[tgt_lang] = self.tgt.get(tgt_lang, StyleCounts()) + StyleCounts.of_lines(tgt_lines)

@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from mtformer.text.style import CASE, TOKENIZED, Sign, StyleCounts, differences, signs_of
+from mtformer.text.style import CASE, TOKENIZED, Sign, StyleCounts, describe_differences, differences, signs_of
 
 USUAL = {
     "en": ["He said that it's late, and we can't wait.", "Dr. Smith paid $1,000.50, i.e. too much (as usual).", "Why?"],
@@ -102,8 +102,8 @@ RAW_JA = TOKENIZED_JA.replace(" ", "")
         (TOKENIZED_JA, TOKENIZED_JA, set()),
         ("er geht heute , sagt er .", "Er geht heute, sagt er.", {Sign.SPACED_STOPS, Sign.SMALL}),
         ("Er geht heute, sagt er.", "er geht heute, sagt er.", {Sign.SMALL}),
-        ("Er geht heute, sagt er.", "Он идёт сегодня, говорит он.", {"script"}),
-        ("Он идёт сегодня, говорит он.", "On ide danas, kaže on.", {"script"}),
+        ("Er geht heute, sagt er.", "Он идёт сегодня, говорит он.", {"Cyrillic"}),
+        ("Он идёт сегодня, говорит он.", "On ide danas, kaže on.", {"Latin"}),
         ("Er geht heute, sagt er.", "ER GEHT HEUTE, SAGT ER.", set()),
         ("ein hoch@@ begab@@ ter Mann", "Ein hochbegabter Mann geht.", {Sign.SUBWORDS}),
         ("it &apos;s a well @-@ known man", "It is a well-known man.", {Sign.JOINERS, Sign.ESCAPES, Sign.SMALL}),
@@ -111,6 +111,21 @@ RAW_JA = TOKENIZED_JA.replace(" ", "")
 )
 def test_differences(training: str, text: str, keys: set[str]) -> None:
     assert set(differences(counts(text), counts(training))) == keys
+
+
+def test_differences_are_described() -> None:
+    found = differences(counts(RAW_JA), counts(TOKENIZED_JA))
+    assert describe_differences(found) == (
+        "the training text has spaces before commas and full stops and spaces between words, the input does not"
+    )
+    found = differences(counts("Он идёт сегодня, говорит он."), counts("er geht heute, sagt er."))
+    expected = "most letters of the input are Cyrillic, those of the training text are not"
+    assert describe_differences(found) == expected
+    found = differences(counts("Er geht heute , sagt er ."), counts("er geht heute, sagt er."))
+    assert describe_differences(found) == (
+        "the training text has only small letters, the input does not, and the input has spaces before commas and full "
+        "stops, the training text does not"
+    )
 
 
 def test_differences_of_case_are_ignored_for_a_model_that_accepts_any_case() -> None:
