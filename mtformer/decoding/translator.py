@@ -226,11 +226,17 @@ class Translator:
         sources = self.src_langs
         return sources[0] if len(sources) == 1 else ""
 
-    def watch_input(self) -> InputWatch:
-        """Return an object that compares input with the training text of its languages."""
+    def watch_input(self, src_lang: str | None = None) -> InputWatch:
+        """Return an object that compares input with the training text of its language.
+
+        Args:
+            src_lang: source language; None: any from which the model translates into the target language.
+        """
         training: list[StyleCounts] = []
         if self.data is not None and self.style is not None:
             languages = dict.fromkeys(src for src, tgt in self.data.directions if tgt == self.tgt_lang)
+            if src_lang is not None:
+                languages = {src_lang: None}
             training = [self.style.src[language] for language in languages if language in self.style.src]
         accepts_any_case = self.data is not None and self.data.noise.case > 0
         return InputWatch(training, self.tokenizers.src.normalizer, accepts_any_case=accepts_any_case)

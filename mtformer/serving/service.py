@@ -2,7 +2,7 @@
 
 import asyncio
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import Counter
 from starlette.exceptions import HTTPException
 
+from mtformer.decoding.lines.input_watch import InputWatch
 from mtformer.decoding.lines.translation import Flag, Translation
 from mtformer.documents.document import Written
 from mtformer.documents.html import Fragment
@@ -37,6 +38,8 @@ class Service:
     """Names of this server; None: any name is accepted."""
     sentences: Counter
     """Counter of translated lines that are not blank."""
+    watches: Mapping[tuple[str, str], InputWatch]
+    """Comparison of texts with the training text by direction; the source may be `auto`."""
     text_thread: ThreadPoolExecutor
     """Thread that reads and writes texts. Large ones take seconds, in which the event loop answers other requests."""
 
@@ -64,11 +67,16 @@ class Service:
             raise HTTPException(403, "requests from pages of other sites are refused; use the page of this server")
 
     async def translate(self, request: Request) -> JSONResponse:
-        """Translate a text or a list of texts; return translatedText, confidence, alternatives and detectedLanguage."""
+        """Translate a text or a list of texts.
+
+        Return translatedText, confidence, alternatives, detectedLanguage and, for text unlike the training text,
+        warnings.
+        """
         query = await read_request(TranslationRequest, request, self.settings, self.in_thread)
         lines = await self.in_thread(query.read_lines)
+        warnings = await self.in_thread(self._warnings, query, lines)
         translations = await self._answer(query, lines, request, attention=query.format == "html")
-        return await self.in_thread(_respond, query, translations, self.settings)
+        return await self.in_thread(_respond, query, translations, self.settings, warnings)
 
     async def words(self, request: Request) -> JSONResponse:
         """Translate a text; return the n best translations of each line with their words and attention."""
@@ -76,8 +84,9 @@ class Service:
         if query.format == "html":
             raise HTTPException(400, "format html is not supported by /words; use /translate")
         lines = await self.in_thread(query.read_lines)
+        warnings = await self.in_thread(self._warnings, query, lines)
         translations = await self._answer(query, lines, request, attention=True)
-        return await self.in_thread(_respond_with_words, query, translations)
+        return await self.in_thread(_respond_with_words, query, translations, warnings)
 
     async def detect(self, request: Request) -> JSONResponse:
         """Return the language of a text, or of each text in a list, with the confidence in percent."""
@@ -91,6 +100,15 @@ class Service:
             return await loop.run_in_executor(self.text_thread, partial(function, *arguments, **keywords))
         except asyncio.CancelledError:  # when the server shuts down
             raise ClosedError from None
+
+    def _warnings(self, query: TranslationRequest, lines: Sequence[str]) -> list[str]:
+        """Return how the texts of a request are unlike the training text, and log what is new for this server."""
+        watch = self.watches[query.source, query.target]
+        news = watch.add(lines)
+        if news is not None:
+            log.warning("%s", news)
+        warning = watch.judge(lines)
+        return [] if warning is None else [warning]
 
     async def _answer(
         self, query: TranslationRequest, lines: Sequence[str], request: Request, attention: bool
@@ -130,7 +148,9 @@ async def _wait_for_disconnect(request: Request) -> None:
         is_connected = message["type"] != "http.disconnect"
 
 
-def _respond(query: TranslationRequest, translations: list[Translation], settings: Settings) -> JSONResponse:
+def _respond(
+    query: TranslationRequest, translations: list[Translation], settings: Settings, warnings: Sequence[str]
+) -> JSONResponse:
     """Return the response of `Service.translate`, and empty the lists of translations and texts.
 
     To free the memory of large ones takes time, which is spent here and not in the event loop.
@@ -158,15 +178,21 @@ def _respond(query: TranslationRequest, translations: list[Translation], setting
 
     query.texts.clear()
     translations.clear()
-    if isinstance(query.q, list):
-        return JSONResponse(fields)
-    return JSONResponse({name: values[0] for name, values in fields.items()})
+    answer: dict[str, Any] = fields
+    if not isinstance(query.q, list):
+        answer = {name: values[0] for name, values in fields.items()}
+    if warnings:
+        answer["warnings"] = warnings
+    return JSONResponse(answer)
 
 
-def _respond_with_words(query: TranslationRequest, translations: Sequence[Translation]) -> JSONResponse:
+def _respond_with_words(
+    query: TranslationRequest, translations: Sequence[Translation], warnings: Sequence[str]
+) -> JSONResponse:
     """Return the response of `Service.words`."""
     n_best = 1 + query.alternatives
-    return JSONResponse({"lines": [line_values(translation, n_best) for translation in translations]})
+    lines = [line_values(translation, n_best) for translation in translations]
+    return JSONResponse({"lines": lines, "warnings": warnings})
 
 
 def _respond_with_languages(query: TextRequest, settings: Settings) -> JSONResponse:

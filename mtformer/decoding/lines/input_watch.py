@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from mtformer.decoding.lines.inputs import check_lines
 from mtformer.text.normalization import Normalizer
-from mtformer.text.style import Difference, StyleCounts, describe_differences, differences
+from mtformer.text.style import TOKENIZED, Difference, StyleCounts, describe_differences, differences
 
 ALL_LINES = 1000
 """Number of lines at the start that are all examined; differences are visible after a few dozen."""
@@ -21,7 +21,7 @@ REMEDY = "give input in the style of the training text, or train on text like th
 
 
 class InputWatch:
-    """Measures the style of input, and returns each difference from the training text once.
+    """Measures the style of input, and returns differences from the training text once: tokenization, case and scripts.
 
     Args:
         training: style of the training text in each language that the input may have; empty: nothing is compared.
@@ -37,7 +37,7 @@ class InputWatch:
         self._counts = StyleCounts()
         """Counts of the current window."""
         self._told: set[str] = set()
-        """Differences that were returned."""
+        """Topics of the differences that were returned."""
 
     def add(self, lines: Sequence[str]) -> str | None:
         """Examine the next lines; return a message about the differences that are new, or None."""
@@ -48,8 +48,8 @@ class InputWatch:
         if self._counts.lines >= WINDOW:
             self._counts = StyleCounts()
 
-        new = {name: kind for name, kind in found.items() if name not in self._told}
-        self._told.update(new)
+        new = {name: kind for name, kind in found.items() if _topic(name) not in self._told}
+        self._told.update(map(_topic, new))
         return _message(new)
 
     def judge(self, lines: Sequence[str]) -> str | None:
@@ -78,6 +78,11 @@ class InputWatch:
         for found in others:
             first = {name: kind for name, kind in first.items() if name in found}
         return first
+
+
+def _topic(name: str) -> str:
+    """Return the topic of a difference; all signs of tokenized text, which appear one after the other, have the same."""
+    return "tokenized" if name in TOKENIZED else name
 
 
 def _message(found: dict[str, Difference]) -> str | None:
