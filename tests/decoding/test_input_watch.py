@@ -74,7 +74,8 @@ def test_input_in_one_of_several_languages_is_like_the_training_text() -> None:
     watched = watch(RAW["de"], RAW["ja"], "Он сказал, что придёт.")
     for line in (RAW["de"], RAW["ja"], "Он идёт, говорит он."):
         assert watched.judge([line] * 50) is None
-    assert watched.judge([RAW["th"]] * 50) is not None
+    assert "most letters of the input are Thai" in str(watched.judge([RAW["th"]] * 50))
+    assert "the input has spaces before commas" in str(watched.judge([TOKENIZED["ja"]] * 50))
 
 
 def test_case_counts_unless_noise_changed_it() -> None:

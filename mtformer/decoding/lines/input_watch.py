@@ -71,17 +71,19 @@ class InputWatch:
         return StyleCounts.of_lines(self._normalizer(check_lines(lines))) if lines else StyleCounts()
 
     def _differences(self, counts: StyleCounts) -> dict[str, Difference]:
-        """Return how the input differs from the training text in all languages."""
-        first, *others = [
+        """Return how the input differs from the training text in all languages that are written in its script."""
+        found_by_language = [
             differences(counts, training, ignores_case=self._accepts_any_case) for training in self._training
         ]
+        of_same_script = [found for found in found_by_language if Difference.SCRIPT not in found.values()]
+        first, *others = of_same_script or found_by_language
         for found in others:
             first = {name: kind for name, kind in first.items() if name in found}
         return first
 
 
 def _topic(name: str) -> str:
-    """Return the topic of a difference; all signs of tokenized text, which appear one after the other, have the same."""
+    """Return the topic of a difference; all signs of tokenized text, which are found one by one, have the same."""
     return "tokenized" if name in TOKENIZED else name
 
 
