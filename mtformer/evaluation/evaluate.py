@@ -110,7 +110,7 @@ def evaluate(
     is_tokenized = warn_of_tokenized_references(test.name, test.references, config)
     _warn_of_normalization(test, translator)
     translator_into_target = translator.into(test.tgt_lang)
-    difference = translator_into_target.watch_input().judge(test.sources)
+    difference = translator_into_target.watch_input().judge(test.sources, "the source text")
     if difference is not None:
         log.warning("%s: %s", test.name, difference)
 

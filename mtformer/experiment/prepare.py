@@ -29,6 +29,7 @@ from mtformer.data.data_report import DataReport
 from mtformer.data.store.pairs import Pairs, text_of
 from mtformer.data.store.prepare import Advance, log_progress, prepare
 from mtformer.data.store.store import Store
+from mtformer.decoding.lines.input_watch import InputWatch
 from mtformer.decoding.lines.sentences import split_sentences
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights, verified_weights
@@ -147,6 +148,7 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     batches = _training_batches(config, corpora, tokenizers, has_noise)
     share = multi_sentence_share(batches.mixture.corpora, tokenizers.src)
     style = training_style(batches.mixture.corpora, tokenizers)
+    _compare_dev_sets(dev, style, tokenizers, config.data)
     return Prepared(tokenizers, corpora, dev, batches, share, style)
 
 
@@ -311,6 +313,24 @@ def training_style(corpora: Sequence[Corpus], tokenizers: TokenizerPair) -> Trai
         tgt_lines = tokenizers.tgt.decode(first_pairs["tgt"].to_pylist())
         style.add(corpus.languages, src_lines, tgt_lines)
     return style
+
+
+def _compare_dev_sets(dev: Sequence[DevSet], style: TrainingStyle, tokenizers: TokenizerPair, data: DataConfig) -> None:
+    """Log a warning for each dev set whose text is unlike the training text; a set is used in one or two directions."""
+    for dev_set in dev:
+        if dev_set.corpus.is_swapped:
+            continue
+        src_lang, tgt_lang = dev_set.corpus.languages
+        sides = [
+            ("the source text", dev_set.sources, style.src.get(src_lang), tokenizers.src),
+            ("the target text", dev_set.references, style.tgt.get(tgt_lang), tokenizers.tgt),
+        ]
+        for text, lines, training, tokenizer in sides:
+            known = [] if training is None else [training]
+            watch = InputWatch(known, tokenizer.normalizer, accepts_any_case=data.noise.case > 0)
+            message = watch.judge(lines, text)
+            if message is not None:
+                log.warning("%s: %s", dev_set.corpus.name, message)
 
 
 def _warn_of_normalization(corpora: Sequence[Corpus], tokenizers: TokenizerPair) -> None:

@@ -371,11 +371,11 @@ OTHER_SCRIPT = 0.5
 
 
 class Difference(StrEnum):
-    """Kind of difference between an input and the training text, as a message with a place for names."""
+    """Kind of difference between a text and the training text, as a message with places for both."""
 
-    MISSING = "the training text has {}, the input does not"
-    ADDED = "the input has {}, the training text does not"
-    SCRIPT = "most letters of the input are {}, those of the training text are not"
+    MISSING = "the training text has {names}, {text} does not"
+    ADDED = "{text} has {names}, the training text does not"
+    SCRIPT = "most letters of {text} are {names}, those of the training text are not"
 
 
 def differences(text: StyleCounts, training: StyleCounts, *, ignores_case: bool = False) -> dict[str, Difference]:
@@ -403,13 +403,13 @@ def differences(text: StyleCounts, training: StyleCounts, *, ignores_case: bool 
     return found
 
 
-def describe_differences(found: Mapping[str, Difference]) -> str:
-    """Return differences in words."""
+def describe_differences(found: Mapping[str, Difference], text: str) -> str:
+    """Return differences in words; `text` names the text, as `the input`."""
     parts: list[str] = []
     for kind in Difference:
         names = [name for name, kind_of_name in found.items() if kind_of_name == kind]
         if names:
-            parts.append(kind.format(" and ".join(names)))
+            parts.append(kind.format(names=" and ".join(names), text=text))
     return ", and ".join(parts)
 
 

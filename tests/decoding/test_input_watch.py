@@ -42,7 +42,7 @@ def test_raw_text_for_a_model_of_tokenized_text(language: str, block: int) -> No
     [message] = filter(None, messages)
     assert message.startswith("the input is unlike the training text: the training text has spaces b")
     assert message.endswith(", the input does not; give input in the style of the training text, or train on text "
-                            "like the input")  # fmt: skip
+                            "like it")  # fmt: skip
 
 
 @pytest.mark.parametrize("language", RAW)

@@ -95,7 +95,9 @@ def test_sources_unlike_the_training_text_give_a_warning(tmp_path: Path, caplog:
     translator.answers = dict.fromkeys(sources, "Er geht.")
     evaluate(translator, EvalSet("mine", sources, [sources], "de", "en"), EvaluationConfig(), tmp_path)  # type: ignore[arg-type]
     [message] = caplog.messages
-    assert message.startswith("mine: the input is unlike the training text: the training text has spaces before commas")
+    assert message.startswith(
+        "mine: the source text is unlike the training text: the training text has spaces before commas"
+    )
 
 
 def files(folder: Path, src: str, tgt: str) -> TextFiles:

@@ -590,7 +590,7 @@ def test_text_unlike_the_training_text_is_told(
     unlike = client.post(place, json={"q": lines, **EN_DE}).json()["warnings"]
     assert unlike == [
         "the input is unlike the training text: the training text has spaces before commas and full stops, the input "
-        "does not; give input in the style of the training text, or train on text like the input"
+        "does not; give input in the style of the training text, or train on text like it"
     ]
     assert not client.post(place, json={"q": usual, **EN_DE}).json().get("warnings")
     assert not client.post(place, json={"q": "The dog runs.", **EN_DE}).json().get("warnings")

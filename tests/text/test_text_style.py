@@ -115,14 +115,14 @@ def test_differences(training: str, text: str, keys: set[str]) -> None:
 
 def test_differences_are_described() -> None:
     found = differences(counts(RAW_JA), counts(TOKENIZED_JA))
-    assert describe_differences(found) == (
+    assert describe_differences(found, "the input") == (
         "the training text has spaces before commas and full stops and spaces between words, the input does not"
     )
     found = differences(counts("Он идёт сегодня, говорит он."), counts("er geht heute, sagt er."))
     expected = "most letters of the input are Cyrillic, those of the training text are not"
-    assert describe_differences(found) == expected
+    assert describe_differences(found, "the input") == expected
     found = differences(counts("Er geht heute , sagt er ."), counts("er geht heute, sagt er."))
-    assert describe_differences(found) == (
+    assert describe_differences(found, "the input") == (
         "the training text has only small letters, the input does not, and the input has spaces before commas and full "
         "stops, the training text does not"
     )

@@ -16,8 +16,8 @@ LINE_STEP = 20
 """After `ALL_LINES`, every 20th line is examined, for input that changes later."""
 WINDOW = 1000
 """Number of examined lines that are judged together."""
-REMEDY = "give input in the style of the training text, or train on text like the input"
-"""What to do about input that differs."""
+INPUT = "the input"
+"""Name of the input in messages."""
 
 
 class InputWatch:
@@ -50,13 +50,13 @@ class InputWatch:
 
         new = {name: kind for name, kind in found.items() if _topic(name) not in self._told}
         self._told.update(map(_topic, new))
-        return _message(new)
+        return _message(new, INPUT)
 
-    def judge(self, lines: Sequence[str]) -> str | None:
-        """Return a message about the differences of these lines alone, or None."""
+    def judge(self, lines: Sequence[str], text: str = INPUT) -> str | None:
+        """Return a message about the differences of these lines alone, or None; `text` names them."""
         if not self._training:
             return None
-        return _message(self._differences(self._measure(lines[:ALL_LINES])))
+        return _message(self._differences(self._measure(lines[:ALL_LINES])), text)
 
     def _examined(self, lines: Sequence[str]) -> list[str]:
         """Return those of the next lines that are examined."""
@@ -87,7 +87,8 @@ def _topic(name: str) -> str:
     return "tokenized" if name in TOKENIZED else name
 
 
-def _message(found: dict[str, Difference]) -> str | None:
+def _message(found: dict[str, Difference], text: str) -> str | None:
     if not found:
         return None
-    return f"the input is unlike the training text: {describe_differences(found)}; {REMEDY}"
+    remedy = f"give {text.removeprefix('the ')} in the style of the training text, or train on text like it"
+    return f"{text} is unlike the training text: {describe_differences(found, text)}; {remedy}"
