@@ -243,6 +243,8 @@ MIN_ONE_CASE = 0.9
 """Minimum share of lines in one case in a text of this case."""
 MIN_FORM = 0.5
 """Minimum share of decomposed or full-width letters in a text of this form."""
+MIN_COUNT = 3
+"""Number of places that must show a sign; one `&amp;` in 20 lines is none."""
 MIN_STOPS = 10
 """Number of commas and full stops, or of contractions, below which a text is not judged by them."""
 MIN_LETTERS = 100
@@ -309,7 +311,7 @@ class Share:
     @property
     def is_sign(self) -> bool:
         """True if the text has the sign."""
-        return self.is_known and self.value >= self.min_share
+        return self.is_known and self.count >= MIN_COUNT and self.value >= self.min_share
 
     def describe(self) -> str:
         """Return the share in words."""
@@ -319,9 +321,9 @@ class Share:
 def shares(counts: StyleCounts) -> dict[Sign, Share]:
     """Return the share of each sign.
 
-    The limits lie between the shares of usual and of tokenized text in 17 treebanks of Universal Dependencies and 528
+    The limits lie between the shares of usual and of tokenized text in 15 treebanks of Universal Dependencies and 528
     translations of the Universal Declaration of Human Rights: commas and full stops after spaces 0 to 10 % (in three
-    translations 43 to 69 %) and 95 to 100 %; spaces per letter 0 to 0.06 (in Burmese script to 0.14, and more in simple
+    translations 43 to 69 %) and 95 to 100 %; spaces per letter 0 to 0.07 (in Burmese script to 0.14, and more in simple
     sentences) and 0.27 to 0.5. Marks of tokenization do not occur in usual text.
     """
     is_burmese = 2 * counts.scripts["Myanmar"] > counts.unspaced_letters

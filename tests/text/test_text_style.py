@@ -81,6 +81,10 @@ def test_a_few_lines_are_not_judged() -> None:
     assert signs_of(few) == {}
 
 
+def test_one_escape_is_no_sign() -> None:
+    assert signs_of(StyleCounts.of_lines(["Research &amp; development", *["Er geht heute."] * 19])) == {}
+
+
 def test_counts_are_added_and_restored() -> None:
     first = counts("Er geht , sagt er .", "彼は行った。")
     second = counts("Он пришёл.")
