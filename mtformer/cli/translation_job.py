@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain, count
+from itertools import count
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import typer
@@ -32,6 +32,10 @@ STDOUT_DESCRIPTOR = 1
 """File descriptor of stdout."""
 STDERR_DESCRIPTOR = 2
 """File descriptor of stderr."""
+WATCHED_LINES = 2000
+"""Number of lines of HTML that are compared with the training text."""
+WATCHED_HTML = 100_000
+"""Number of characters of a line of HTML that are compared with the training text."""
 PAGE_STARTS = ("<!doctype", "<?xml", "<html")
 """Starts of an HTML page, in lower case."""
 
@@ -213,7 +217,8 @@ class TranslationJob:
             if "required" in options:
                 options["required"] = [_phrases(line) for line in options["required"]]
             end = self.lines.position
-            self._compare_with_training(lines)
+            if end.num_lines <= WATCHED_LINES or not self.translate_block.is_html:  # HTML is read again for this
+                self._compare_with_training(lines)
             yield Block(lines, end.num_lines - len(lines), end, options, targets)
 
     def _compare_with_training(self, lines: Sequence[str]) -> None:
@@ -222,7 +227,9 @@ class TranslationJob:
         if self.translate_block.is_html:
             from mtformer.documents.html import Fragment
 
-            texts = list(chain.from_iterable(Fragment(line).lines for line in lines))
+            texts = []
+            for line in lines:
+                texts += Fragment(line[:WATCHED_HTML]).lines
         message = self.watch.add(texts)
         if message is not None:
             log.warning("%s", message)

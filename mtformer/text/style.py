@@ -285,6 +285,21 @@ CASE = (Sign.SMALL, Sign.CAPITALS)
 """Signs of text in one case."""
 
 
+EVIDENCE = {
+    Sign.SPACED_STOPS: "{:.0f} % of commas and full stops follow a space",
+    Sign.SPACED_WORDS: "{:.0f} spaces per 100 letters of a script without spaces",
+    Sign.SPLIT_CONTRACTIONS: "{:.0f} % of contractions are split (do n't)",
+    Sign.SUBWORDS: "{:.0f} % of lines have marks of subwords (@@, ▁)",
+    Sign.JOINERS: "{:.0f} % of lines have marks between parts of words (@-@)",
+    Sign.ESCAPES: "{:.0f} % of lines have escapes (&apos;, &amp;)",
+    Sign.SMALL: "{:.0f} % of lines have no capital",
+    Sign.CAPITALS: "{:.0f} % of lines have only capitals",
+    Sign.DECOMPOSED: "{:.0f} % of lines with accents are decomposed (NFD)",
+    Sign.FULL_WIDTH: "{:.0f} % of Latin letters are full-width",
+}
+"""Share of each sign in words, with a place for its percentage."""
+
+
 @dataclass(frozen=True)
 class Share:
     """Share of the places in a text that show a sign, among those that could."""
@@ -295,8 +310,6 @@ class Share:
     """Share from which on the text has the sign."""
     min_total: int
     """Number of places below which nothing is known."""
-    evidence: str
-    """The share in words, with a placeholder for its percentage."""
 
     @property
     def value(self) -> float:
@@ -313,10 +326,6 @@ class Share:
         """True if the text has the sign."""
         return self.is_known and self.count >= MIN_COUNT and self.value >= self.min_share
 
-    def describe(self) -> str:
-        """Return the share in words."""
-        return self.evidence.format(100 * self.value)
-
 
 def shares(counts: StyleCounts) -> dict[Sign, Share]:
     """Return the share of each sign.
@@ -328,34 +337,27 @@ def shares(counts: StyleCounts) -> dict[Sign, Share]:
     """
     is_burmese = 2 * counts.scripts["Myanmar"] > counts.unspaced_letters
     min_gaps = MIN_GAPS_BURMESE if is_burmese else MIN_GAPS
-    stops = "{:.0f} % of commas and full stops follow a space"
-    gaps = "{:.0f} spaces per 100 letters of a script without spaces"
-    split = "{:.0f} % of contractions are split (do n't)"
-    subwords = "{:.0f} % of lines have marks of subwords (@@, ▁)"
-    joiners = "{:.0f} % of lines have marks between parts of words (@-@)"
-    escapes = "{:.0f} % of lines have escapes (&apos;, &amp;)"
-    small = "{:.0f} % of lines have no capital"
-    capitals = "{:.0f} % of lines have only capitals"
-    decomposed = "{:.0f} % of lines with accents are decomposed (NFD)"
-    full_width = "{:.0f} % of Latin letters are full-width"
-    latin_letters = counts.scripts["Latin"]
     return {
-        Sign.SPACED_STOPS: Share(counts.spaced_stops, counts.stops, MIN_SPACED, MIN_STOPS, stops),
-        Sign.SPACED_WORDS: Share(counts.gaps, counts.unspaced_letters, min_gaps, MIN_LETTERS, gaps),
-        Sign.SPLIT_CONTRACTIONS: Share(counts.split_contractions, counts.contractions, MIN_SPACED, MIN_STOPS, split),
-        Sign.SUBWORDS: Share(counts.subword_lines, counts.lines, MIN_MARKED, MIN_MARKED_LINES, subwords),
-        Sign.JOINERS: Share(counts.joiner_lines, counts.lines, MIN_JOINED, MIN_JOINED_LINES, joiners),
-        Sign.ESCAPES: Share(counts.escape_lines, counts.lines, MIN_MARKED, MIN_MARKED_LINES, escapes),
-        Sign.SMALL: Share(counts.small_lines, counts.cased_lines, MIN_ONE_CASE, MIN_CASED_LINES, small),
-        Sign.CAPITALS: Share(counts.capital_lines, counts.cased_lines, MIN_ONE_CASE, MIN_CASED_LINES, capitals),
-        Sign.DECOMPOSED: Share(counts.decomposed_lines, counts.accented_lines, MIN_FORM, MIN_CASED_LINES, decomposed),
-        Sign.FULL_WIDTH: Share(counts.full_width_letters, latin_letters, MIN_FORM, MIN_LETTERS, full_width),
+        Sign.SPACED_STOPS: Share(counts.spaced_stops, counts.stops, MIN_SPACED, MIN_STOPS),
+        Sign.SPACED_WORDS: Share(counts.gaps, counts.unspaced_letters, min_gaps, MIN_LETTERS),
+        Sign.SPLIT_CONTRACTIONS: Share(counts.split_contractions, counts.contractions, MIN_SPACED, MIN_STOPS),
+        Sign.SUBWORDS: Share(counts.subword_lines, counts.lines, MIN_MARKED, MIN_MARKED_LINES),
+        Sign.JOINERS: Share(counts.joiner_lines, counts.lines, MIN_JOINED, MIN_JOINED_LINES),
+        Sign.ESCAPES: Share(counts.escape_lines, counts.lines, MIN_MARKED, MIN_MARKED_LINES),
+        Sign.SMALL: Share(counts.small_lines, counts.cased_lines, MIN_ONE_CASE, MIN_CASED_LINES),
+        Sign.CAPITALS: Share(counts.capital_lines, counts.cased_lines, MIN_ONE_CASE, MIN_CASED_LINES),
+        Sign.DECOMPOSED: Share(counts.decomposed_lines, counts.accented_lines, MIN_FORM, MIN_CASED_LINES),
+        Sign.FULL_WIDTH: Share(counts.full_width_letters, counts.scripts["Latin"], MIN_FORM, MIN_LETTERS),
     }
 
 
 def signs_of(counts: StyleCounts) -> dict[Sign, str]:
     """Return the signs of a text, each with its share in words."""
-    return {sign: share.describe() for sign, share in shares(counts).items() if share.is_sign}
+    signs: dict[Sign, str] = {}
+    for sign, share in shares(counts).items():
+        if share.is_sign:
+            signs[sign] = EVIDENCE[sign].format(100 * share.value)
+    return signs
 
 
 # ---- comparison -----------------------------------------------------------------------------------------------------

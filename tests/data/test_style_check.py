@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mtformer.config.data import DataConfig
+from mtformer.config.data import DataConfig, NoiseConfig
 from mtformer.data.check.check import check_corpora, warn_of_layout
 from mtformer.data.check.report import page, report_lines, unusual_styles, verdict
 from mtformer.data.check.result import FindingKind
@@ -116,3 +116,14 @@ def test_training_warns_once_of_all_tokenized_files(tmp_path: Path, caplog: pyte
     assert line.startswith(f"{tmp_path}/a/x.tsv and 2 more files: source: tokenized text (100 % of commas and full")
     assert line.endswith("; the model will read and write only such text: change its input in the same way and its "
                          "translations back, or train on the original text")  # fmt: skip
+
+
+def test_noise_of_case_is_taken_into_account(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [(line.lower(), line) for line in corpus("ru")]
+    data = config(tmp_path, rows, "ru", "ru")
+    with caplog.at_level(logging.WARNING, "mtformer"):
+        warn_of_layout(data.model_copy(update={"noise": NoiseConfig(case=0.1)}))
+        assert not caplog.messages
+        warn_of_layout(data)
+    (line,) = caplog.messages
+    assert "source: no capital letters (100 % of lines have no capital)" in line

@@ -213,8 +213,13 @@ def warn_of_layout(data: DataConfig) -> None:
                 example = finding.examples[0]
                 log.warning("%s:%d: %s; %s", example.file, example.line, finding.title, finding.rule)
 
-        styles[files[0]] = list(layout.styles())
+        styles[files[0]] = [style for style in layout.styles() if not _is_varied(style, data)]
     _warn_of_styles(styles)
+
+
+def _is_varied(style: UnusualStyle, data: DataConfig) -> bool:
+    """Return True if noise changes the case of sources in one case, so that the model reads any case."""
+    return style.side == "src" and style.kind != FindingKind.TOKENIZED and data.noise.case > 0
 
 
 def _warn_of_styles(styles: Mapping[str, Sequence[UnusualStyle]]) -> None:
