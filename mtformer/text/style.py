@@ -6,6 +6,7 @@ punctuation follows a word directly, words of scripts without spaces follow each
 letters if their script has them. French spaces before `! ? ; :` are no sign, because only commas and full stops count.
 """
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,6 +62,10 @@ MIN_CASED_WORDS = 4
 """Minimum number of words of a line whose case counts; fewer may be an entry of a dictionary, or a name."""
 FULL_WIDTH = regex.compile("[\uff21-\uff3a\uff41-\uff5a]")
 """Full-width Latin letter."""
+NO_ASCII = re.compile("[^\\x00-\\x7f]")
+"""Character outside of ASCII."""
+NO_ASCII_LETTERS = bytes(byte for byte in range(128) if not chr(byte).isalpha())
+"""ASCII characters that are no letters; letters of ASCII are counted together, because that is fast."""
 SUBWORD_STARTS = ("@@", "▁", "￭", "</w>", "##")
 """Texts of which each mark of subwords contains one; finding them is faster than `SUBWORD`."""
 
@@ -177,30 +182,35 @@ class StyleCounts:
             self._add_forms(line)
 
     def _add_letters(self, line: str) -> None:
-        num_letters = 0
-        num_capitals = 0
-        num_small = 0
-        for character, count in Counter(line).items():
+        ascii_letters = line.encode("ascii", "ignore").translate(None, delete=NO_ASCII_LETTERS)
+        num_letters = len(ascii_letters)
+        num_cased = num_letters
+        has_capital = num_letters > 0 and not ascii_letters.islower()
+        has_small = num_letters > 0 and not ascii_letters.isupper()
+        if num_letters:
+            self.scripts["Latin"] += num_letters
+
+        for character, count in Counter(NO_ASCII.findall(line)).items():
             letter = letter_of(character)
             if letter is None:
                 continue
             num_letters += count
             self.scripts[letter.script] += count
-            if letter.is_capital:
-                num_capitals += count
-            elif letter.is_small:
-                num_small += count
-            elif letter.is_unspaced:
+            has_capital |= letter.is_capital
+            has_small |= letter.is_small
+            if letter.is_capital or letter.is_small:
+                num_cased += count
+            if letter.is_unspaced:
                 self.unspaced_letters += count
             if letter.is_full_width:
                 self.full_width_letters += count
 
         self.letters += num_letters
-        is_cased = 2 * (num_capitals + num_small) > num_letters
+        is_cased = 2 * num_cased > num_letters
         if is_cased and len(line.split()) >= MIN_CASED_WORDS:
             self.cased_lines += 1
-            self.small_lines += num_capitals == 0
-            self.capital_lines += num_small == 0
+            self.small_lines += not has_capital
+            self.capital_lines += not has_small
 
     def _add_punctuation(self, line: str) -> None:
         num_spaced = len(SPACED_STOP.findall(line))
