@@ -49,8 +49,11 @@ UNSPACED = rf"[{WITHOUT_SPACES}--\p{{Tai_Viet}}]"
 """Characters of scripts without spaces between words; in Tai Viet, spaces have become usual."""
 UNSPACED_LETTER = regex.compile(rf"[{UNSPACED}&&\p{{L}}]", regex.V1)
 """Letter of such a script."""
-GAP = regex.compile(rf"\s+(?<=[{UNSPACED}&&[\p{{L}}\p{{M}}]]\s+|་\s+)(?=[{UNSPACED}&&\p{{L}}])", regex.V1)
-"""Space between two words of such a script; a Tibetan syllable ends with a mark."""
+GAP = regex.compile(rf"\s(?<=[{UNSPACED}&&[\p{{L}}\p{{M}}]]\s|་\s)\s{{0,3}}(?=[{UNSPACED}&&\p{{L}}])", regex.V1)
+"""Space between two words of such a script; a Tibetan syllable ends with a mark.
+
+The number of spaces is bounded, so that the time for a line of spaces is linear in its length.
+"""
 
 SIMPLE_CASE = r"[\p{Georgian}\p{Cherokee}\p{Coptic}\p{Glagolitic}]"
 """Scripts in which usual text has letters of one case only, although Unicode has two."""

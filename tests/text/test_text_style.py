@@ -81,6 +81,12 @@ def test_a_few_lines_are_not_judged() -> None:
     assert signs_of(few) == {}
 
 
+def test_lines_of_spaces_and_marks_are_counted_in_linear_time() -> None:
+    """A pattern that tries each part of a run of spaces would need hours."""
+    for character in (" ", ".", ",", "'", "@", "&", "#", "▁", " .", "@ ", "彼 "):
+        StyleCounts.of_lines([f"彼{character * 50_000}彼"])
+
+
 def test_one_escape_is_no_sign() -> None:
     assert signs_of(StyleCounts.of_lines(["Research &amp; development", *["Er geht heute."] * 19])) == {}
 
