@@ -31,6 +31,7 @@ from mtformer.data.store.prepare import Advance, log_progress, prepare
 from mtformer.data.store.store import Store
 from mtformer.decoding.lines.input_watch import InputWatch
 from mtformer.decoding.lines.sentences import split_sentences
+from mtformer.decoding.loading import style_of_training
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights, verified_weights
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log, require_extra
@@ -149,6 +150,8 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     share = multi_sentence_share(batches.mixture.corpora, tokenizers.src)
     style = training_style(batches.mixture.corpora, tokenizers)
     _compare_dev_sets(dev, style, tokenizers, config.data)
+    if config.training.init_from is not None:
+        _compare_with_pretrained(config.training.init_from, batches.mixture.corpora, tokenizers, config.data)
     return Prepared(tokenizers, corpora, dev, batches, share, style)
 
 
@@ -320,17 +323,45 @@ def _compare_dev_sets(dev: Sequence[DevSet], style: TrainingStyle, tokenizers: T
     for dev_set in dev:
         if dev_set.corpus.is_swapped:
             continue
-        src_lang, tgt_lang = dev_set.corpus.languages
-        sides = [
-            ("the source text", dev_set.sources, style.src.get(src_lang), tokenizers.src),
-            ("the target text", dev_set.references, style.tgt.get(tgt_lang), tokenizers.tgt),
+        src_watch, tgt_watch = _watches(style, dev_set.corpus.languages, tokenizers, data)
+        messages = [
+            src_watch.judge(dev_set.sources, "the source text"),
+            tgt_watch.judge(dev_set.references, "the target text"),
         ]
-        for text, lines, training, tokenizer in sides:
-            known = [] if training is None else [training]
-            watch = InputWatch(known, tokenizer.normalizer, accepts_any_case=data.noise.case > 0)
-            message = watch.judge(lines, text)
-            if message is not None:
-                log.warning("%s: %s", dev_set.corpus.name, message)
+        for message in filter(None, messages):
+            log.warning("%s: %s", dev_set.corpus.name, message)
+
+
+def _compare_with_pretrained(path: str, corpora: Sequence[Corpus], tokenizers: TokenizerPair, data: DataConfig) -> None:
+    """Log a warning for each corpus whose text is unlike the training text of the run given by `training.init_from`."""
+    style = style_of_training(RunDir(path))
+    if style is None:
+        return
+    for corpus in corpora:
+        if corpus.is_swapped or not len(corpus.store):
+            continue
+        src_watch, tgt_watch = _watches(style, corpus.languages, tokenizers, data)
+        own_style = training_style([corpus], tokenizers)
+        messages = [
+            src_watch.judge_counts(own_style.src[corpus.languages[0]], "the source text"),
+            tgt_watch.judge_counts(own_style.tgt[corpus.languages[1]], "the target text"),
+        ]
+        for message in filter(None, messages):
+            log.warning("%s: %s (training text: that of %s)", corpus.name, message, path)
+
+
+def _watches(
+    style: TrainingStyle, languages: tuple[str, str], tokenizers: TokenizerPair, data: DataConfig
+) -> tuple[InputWatch, InputWatch]:
+    """Return the comparison of sources and of targets with the training text in these languages."""
+    src_lang, tgt_lang = languages
+    accepts_any_case = data.noise.case > 0
+    src_training = [style.src[src_lang]] if src_lang in style.src else []
+    tgt_training = [style.tgt[tgt_lang]] if tgt_lang in style.tgt else []
+    return (
+        InputWatch(src_training, tokenizers.src.normalizer, accepts_any_case=accepts_any_case),
+        InputWatch(tgt_training, tokenizers.tgt.normalizer, accepts_any_case=accepts_any_case),
+    )
 
 
 def _warn_of_normalization(corpora: Sequence[Corpus], tokenizers: TokenizerPair) -> None:

@@ -119,3 +119,18 @@ def test_a_dev_set_of_another_style_is_told(corpus: Path, tmp_path: Path, caplog
     [message] = [message for message in caplog.messages if "unlike the training text" in message]
     assert message.startswith("dev: the source text is unlike the training text: the training text has spaces before")
     assert message.endswith("give source text in the style of the training text, or train on text like it")
+
+
+def test_text_unlike_that_of_the_pretrained_run_is_told(
+    corpus: Path, run: RunDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = write_corpus(tmp_path, train=300, dev=20)
+    for folder, num_messages in ((raw, 1), (corpus, 0)):
+        caplog.clear()
+        settings = make_config(folder, training={"init_from": str(run.path)})
+        prepare_experiment(settings, tmp_path / f"tokenizer of {folder.name}")
+        messages = [message for message in caplog.messages if "unlike the training text" in message]
+        assert len(messages) == num_messages
+        for message in messages:
+            assert message.startswith("train: the source text is unlike the training text: the training text has")
+            assert message.endswith(f"(training text: that of {run.path})")

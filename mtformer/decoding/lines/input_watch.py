@@ -54,9 +54,13 @@ class InputWatch:
 
     def judge(self, lines: Sequence[str], text: str = INPUT) -> str | None:
         """Return a message about the differences of these lines alone, or None; `text` names them."""
+        return self.judge_counts(self._measure(lines[:ALL_LINES]), text)
+
+    def judge_counts(self, counts: StyleCounts, text: str) -> str | None:
+        """Return a message about the differences of a text with these counts, or None; `text` names it."""
         if not self._training:
             return None
-        return _message(self._differences(self._measure(lines[:ALL_LINES])), text)
+        return _message(self._differences(counts), text)
 
     def _examined(self, lines: Sequence[str]) -> list[str]:
         """Return those of the next lines that are examined."""
