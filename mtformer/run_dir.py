@@ -1,8 +1,8 @@
 """Paths of a run directory. File names inside it are defined only here.
 
 A bundle contains only config.yaml, tokenizer/, model.safetensors, checksums.json, README.md and, from data_report.json,
-the share of lines with several sentences. checksums.json of an export (bundle or other format) lists all files of the
-folder except README.md, which users complete.
+the share of lines with several sentences and the style of the text. checksums.json of an export (bundle or other
+format) lists all files of the folder except README.md, which users complete.
 """
 
 import contextlib
@@ -60,6 +60,8 @@ MAX_KIND = 40
 """Number of characters of the type of a foreign model that an error shows."""
 MULTI_SENTENCE_SHARE = "multi_sentence_share"
 """Key in data_report.json: share of source lines with several sentences."""
+TEXT_STYLE = "text_style"
+"""Key in data_report.json: style of the training text, see `mtformer.text.style`."""
 
 
 class RunDir:

@@ -22,7 +22,7 @@ from mtformer.config.loading import load_config, resolve_paths
 from mtformer.config.schema import Config
 from mtformer.data.check.check import check_corpora, num_bytes
 from mtformer.data.check.clean import clean as clean_corpus
-from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
+from mtformer.data.check.report import exceeded_limits, page, report_lines, unusual_styles, verdict
 from mtformer.data.check.result import CorpusCheck
 from mtformer.data.corpus.readers import suffixes
 from mtformer.data.corpus.sources import describe, read_raw_records, require_files
@@ -98,7 +98,7 @@ def check(
         echo(*report_lines(result))
 
     error_lines("\n".join(excess.message for excess in exceeded))
-    echo(verdict(exceeded))
+    echo(verdict(exceeded, unusual_styles(result)))
     if exceeded:
         raise typer.Exit(1)
 

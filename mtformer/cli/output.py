@@ -27,8 +27,10 @@ ERROR_END = 190
 """Number of characters that are shown of its end."""
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """Control characters except for tabs and line ends."""
-OTHER_LOGS = ("sacrebleu", "asyncio")
+OTHER_LOGS = ("asyncio",)
 """Loggers of libraries whose messages are shown once."""
+SILENT_LOGS = ("sacrebleu",)
+"""Loggers of libraries whose messages are not shown, because mtformer says what a user needs in its own words."""
 UNLIMITED = 1_000_000
 """Width of a table that has no limit."""
 _log_once = cache(log.log)
@@ -71,6 +73,9 @@ def set_up_logging() -> None:
     log.propagate = False
     for name in OTHER_LOGS:
         logging.getLogger(name).handlers = [_OnceHandler()]
+        logging.getLogger(name).propagate = False
+    for name in SILENT_LOGS:
+        logging.getLogger(name).handlers = [logging.NullHandler()]
         logging.getLogger(name).propagate = False
 
 

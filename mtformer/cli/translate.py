@@ -251,6 +251,7 @@ def _translate(request: _Request) -> None:
             lines,
             list(request.side_files),
             _output_format(request, description.decoding),
+            description.watch,
             request.min_confidence,
             attention_file,
             is_on_ray=request.ray_address is not None,

@@ -23,6 +23,7 @@ from mtformer.text.tags import Target
 
 if TYPE_CHECKING:
     from mtformer.config.schema import DecodingConfig
+    from mtformer.decoding.lines.input_watch import InputWatch
     from mtformer.decoding.lines.translation import Translation
     from mtformer.decoding.translator import Translator
     from mtformer.evaluation.external import ExternalMetric
@@ -34,6 +35,10 @@ STDERR_DESCRIPTOR = 2
 """File descriptor of stderr."""
 MAX_FLAGGED_LINES = 10
 """Number of lines with a flag that are named at the end."""
+WATCHED_LINES = 2000
+"""Number of lines of HTML that are compared with the training text."""
+WATCHED_HTML = 100_000
+"""Number of characters of a line of HTML that are compared with the training text."""
 PAGE_STARTS = ("<!doctype", "<?xml", "<html")
 """Starts of an HTML page, in lower case."""
 
@@ -58,6 +63,8 @@ class TranslatorDescription(NamedTuple):
     """True if the translator has a fitted confidence."""
     settings: dict[str, Any]
     """Everything that affects translations, except for the input and the options of the command."""
+    watch: "InputWatch"
+    """Comparison of the input with the training text."""
 
 
 @dataclass
@@ -131,7 +138,8 @@ class TranslateBlock:
             settings["confidence"] = zlib.crc32(translator.calibration.model_dump_json().encode())
         if self.reranker is not None:
             settings["rerank"] = [self.reranker.name, self.reranker.signature]
-        return TranslatorDescription(self._loaded.decoding, translator.calibration is not None, settings)
+        is_calibrated = translator.calibration is not None
+        return TranslatorDescription(self._loaded.decoding, is_calibrated, settings, translator.watch_input())
 
 
 def _named_hashes(translator: "Translator") -> list[str]:
@@ -151,6 +159,8 @@ class TranslationJob:
     side_files: Sequence[str]
     """Names of the arguments that are read from files in parallel with the source, in the order of the files."""
     output_format: OutputFormat
+    watch: "InputWatch"
+    """Comparison of the input with the training text."""
     min_confidence: float | None = None
     """Translations with a lower confidence are left blank."""
     attention_file: "AttentionFile | None" = None
@@ -210,6 +220,7 @@ class TranslationJob:
         with suppress(EOFError):
             for number in count():
                 line = input("> ")
+                self._compare_with_training([line])
                 block = Block([line], number, InputPosition(number + 1, []), options={})
                 [translation] = self.translate_block(block)
                 text = self._finish(number, line, translation, translation)
@@ -248,7 +259,22 @@ class TranslationJob:
             if "required" in options:
                 options["required"] = [_phrases(line) for line in options["required"]]
             end = self.lines.position
+            if end.num_lines <= WATCHED_LINES or not self.translate_block.is_html:  # HTML is read again for this
+                self._compare_with_training(lines)
             yield Block(lines, end.num_lines - len(lines), end, options, targets)
+
+    def _compare_with_training(self, lines: Sequence[str]) -> None:
+        """Log a warning if the input is unlike the training text; each difference is told once."""
+        texts = list(lines)
+        if self.translate_block.is_html:
+            from mtformer.documents.html import Fragment
+
+            texts = []
+            for line in lines:
+                texts += Fragment(line[:WATCHED_HTML]).lines
+        message = self.watch.add(texts)
+        if message is not None:
+            log.warning("%s", message)
 
     def _write(self, file: IO[bytes], block: Block, translations: "list[Translation]") -> None:
         """Write the translations of a block."""

@@ -19,7 +19,8 @@ from mtformer.device import pick_device, pick_search_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, log
 from mtformer.files import CHECKSUMS, read_json, read_meta, unsealed
 from mtformer.model.transformer import Transformer
-from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
+from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, TEXT_STYLE, RunDir
+from mtformer.text.style import TrainingStyle
 from mtformer.text.tags import with_tags
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.weights import load_weights
@@ -156,3 +157,14 @@ def from_data_report(run: RunDir, key: str) -> float | None:
         effect = "lines with several sentences are split"
     _warn_once("%s: %s, so %s; restore it from a copy, or resume the run, which writes it again", path, reason, effect)
     return None
+
+
+def style_of_training(run: RunDir) -> TrainingStyle | None:
+    """Return the style of the training text in data_report.json, or None if it is unknown.
+
+    For a missing or damaged file, `from_data_report` logs a warning.
+    """
+    try:
+        return TrainingStyle.from_dict(unsealed(read_json(run.data_report))[TEXT_STYLE])
+    except (OSError, LookupError, ValueError, TypeError, AttributeError):
+        return None

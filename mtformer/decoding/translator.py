@@ -20,6 +20,7 @@ from mtformer.config.yaml_text import Origin
 from mtformer.data.filters.numbers import NumberRules
 from mtformer.decoding.lines.confidence import Calibration, load_calibration
 from mtformer.decoding.lines.glossary import Glossary
+from mtformer.decoding.lines.input_watch import InputWatch
 from mtformer.decoding.lines.inputs import (
     Line,
     Requirements,
@@ -33,7 +34,7 @@ from mtformer.decoding.lines.inputs import (
 from mtformer.decoding.lines.postprocessing import END, Extras, Postprocessor
 from mtformer.decoding.lines.translation import Scored, Translation, flag_phrases, in_case, join_n_best
 from mtformer.decoding.lines.unfit_phrases import UnfitPhrases
-from mtformer.decoding.loading import Member, from_data_report, load_ctranslate2, load_transformers
+from mtformer.decoding.loading import Member, from_data_report, load_ctranslate2, load_transformers, style_of_training
 from mtformer.decoding.search.engine import Engine, plan_batches
 from mtformer.decoding.search.inference import InferenceModel
 from mtformer.decoding.search.segments import Segment
@@ -46,6 +47,7 @@ from mtformer.hub import local_path
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.case import TURKIC, case_of
+from mtformer.text.style import StyleCounts, TrainingStyle
 from mtformer.text.tags import target, with_tags
 from mtformer.text.tokenizer import EOS, TokenizerPair
 
@@ -112,6 +114,8 @@ class Translator:
         """SHA-256 of the weight files when they were loaded."""
         self.calibration: Calibration | None = None
         """Fitted confidence of the model; None: translations have no confidence."""
+        self.style: TrainingStyle | None = None
+        """Style of the training text; None: unknown."""
 
     @staticmethod
     def load(
@@ -171,6 +175,7 @@ class Translator:
         translator = Translator(loaded.engine, tokenizers, first_config.decoding, trained_tokens, share, data)
         translator.weights = loaded.weights
         translator.weight_hashes = loaded.weight_hashes
+        translator.style = style_of_training(first_run)
 
         # The confidence was fitted to the translations of the default checkpoint.
         has_default_weights = is_default(first_run, loaded.weights, first_config.training.best_metric)
@@ -222,6 +227,21 @@ class Translator:
         """Source language code; empty if it is unknown or there are several."""
         sources = self.src_langs
         return sources[0] if len(sources) == 1 else ""
+
+    def watch_input(self, src_lang: str | None = None) -> InputWatch:
+        """Return an object that compares input with the training text of its language.
+
+        Args:
+            src_lang: source language; None: any from which the model translates into the target language.
+        """
+        training: list[StyleCounts] = []
+        if self.data is not None and self.style is not None:
+            languages = dict.fromkeys(src for src, tgt in self.data.directions if tgt == self.tgt_lang)
+            if src_lang is not None:
+                languages = {src_lang: None}
+            training = [self.style.src[language] for language in languages if language in self.style.src]
+        accepts_any_case = self.data is not None and self.data.noise.case > 0
+        return InputWatch(training, self.tokenizers.src.normalizer, accepts_any_case=accepts_any_case)
 
     def translate(  # noqa: PLR0913  # the public interface has one keyword for each option
         self,

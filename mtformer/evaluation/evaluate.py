@@ -12,7 +12,12 @@ from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError, log, warn_once
 from mtformer.evaluation.card import EvalSet, ScoreCard, ScoredTranslations, write_card
 from mtformer.evaluation.external import ExternalMetric, run_metric
-from mtformer.evaluation.scores import for_language, looks_tokenized, score
+from mtformer.evaluation.scores import (
+    for_language,
+    score,
+    warn_of_tokenized_references,
+    warn_of_tokenized_translations,
+)
 
 
 def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
@@ -107,20 +112,19 @@ def evaluate(
 
     Raise DataError if an external metric fails; the card with all other scores has been written then.
     """
-    has_tokenized_references = any(map(looks_tokenized, test.references))
-    if has_tokenized_references:
-        log.warning(
-            "%s: the references look tokenized; their scores are not comparable to published ones; use the original "
-            "text",
-            test.name,
-        )
+    is_tokenized = warn_of_tokenized_references(test.name, test.references, config)
     _warn_of_normalization(test, translator)
+    translator_into_target = translator.into(test.tgt_lang)
+    difference = translator_into_target.watch_input().judge(test.sources, "the source text")
+    if difference is not None:
+        log.warning("%s: %s", test.name, difference)
 
     start = time.perf_counter()
-    translator_into_target = translator.into(test.tgt_lang)
     translations = translator_into_target.translate(test.sources, progress=progress)
     hypotheses = [translation.text for translation in translations]
     seconds = time.perf_counter() - start
+    if not is_tokenized:
+        warn_of_tokenized_translations(test.name, hypotheses)
 
     first_reference, *more_references = test.references
     config = for_language(config, test.tgt_lang, first_reference)

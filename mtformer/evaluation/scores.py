@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from mtformer.config.languages import UNSPACED_SCRIPTS, base_code, has_spaces, script_code
 from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import ConfigError, log
+from mtformer.text.style import TOKENIZED, StyleCounts, signs_of
 from mtformer.text.words import lacks_spaces, likely_language
 
 if TYPE_CHECKING:  # importing sacreBLEU takes a second
@@ -98,19 +99,58 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], lowercas
     return scores
 
 
-def looks_tokenized(references: Sequence[str]) -> bool:
-    """Return True if the lines look tokenized, which increases BLEU and makes scores incomparable.
+def looks_tokenized(lines: Sequence[str]) -> bool:
+    """Return True if lines look tokenized.
 
-    The signs, rare in raw text, are a space before the final full stop (not before a danda, which often has one), and
-    markers of Moses and subword-nmt.
+    A fifth of the lines with a space before the final full stop (not before a danda, which often has one), or with
+    markers of Moses or subword-nmt, is enough, so that a partly tokenized test set is found; other signs are those of
+    `mtformer.text.style`.
     """
     signs = ("@-@", "@@ ", "&apos;", "&quot;")
 
     def is_tokenized(line: str) -> bool:
         return line.endswith((" .", " 。")) or any(sign in line for sign in signs)
 
-    num_tokenized = sum(map(is_tokenized, references))
-    return num_tokenized > TOKENIZED_SHARE * len(references)
+    num_tokenized = sum(map(is_tokenized, lines))
+    if num_tokenized > TOKENIZED_SHARE * len(lines):
+        return True
+    return not signs_of(StyleCounts.of_lines(lines)).keys().isdisjoint(TOKENIZED)
+
+
+def warn_of_tokenized_references(name: str, references: Sequence[Sequence[str]], config: EvaluationConfig) -> bool:
+    """Log a warning if references look tokenized, which increases BLEU, unless BLEU of tokens is chosen.
+
+    Args:
+        name: name of the test set.
+        references: one or more lists of references.
+        config: settings of the metrics.
+
+    Returns:
+        True if the references look tokenized.
+    """
+    is_tokenized = any(map(looks_tokenized, references))
+    if is_tokenized and config.bleu_tokenizer != "none":
+        log.warning(
+            "%s: the references look tokenized; their scores are not comparable to published ones; use the original "
+            "text, or evaluation.bleu_tokenizer: none to score tokens on purpose",
+            name,
+        )
+    return is_tokenized
+
+
+def warn_of_tokenized_translations(name: str, hypotheses: Sequence[str]) -> None:
+    """Log a warning if translations look tokenized; call it if their references do not.
+
+    Args:
+        name: name of the test set or the file.
+        hypotheses: the translations.
+    """
+    if looks_tokenized(hypotheses):
+        log.warning(
+            "%s: the translations look tokenized and the references do not, so the scores are too low; detokenize the "
+            "translations, or train on text that is not tokenized",
+            name,
+        )
 
 
 def for_language(config: EvaluationConfig, tgt_lang: str | None, references: Sequence[str] = ()) -> EvaluationConfig:
@@ -177,7 +217,8 @@ def make_metric(name: MetricName, config: EvaluationConfig, references: Sequence
         unspaced = config.bleu_tokenizer in UNSPACED
         return TER(normalized=unspaced, asian_support=unspaced)
     try:
-        return BLEU(lowercase=config.lowercase, tokenize=config.bleu_tokenizer)
+        # `force` leaves out sacreBLEU's own warning of tokenized text; ours is `warn_of_tokenized_references`.
+        return BLEU(lowercase=config.lowercase, tokenize=config.bleu_tokenizer, force=True)
     except (ImportError, RuntimeError, OSError, SystemExit, AssertionError) as error:
         # ja-mecab and ko-mecab require packages and assert that a dictionary exists; flores200 downloads a model.
         reason = " ".join(str(error).split())

@@ -13,7 +13,12 @@ from mtformer.data.corpus.readers import read_lines
 from mtformer.decoding.weights import are_others
 from mtformer.errors import DataError, log
 from mtformer.evaluation.card import ScoreCard, notes, read_card, read_line_scores, read_texts, score_differences
-from mtformer.evaluation.scores import METRICS, Score
+from mtformer.evaluation.scores import (
+    METRICS,
+    Score,
+    warn_of_tokenized_references,
+    warn_of_tokenized_translations,
+)
 from mtformer.run_dir import SCORES, RunDir, run_names
 
 SEED = "training.seed"
@@ -280,10 +285,14 @@ def read_files(
     if counts == {0}:
         raise DataError(f"{references[0]}: no lines to compare; check the file")
 
+    reference_lines = [lines_of[path] for path in references]
+    if not warn_of_tokenized_references(str(references[0]), reference_lines, evaluation):
+        for path in hypotheses:
+            warn_of_tokenized_translations(str(path), lines_of[path])
     material = Material(
         name=references[0].name,
         sources=lines_of[sources] if sources is not None else None,
-        references=[lines_of[path] for path in references],
+        references=reference_lines,
         evaluation=evaluation,
         outputs={path: lines_of[path] for path in hypotheses},
         notes=[],

@@ -26,10 +26,12 @@ from mtformer.data.batching.mixture import Corpus, Mixture
 from mtformer.data.check.check import warn_of_layout
 from mtformer.data.corpus.sources import file_states, read_pairs, require_sources, require_unchanged, source_fingerprint
 from mtformer.data.data_report import DataReport, NormalizedLines
-from mtformer.data.store.pairs import text_of
+from mtformer.data.store.pairs import Pairs, text_of
 from mtformer.data.store.prepare import Advance, log_progress, prepare
 from mtformer.data.store.store import Store
+from mtformer.decoding.lines.input_watch import InputWatch
 from mtformer.decoding.lines.sentences import split_sentences
+from mtformer.decoding.loading import style_of_training
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights, verified_weights
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors, log, warn_once
@@ -46,8 +48,9 @@ from mtformer.files import (
     write_checksums,
 )
 from mtformer.model.transformer import Transformer
-from mtformer.run_dir import MULTI_SENTENCE_SHARE, RunDir
+from mtformer.run_dir import MULTI_SENTENCE_SHARE, TEXT_STYLE, RunDir
 from mtformer.text.normalization import Normalizer, rules_of
+from mtformer.text.style import TrainingStyle
 from mtformer.text.tags import require_tags, tag_id, tags_by_side, target, with_tags
 from mtformer.text.tokenizer import JOINT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
@@ -58,6 +61,10 @@ SAMPLED_BLOCKS = 40
 """Number of blocks (10,240 lines in total) in which lines with several sentences are counted."""
 UNTRAINED_LENGTH_RATIO = 1.0
 """Maximum `decoding.max_length_ratio` in validations of an untrained model."""
+
+
+STYLE_PAIRS = 2560
+"""Number of pairs in these blocks in which the style of the text is measured."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,8 @@ class Prepared:
     batches: TrainingBatches
     multi_sentence_share: float
     """Share of the source lines in the training data that have several sentences."""
+    style: TrainingStyle
+    """Style of the training text."""
 
     def translator(self, config: Config, model: Transformer) -> Translator:
         """Return the translator for validation with a model, which may be in training mode."""
@@ -118,6 +127,7 @@ class Prepared:
         total = sum(reports.values(), DataReport())
         report = total.to_dict()
         report[MULTI_SENTENCE_SHARE] = self.multi_sentence_share
+        report[TEXT_STYLE] = self.style.to_dict()
         if len(reports) > 1:
             report["corpora"] = {name: corpus_report.to_dict() for name, corpus_report in reports.items()}
         return report
@@ -152,7 +162,11 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
 
     batches = _training_batches(config, corpora, tokenizers, has_noise)
     share = multi_sentence_share(batches.mixture.corpora, tokenizers.src)
-    return Prepared(tokenizers, corpora, dev, batches, share)
+    style = training_style(batches.mixture.corpora, tokenizers)
+    _compare_dev_sets(dev, style, tokenizers, config.data)
+    if config.training.init_from is not None:
+        _compare_with_pretrained(config.training.init_from, batches.mixture.corpora, tokenizers, config.data)
+    return Prepared(tokenizers, corpora, dev, batches, share, style)
 
 
 def _check_settings(config: Config) -> None:
@@ -282,23 +296,86 @@ def _training_batches(
     return TrainingBatches(mixture, config.training.micro_batch_tokens, augmentation)
 
 
-def multi_sentence_share(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> float:
-    """Estimate the share of source lines with several sentences, from blocks spread evenly over nonempty corpora."""
+def _sampled_blocks(corpora: Sequence[Corpus]) -> Iterator[tuple[Corpus, Pairs]]:
+    """Yield blocks that are spread evenly over nonempty corpora, each with its corpus."""
     ends = np.cumsum([corpus.store.num_blocks for corpus in corpora])
     num_all_blocks = ends[-1]
     num_samples = min(SAMPLED_BLOCKS, num_all_blocks)
-    num_lines = 0
-    num_multi_sentence = 0
     for block in np.linspace(0, num_all_blocks, num_samples, endpoint=False, dtype=np.int64):
         corpus = corpora[np.searchsorted(ends, block, side="right")]
         block_of_corpus = block % corpus.store.num_blocks
-        pairs = corpus.read(np.array([block_of_corpus]))
+        yield corpus, corpus.read(np.array([block_of_corpus]))
+
+
+def multi_sentence_share(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> float:
+    """Estimate the share of source lines with several sentences."""
+    num_lines = 0
+    num_multi_sentence = 0
+    for _, pairs in _sampled_blocks(corpora):
         lines = tokenizer.decode(pairs["src"].to_pylist())
         num_lines += len(lines)
         for line in lines:
             if len(split_sentences(line)) > 1:
                 num_multi_sentence += 1
     return num_multi_sentence / num_lines
+
+
+def training_style(corpora: Sequence[Corpus], tokenizers: TokenizerPair) -> TrainingStyle:
+    """Measure the style of nonempty corpora, in lines as the model sees them, after normalization."""
+    style = TrainingStyle()
+    blocks = list(_sampled_blocks(corpora))
+    for corpus, pairs in blocks:
+        first_pairs = pairs.slice(0, STYLE_PAIRS // len(blocks))
+        src_lines = tokenizers.src.decode(first_pairs["src"].to_pylist())
+        tgt_lines = tokenizers.tgt.decode(first_pairs["tgt"].to_pylist())
+        style.add(corpus.languages, src_lines, tgt_lines)
+    return style
+
+
+def _compare_dev_sets(dev: Sequence[DevSet], style: TrainingStyle, tokenizers: TokenizerPair, data: DataConfig) -> None:
+    """Log a warning for each dev set whose text is unlike the training text; a set is used in one or two directions."""
+    for dev_set in dev:
+        if dev_set.corpus.is_swapped:
+            continue
+        src_watch, tgt_watch = _watches(style, dev_set.corpus.languages, tokenizers, data)
+        messages = [
+            src_watch.judge(dev_set.sources, "the source text"),
+            tgt_watch.judge(dev_set.references, "the target text"),
+        ]
+        for message in filter(None, messages):
+            log.warning("%s: %s", dev_set.corpus.name, message)
+
+
+def _compare_with_pretrained(path: str, corpora: Sequence[Corpus], tokenizers: TokenizerPair, data: DataConfig) -> None:
+    """Log a warning for each corpus whose text is unlike the training text of the run given by `training.init_from`."""
+    style = style_of_training(RunDir(path))
+    if style is None:
+        return
+    for corpus in corpora:
+        if corpus.is_swapped or not len(corpus.store):
+            continue
+        src_watch, tgt_watch = _watches(style, corpus.languages, tokenizers, data)
+        own_style = training_style([corpus], tokenizers)
+        messages = [
+            src_watch.judge_counts(own_style.src[corpus.languages[0]], "the source text"),
+            tgt_watch.judge_counts(own_style.tgt[corpus.languages[1]], "the target text"),
+        ]
+        for message in filter(None, messages):
+            log.warning("%s: %s (training text: that of %s)", corpus.name, message, path)
+
+
+def _watches(
+    style: TrainingStyle, languages: tuple[str, str], tokenizers: TokenizerPair, data: DataConfig
+) -> tuple[InputWatch, InputWatch]:
+    """Return the comparison of sources and of targets with the training text in these languages."""
+    src_lang, tgt_lang = languages
+    accepts_any_case = data.noise.case > 0
+    src_training = [style.src[src_lang]] if src_lang in style.src else []
+    tgt_training = [style.tgt[tgt_lang]] if tgt_lang in style.tgt else []
+    return (
+        InputWatch(src_training, tokenizers.src.normalizer, accepts_any_case=accepts_any_case),
+        InputWatch(tgt_training, tokenizers.tgt.normalizer, accepts_any_case=accepts_any_case),
+    )
 
 
 def _warn_of_normalization(corpora: Sequence[Corpus], tokenizers: TokenizerPair) -> None:

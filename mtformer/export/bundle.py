@@ -8,6 +8,7 @@ import shutil
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save
 
@@ -18,7 +19,7 @@ from mtformer.config.support import require_export
 from mtformer.decoding.ctranslate2.conversion import write_model
 from mtformer.decoding.ctranslate2.loading import import_ctranslate2
 from mtformer.decoding.lines.confidence import load_calibration
-from mtformer.decoding.loading import from_data_report
+from mtformer.decoding.loading import from_data_report, style_of_training
 from mtformer.decoding.weights import find_weights, is_adapted, is_default, verified_weights
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors
 from mtformer.export.argos import atomic_archive, write_argos
@@ -26,7 +27,7 @@ from mtformer.export.huggingface import write_huggingface
 from mtformer.export.model_card import ExportDetails, model_card
 from mtformer.export.vocabulary_map import write_vocabulary_map
 from mtformer.files import atomic_folder, write_checksums
-from mtformer.run_dir import CT2_VOCABULARY_MAP, MODEL_CARD, MULTI_SENTENCE_SHARE, RunDir
+from mtformer.run_dir import CT2_VOCABULARY_MAP, MODEL_CARD, MULTI_SENTENCE_SHARE, TEXT_STYLE, RunDir
 from mtformer.text.tags import with_tags
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.weights import average_weights
@@ -168,10 +169,15 @@ def _write_companions(model: _Model, target: RunDir) -> None:
     if is_fitted and load_calibration(confidence) is not None:  # a damaged one is not copied
         shutil.copyfile(confidence, target.confidence)
 
+    facts: dict[str, Any] = {}
     share = from_data_report(model.run, MULTI_SENTENCE_SHARE)
     if share is not None:
-        data_report = json.dumps({MULTI_SENTENCE_SHARE: share})
-        target.data_report.write_text(f"{data_report}\n", encoding="utf-8")
+        facts[MULTI_SENTENCE_SHARE] = share
+    style = style_of_training(model.run)
+    if style is not None:
+        facts[TEXT_STYLE] = style.to_dict()
+    if facts:
+        target.data_report.write_text(f"{json.dumps(facts)}\n", encoding="utf-8")
 
 
 def _config_of_export(config: Config) -> Config:

@@ -10,13 +10,14 @@ from mtformer.config.data import DataConfig
 from mtformer.config.languages import language_name
 from mtformer.config.schema import Config
 from mtformer.data.corpus.sources import files_of
-from mtformer.decoding.loading import from_data_report
+from mtformer.decoding.loading import from_data_report, style_of_training
 from mtformer.errors import DataError
 from mtformer.evaluation.card import ScoreCard, read_card
 from mtformer.export.card_header import dump_header, make_header
 from mtformer.files import file_sha256, read_json
 from mtformer.run_dir import SCORES, RunDir
 from mtformer.templating import render
+from mtformer.text.style import CASE, TOKENIZED, signs_of
 from mtformer.text.tags import language_tag
 from mtformer.weights import read_weights
 
@@ -78,6 +79,7 @@ def model_card(run: RunDir, config: Config, weights: Sequence[Path], details: Ex
         tag=tag,
         corpora=_corpus_names(data),
         num_pairs=from_data_report(run, "kept"),
+        unusual_text=_unusual_text(run),
         num_parameters=num_parameters,
         cards=cards,
         exam=_exam_rows(run, weight_hashes),
@@ -91,6 +93,20 @@ def _corpus_names(data: DataConfig) -> list[str]:
     for source in data.sources:
         names += files_of(source) or [getattr(source, "dataset", "")]
     return [Path(name).name if Path(name).is_absolute() else name for name in names]
+
+
+def _unusual_text(run: RunDir) -> str:
+    """Return which training text is tokenized or in one case, such as `German sources with no capital letters`."""
+    style = style_of_training(run)
+    if style is None:
+        return ""
+    texts: list[str] = []
+    for counts_by_language, side in ((style.src, "sources"), (style.tgt, "targets")):
+        for language, counts in counts_by_language.items():
+            signs = [sign.value for sign in signs_of(counts) if sign in (*TOKENIZED, *CASE)]
+            if signs:
+                texts.append(f"{language_name(language)} {side} with {', '.join(signs)}")
+    return "; ".join(texts)
 
 
 def _score_cards(run: RunDir, weight_hashes: list[str]) -> list[ScoreCard]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +13,7 @@ from prometheus_fastapi_instrumentator import Instrumentator
 from starlette.exceptions import HTTPException
 
 from mtformer.config.languages import language_name
+from mtformer.decoding.lines.input_watch import InputWatch
 from mtformer.decoding.lines.inputs import one_line
 from mtformer.decoding.translator import Translator
 from mtformer.documents.html_process import HtmlProcess
@@ -74,7 +75,8 @@ def create_app(
     text_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="texts")
     html_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="html")
     html_process = HtmlProcess()
-    service = Service(batcher, settings, hosts, sentences, text_thread, html_thread, html_process)
+    watches = _watches(translators, directions)
+    service = Service(batcher, settings, hosts, sentences, watches, text_thread, html_thread, html_process)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -104,6 +106,16 @@ def create_app(
     _add_api(app, service)
     _add_pages(app, title, settings)
     return app
+
+
+def _watches(
+    translators: Mapping[str, Translator], directions: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], InputWatch]:
+    """Return the comparison with the training text for each direction, and for `auto` into each target language."""
+    watches = {(source, target): translators[target].watch_input(source) for source, target in directions}
+    for target, translator in translators.items():
+        watches["auto", target] = translator.watch_input()
+    return watches
 
 
 class _App(FastAPI):

@@ -2,7 +2,7 @@
 
 import asyncio
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import Counter
 from starlette.exceptions import HTTPException
 
+from mtformer.decoding.lines.input_watch import InputWatch
 from mtformer.decoding.lines.translation import Flag, Translation
 from mtformer.documents.document import Document, Written
 from mtformer.documents.html_process import HtmlProcess
@@ -24,6 +25,8 @@ from mtformer.serving.page import line_values
 from mtformer.serving.requests import Settings, TextRequest, TranslationRequest, detect, read_request
 from mtformer.serving.responsiveness import FullCollectionPause
 
+WATCHED_CHARACTERS = 10_000
+"""Number of characters of a line that are compared with the training text."""
 ANSWER_SECONDS = 120
 """Maximum time to wait for a translation."""
 FREED_AT_ONCE = 1_000
@@ -41,6 +44,8 @@ class Service:
     """Names of this server; None: any name is accepted."""
     sentences: Counter
     """Counter of translated lines that are not blank."""
+    watches: Mapping[tuple[str, str], InputWatch]
+    """Comparison of texts with the training text by direction; the source may be `auto`."""
     text_thread: ThreadPoolExecutor
     """Thread that reads and writes texts, while the event loop answers other requests."""
     html_thread: ThreadPoolExecutor
@@ -72,13 +77,18 @@ class Service:
             raise HTTPException(403, "requests from pages of other sites are refused; use the page of this server")
 
     async def translate(self, request: Request) -> JSONResponse:
-        """Translate a text or a list of texts; return translatedText, confidence, alternatives and detectedLanguage."""
+        """Translate a text or a list of texts.
+
+        Return translatedText, confidence, alternatives, detectedLanguage and, for text unlike the training text,
+        warnings.
+        """
         query = await read_request(TranslationRequest, request, self.settings, self.in_thread)
         in_thread = self.in_html_thread if query.is_large_html else self.in_thread
         with self._pause_for(query):
             documents = await in_thread(query.documents, self.html_process)
+            warnings = await self.in_thread(self._warnings, query, documents)
             translations = await self._answer(query, documents, request, attention=query.format == "html")
-            return await in_thread(_respond, query, documents, translations, self.settings)
+            return await in_thread(_respond, query, documents, translations, self.settings, warnings)
 
     async def words(self, request: Request) -> Response:
         """Translate a text; return the n best translations of each line with their words and attention."""
@@ -87,8 +97,9 @@ class Service:
             raise HTTPException(400, "format html is not supported by /words; use /translate")
         with self._pause_for(query):
             documents = await self.in_thread(query.documents, self.html_process)
+            warnings = await self.in_thread(self._warnings, query, documents)
             translations = await self._answer(query, documents, request, attention=True)
-            return await self.in_thread(_respond_with_words, query, translations)
+            return await self.in_thread(_respond_with_words, query, translations, warnings)
 
     async def detect(self, request: Request) -> JSONResponse:
         """Return the language of a text, or of each text in a list, with the confidence in percent."""
@@ -105,6 +116,16 @@ class Service:
 
     def _pause_for(self, query: TranslationRequest) -> AbstractContextManager[None]:
         return self.full_collection_pause() if query.is_large else nullcontext()
+
+    def _warnings(self, query: TranslationRequest, documents: Sequence[Document]) -> list[str]:
+        """Return how the texts of a request are unlike the training text, and log what is new for this server."""
+        watch = self.watches[query.source, query.target]
+        lines = [line[:WATCHED_CHARACTERS] for document in documents for line in document.lines]
+        news = watch.add(lines)
+        if news is not None:
+            log.warning("%s", news)
+        warning = watch.judge(lines)
+        return [] if warning is None else [warning]
 
     async def _answer(
         self, query: TranslationRequest, documents: Sequence[Document], request: Request, attention: bool
@@ -157,7 +178,11 @@ async def _wait_for_disconnect(request: Request) -> None:
 
 
 def _respond(
-    query: TranslationRequest, documents: list[Document], translations: list[Translation], settings: Settings
+    query: TranslationRequest,
+    documents: list[Document],
+    translations: list[Translation],
+    settings: Settings,
+    warnings: list[str],
 ) -> JSONResponse:
     """Return the response of `Service.translate`, and empty the lists of documents and translations.
 
@@ -188,9 +213,12 @@ def _respond(
     translations.clear()
     for lines in lines_of_texts:
         _free(lines)
-    if isinstance(query.q, list):
-        return JSONResponse(fields)
-    return JSONResponse({name: values[0] for name, values in fields.items()})
+    answer: dict[str, Any] = fields
+    if not isinstance(query.q, list):
+        answer = {name: values[0] for name, values in fields.items()}
+    if warnings:
+        answer["warnings"] = warnings
+    return JSONResponse(answer)
 
 
 def _free(translations: list[Translation]) -> None:
@@ -202,7 +230,7 @@ def _free(translations: list[Translation]) -> None:
             del weights[-FREED_AT_ONCE:]
 
 
-def _respond_with_words(query: TranslationRequest, translations: list[Translation]) -> Response:
+def _respond_with_words(query: TranslationRequest, translations: list[Translation], warnings: list[str]) -> Response:
     """Return the response of `Service.words`, and empty the list of translations.
 
     Each line is encoded alone, because no other thread runs in that time.
@@ -210,7 +238,7 @@ def _respond_with_words(query: TranslationRequest, translations: list[Translatio
     n_best = 1 + query.alternatives
     lines = [JSONResponse(line_values(translation, n_best)).body for translation in translations]
     _free(translations)
-    body = b'{"lines":[' + b",".join(lines) + b"]}"
+    body = b'{"lines":[' + b",".join(lines) + b'],"warnings":' + JSONResponse(warnings).body + b"}"
     return Response(body, media_type=JSONResponse.media_type)
 
 

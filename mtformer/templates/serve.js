@@ -98,8 +98,8 @@ async function translate() {
       headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) });
     if (!response.ok) { const why = await refused(response); if (mine === running) report(why); return; }
     if (settings.keyed) { at("key-row").hidden = true; sessionStorage.setItem("key", at("key").value); }
-    const { lines } = await response.json();
-    if (mine === running) show(lines, text);
+    const { lines, warnings } = await response.json();
+    if (mine === running) { show(lines, text); report(warnings.join(" ")); }
   } catch (error) {
     if (error.name !== "AbortError") report("The server does not answer; is it still running?");
   } finally {

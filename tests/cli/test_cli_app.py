@@ -336,15 +336,40 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_warnings_from_packages_are_logged_once_with_their_names(tmp_path: Path) -> None:
-    output._log_once.cache_clear()
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ((), "warning: {ref}: the references look tokenized; their scores are not comparable to published ones; use"),
+        (("--bleu-tokenizer", "none"), None),
+    ],
+)
+def test_tokenized_files_are_told_in_our_own_words(
+    settings: tuple[str, ...], expected: str | None, tmp_path: Path
+) -> None:
     for name in ("one", "two", "ref"):
         (tmp_path / name).write_text("".join(f"the {name} {n} .\n" for n in range(120)), encoding="utf-8")
-    result = invoke("compare", tmp_path / "one", tmp_path / "two", "--ref", tmp_path / "ref")
+    result = invoke("compare", tmp_path / "one", tmp_path / "two", "--ref", tmp_path / "ref", *settings)
     lines = result.stderr.splitlines()
-    assert lines[0] == "warning: sacrebleu: That's 100 lines that end in a tokenized period ('.')"
-    assert len(lines) == len(set(lines)) == 3
-    assert all(line.startswith("warning: sacrebleu: ") for line in lines)
+    if expected is None:
+        assert lines == []
+    else:
+        [line] = lines
+        assert line.startswith(expected.format(ref=tmp_path / "ref"))
+
+
+def test_tokenized_translations_of_usual_references_are_told(tmp_path: Path) -> None:
+    for name, end in {"one": " .", "two": ".", "ref": "."}.items():
+        (tmp_path / name).write_text("".join(f"the {name} {n}{end}\n" for n in range(120)), encoding="utf-8")
+    [line] = invoke("compare", tmp_path / "one", tmp_path / "two", "--ref", tmp_path / "ref").stderr.splitlines()
+    assert line.startswith(f"warning: {tmp_path / 'one'}: the translations look tokenized and the references do not")
+
+
+def test_warnings_from_packages_are_logged_once_with_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    output._log_once.cache_clear()
+    output.set_up_logging()
+    for name in ("asyncio", "sacrebleu", "asyncio"):
+        logging.getLogger(name).warning("too slow\nsecond line")
+    assert capsys.readouterr().err == "warning: asyncio: too slow\n"
 
 
 @pytest.mark.parametrize(("words", "nearest"), [(["trian"], "train"), (["data", "chek"], "check")])

@@ -57,7 +57,7 @@ def clean(number: int) -> tuple[bytes, bytes]:
     """Return a pair that differs from pairs with other numbers and has composed letters on both sides."""
     words = [int(digit) for digit in f"{number:04d}"]
     src, tgt = (" ".join(names[word] for word in words) for names in (NUMBERS, ZAHLEN))
-    return f"café {src}".encode(), f"Café {tgt}".encode()
+    return f"Café {src}".encode(), f"Café {tgt}".encode()
 
 
 def write(folder: Path, name: str, pairs: Lines) -> dict[str, str]:

@@ -316,7 +316,7 @@ def test_each_source_is_examined_for_itself_in_chunks_of_any_size(
 
 
 def test_training_warns_of_the_same_faults(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    good = pairs("en", "de", 120)
+    good = [(src.capitalize(), tgt) for src, tgt in pairs("en", "de", 120)]
     rows = [("en", "de"), *((f"{n}\t{src}", tgt) for n, (src, tgt) in enumerate(good))]
     data = config(tmp_path, rows)
     with caplog.at_level(logging.WARNING, "mtformer"):

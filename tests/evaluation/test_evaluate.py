@@ -11,11 +11,13 @@ from scored import TOKENIZER
 
 from mtformer.config.data import DataConfig, JsonlFile, TextFiles
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
+from mtformer.decoding.lines.input_watch import InputWatch
 from mtformer.decoding.translator import Translation
 from mtformer.errors import DataError
 from mtformer.evaluation.card import EvalSet, read_card, read_texts
 from mtformer.evaluation.evaluate import evaluate, sacrebleu_set, source_set
 from mtformer.run_dir import RunDir
+from mtformer.text.style import StyleCounts
 
 SOURCES = ["the dog", "", "a woman reads"]
 REFERENCES = ["Der Hund läuft heute im Park.", "Niemand.", "Eine Frau liest ein Buch."]
@@ -39,6 +41,10 @@ class FakeTranslator:
         self.languages.append(language)
         return self
 
+    def watch_input(self) -> InputWatch:
+        training = [StyleCounts.of_lines(["he goes , she says ."] * 20)]
+        return InputWatch(training, TOKENIZER.normalizer, accepts_any_case=False)
+
     def translate(self, lines: list[str], progress: Callable[[int], Any] | None = None) -> list[Translation]:
         return [Translation(self.answers[line], 0.0, []) for line in lines]
 
@@ -56,11 +62,42 @@ def test_hypotheses_and_scores_are_saved(tmp_path: Path) -> None:
     assert read_texts(folder, card) == (test, answers)
 
 
-def test_tokenized_references_give_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name, references in (("raw", REFERENCES), ("split", [line.replace(".", " .") for line in REFERENCES])):
-        evaluate(FakeTranslator(REFERENCES), EvalSet(name, SOURCES, [references]), EvaluationConfig(), tmp_path)  # type: ignore[arg-type]
-    (line,) = caplog.messages
-    assert line.startswith("split: the references look tokenized")
+SPLIT = [line.replace(".", " .") for line in REFERENCES]
+
+
+@pytest.mark.parametrize(
+    ("references", "answers", "tokenizer", "expected"),
+    [
+        (REFERENCES, REFERENCES, "13a", None),
+        (SPLIT, REFERENCES, "13a", "mine: the references look tokenized; their scores are not comparable"),
+        (SPLIT, SPLIT, "13a", "mine: the references look tokenized; their scores are not comparable"),
+        (SPLIT, SPLIT, "none", None),
+        (REFERENCES, SPLIT, "13a", "mine: the translations look tokenized and the references do not"),
+    ],
+)
+def test_tokenized_text_gives_one_warning(
+    references: list[str],
+    answers: list[str],
+    tokenizer: str,
+    expected: str | None,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    test = EvalSet("mine", SOURCES, [references], "de", "en")
+    settings = EvaluationConfig.model_validate({"bleu_tokenizer": tokenizer})
+    evaluate(FakeTranslator(answers), test, settings, tmp_path)  # type: ignore[arg-type]
+    assert [message[: len(expected or "")] for message in caplog.messages] == [expected] * (expected is not None)
+
+
+def test_sources_unlike_the_training_text_give_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sources = [f"He goes, she says {number}." for number in range(20)]
+    translator = FakeTranslator(REFERENCES)
+    translator.answers = dict.fromkeys(sources, "Er geht.")
+    evaluate(translator, EvalSet("mine", sources, [sources], "de", "en"), EvaluationConfig(), tmp_path)  # type: ignore[arg-type]
+    [message] = caplog.messages
+    assert message.startswith(
+        "mine: the source text is unlike the training text: the training text has spaces before commas"
+    )
 
 
 def files(folder: Path, src: str, tgt: str) -> TextFiles:

@@ -206,7 +206,9 @@ def test_looks_tokenized() -> None:
     assert looks_tokenized([*REFERENCES[:3], "Zwei Katzen ."])
     assert not looks_tokenized([*REFERENCES, "Zwei Katzen ."])  # one line in five
     assert looks_tokenized(["猫 在 睡觉 。"])
+    assert looks_tokenized(["彼 は 行っ た 。", "これ は 本 です 。"] * 10)
     assert not looks_tokenized(["猫在睡觉。", "वह सोता है ।"])
+    assert not looks_tokenized(["彼は行った。", "これは本です。"] * 10)
 
 
 def test_sentence_chrf() -> None:

@@ -1,6 +1,7 @@
 """Each route of the API, with valid and with invalid requests."""
 
 import asyncio
+import copy
 import gc
 import html
 import json
@@ -27,6 +28,7 @@ from mtformer.serving import requests, responsiveness, service
 from mtformer.serving.app import create_app
 from mtformer.serving.requests import MAX_LINES, Text, TranslationRequest
 from mtformer.serving.responsiveness import MAX_OVERLAPPING, NEVER, FullCollectionPause
+from mtformer.text.style import StyleCounts, TrainingStyle
 
 Start = Callable[..., TestClient]
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -742,3 +744,37 @@ def test_tags_in_a_request_are_text(start: Start, both: Translator) -> None:
         assert ids.isdisjoint(tokenizer.encode([text])[0])
         found = client.post("/translate", json={"q": text, "source": "en", "target": "de"}).json()
         assert found["translatedText"] == expected.text
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_text_unlike_the_training_text_is_told(
+    place: str, start: Start, translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer says so if its own text shows it; the log says so once, also after many short texts."""
+    trained = copy.copy(translator)
+    trained.style = TrainingStyle(src={"en": StyleCounts.of_lines(["the dog runs , and the cat sleeps ."] * 50)})
+    client = start(trained)
+    lines = "\n".join(["The dog runs, and the cat."] * 6)
+    usual = "\n".join(["the dog runs , and the cat ."] * 6)
+
+    unlike = client.post(place, json={"q": lines, **EN_DE}).json()["warnings"]
+    assert unlike == [
+        "the input is unlike the training text: the training text has spaces before commas and full stops, the input "
+        "does not; give input in the style of the training text, or train on text like it"
+    ]
+    assert not client.post(place, json={"q": usual, **EN_DE}).json().get("warnings")
+    assert not client.post(place, json={"q": "The dog runs.", **EN_DE}).json().get("warnings")
+    client.post(place, json={"q": lines, **EN_DE})
+    assert caplog.messages.count(unlike[0]) == 1
+
+
+def test_many_short_texts_unlike_the_training_text_are_logged_once(
+    start: Start, translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained = copy.copy(translator)
+    trained.style = TrainingStyle(src={"en": StyleCounts.of_lines(["the dog runs , and the cat sleeps ."] * 50)})
+    client = start(trained)
+    for _ in range(12):
+        assert "warnings" not in client.post("/translate", json={"q": "the dog, a cat.", **EN_DE}).json()
+    [message] = [message for message in caplog.messages if "unlike the training text" in message]
+    assert "the training text has spaces before commas and full stops, the input does not" in message

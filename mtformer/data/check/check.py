@@ -22,7 +22,7 @@ from mtformer.cluster.workers import Workers
 from mtformer.config.data import DataConfig, FilterConfig, Source
 from mtformer.config.languages import has_spaces
 from mtformer.config.schema import TokenizerConfig
-from mtformer.data.check.layout import ChunkLayout, SourceLayout, measure
+from mtformer.data.check.layout import STYLES, ChunkLayout, SourceLayout, UnusualStyle, measure
 from mtformer.data.check.result import (
     FAULTS,
     NUM_EXAMPLES,
@@ -63,6 +63,12 @@ MIN_RATIO_LENGTH = 20
 
 LAYOUT_PAIRS = 2000
 """Number of pairs at the start of a training file in which faults of the whole file are looked for before training."""
+
+STYLE_REMEDY = (
+    "the model will read and write only such text: change its input in the same way and its translations back, or "
+    "train on the original text"
+)
+"""Consequence of training on text of an unusual style."""
 
 ANY_FAULT = re.compile(f"[{re.escape(''.join(FAULTS.values()))}]")
 """Any character of `FAULTS`."""
@@ -188,8 +194,11 @@ class _Chunk:
 def warn_of_layout(data: DataConfig) -> None:
     """Log a warning for each fault of a whole training file, such as column names, according to its first pairs.
 
-    Hugging Face datasets are left out, because their columns have names, and a stream would be read twice.
+    Files of the same unusual style, such as tokenized text, have one warning. Hugging Face datasets are left out,
+    because their columns have names, and a stream would be read twice.
     """
+    styles: dict[str, list[UnusualStyle]] = {}
+    """Unusual styles of each source, by its first file."""
     for source in data.sources:
         files = files_of(source)
         if not files:
@@ -200,8 +209,31 @@ def warn_of_layout(data: DataConfig) -> None:
         layout = SourceLayout()
         layout.add(chunk.measured_layout(), chunk.example)
         for finding in layout.findings():
-            example = finding.examples[0]
-            log.warning("%s:%d: %s; %s", example.file, example.line, finding.title, finding.rule)
+            if finding.kind not in STYLES:
+                example = finding.examples[0]
+                log.warning("%s:%d: %s; %s", example.file, example.line, finding.title, finding.rule)
+
+        styles[files[0]] = [style for style in layout.styles() if not _is_varied(style, data)]
+    _warn_of_styles(styles)
+
+
+def _is_varied(style: UnusualStyle, data: DataConfig) -> bool:
+    """Return True if noise changes the case of sources in one case, so that the model reads any case."""
+    return style.side == "src" and style.kind != FindingKind.TOKENIZED and data.noise.case > 0
+
+
+def _warn_of_styles(styles: Mapping[str, Sequence[UnusualStyle]]) -> None:
+    """Log one warning for all files of the same unusual styles, with the measures of the first file."""
+    files_by_style: dict[tuple[str, ...], list[str]] = {}
+    for file, styles_of_file in styles.items():
+        titles = tuple(style.title for style in styles_of_file)
+        if titles:
+            files_by_style.setdefault(titles, []).append(file)
+
+    for files in files_by_style.values():
+        descriptions = [f"{style.title} ({style.evidence})" for style in styles[files[0]]]
+        others = f" and {len(files) - 1:,} more files" if len(files) > 1 else ""
+        log.warning("%s%s: %s; %s", files[0], others, ", ".join(descriptions), STYLE_REMEDY)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
-"""Find faults of whole files: column names, line numbers, CSV quotes, swapped sides, and shifted target lines.
+"""Find faults of whole files: column names, line numbers, CSV quotes, swapped sides, shifted lines, tokenized text.
 
 Worker processes measure each chunk (`measure`); `SourceLayout` adds up the measures of a source in order, so that the
 result does not depend on the chunks.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtformer.config.languages import NAMES, base_code, is_language
-from mtformer.data.check.result import NUM_EXAMPLES, SIDES, Example, Finding, FindingKind
+from mtformer.data.check.result import NUM_EXAMPLES, SIDE_NAMES, SIDES, Example, Finding, FindingKind
 from mtformer.data.check.shift import WINDOW, Shift, ShiftDetector
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.language import LETTERS, words_of
 from mtformer.data.filters.scripts import Alphabet, scripts_of
 from mtformer.data.store.pairs import Ints
 from mtformer.text.characters import all_characters
+from mtformer.text.style import TOKENIZED, Sign, StyleCounts, signs_of
 
 Votes = NDArray[np.int8]
 """A small number for each row."""
@@ -63,6 +65,19 @@ DOUBLED_QUOTES = 2
 MIN_QUOTED_SHARE = 0.5
 """Minimum share of cells in quotes for cells without doubled quotes to count as CSV."""
 
+STYLES = {
+    FindingKind.TOKENIZED: TOKENIZED,
+    FindingKind.LOWERCASED: (Sign.SMALL,),
+    FindingKind.CAPITALS: (Sign.CAPITALS,),
+}
+"""Signs that lead to a finding about a whole side."""
+
+CONSEQUENCES = {
+    "src": "a model learns to read only such text: change all its input in the same way, or train on the original text",
+    "tgt": "a model learns to write only such text: change its translations back, or train on the original text",
+}
+"""Meaning of a style for the model, and the remedy, by side."""
+
 STRAIGHT = 1
 """The sides of a pair are in the expected languages."""
 
@@ -95,6 +110,30 @@ class ChunkLayout(NamedTuple):
     """PLAIN_QUOTES or DOUBLED_QUOTES for each line, by side; 0 without quotes."""
     sides: Votes
     """STRAIGHT or SWAPPED for each row; 0 if it is unknown."""
+    styles: tuple["SideStyle", "SideStyle"]
+    """Style of the lines, by side."""
+
+
+@dataclass(frozen=True)
+class SideStyle:
+    """Style of the lines of one side."""
+
+    counts: StyleCounts
+    rows: dict[FindingKind, list[int]]
+    """Rows that show each style."""
+
+
+class UnusualStyle(NamedTuple):
+    """Style of a side of a source."""
+
+    kind: FindingKind
+    side: str
+    evidence: str
+
+    @property
+    def title(self) -> str:
+        """Side and kind in words."""
+        return f"{SIDE_NAMES[self.side]}: {self.kind}"
 
 
 # ---- measures of a chunk --------------------------------------------------------------------------------------------
@@ -118,6 +157,7 @@ def measure(texts: Columns, languages: tuple[str, str], first_row: int) -> Chunk
         numbers=(_numbers(src_lines), _numbers(tgt_lines)),
         quotes=(_quotes(src_lines), _quotes(tgt_lines)),
         sides=_sides(texts, languages, first_row),
+        styles=(_style(src_lines), _style(tgt_lines)),
     )
 
 
@@ -220,6 +260,28 @@ def _quotes(lines: Sequence[str]) -> Votes:
             elif '"' not in inside.replace('""', ""):
                 quotes[row] = DOUBLED_QUOTES
     return quotes
+
+
+def _style(lines: Sequence[str]) -> SideStyle:
+    """Return the style of some lines, with the rows that show it."""
+    counts = StyleCounts()
+    rows: dict[FindingKind, list[int]] = {kind: [] for kind in STYLES}
+    for row, line in enumerate(lines):
+        num_before = _num_of_style(counts)
+        counts.add_line(line)
+        for kind, number in _num_of_style(counts).items():
+            if number > num_before[kind]:
+                rows[kind].append(row)
+    return SideStyle(counts, rows)
+
+
+def _num_of_style(counts: StyleCounts) -> dict[FindingKind, int]:
+    """Return the number of places that show each style."""
+    return {
+        FindingKind.TOKENIZED: counts.num_tokenized,
+        FindingKind.LOWERCASED: counts.small_lines,
+        FindingKind.CAPITALS: counts.capital_lines,
+    }
 
 
 def _sides(texts: Columns, languages: tuple[str, str], first_row: int) -> Votes:
@@ -325,6 +387,10 @@ class SourceLayout:
         """Number of lines by side and kind of quotes."""
         self._num_straight = 0
         self._num_swapped = 0
+        self._styles = [StyleCounts(), StyleCounts()]
+        """Style of the lines by side."""
+        self._num_of_style: Counter[tuple[str, str]] = Counter()
+        """Number of lines by kind of finding and side."""
         self._shifts = ShiftDetector()
         self._parts: list[_Part] = []
         """Chunks in which a shift may start."""
@@ -348,6 +414,12 @@ class SourceLayout:
             self._num_quoted[index] += np.bincount(quotes, minlength=DOUBLED_QUOTES + 1)
             self._keep(f"quotes {side}", np.flatnonzero(quotes).tolist(), example, side)
             self._keep(f"doubled {side}", np.flatnonzero(quotes == DOUBLED_QUOTES).tolist(), example, side)
+
+            style = layout.styles[index]
+            self._styles[index] += style.counts
+            for kind, rows in style.rows.items():
+                self._num_of_style[kind, side] += len(rows)
+                self._keep(f"{kind} {side}", rows, example, side)
 
         swapped_rows = np.flatnonzero(layout.sides == SWAPPED).tolist()
         self._num_swapped += len(swapped_rows)
@@ -373,7 +445,7 @@ class SourceLayout:
 
     def findings(self) -> list[Finding]:
         """Return the findings after the last chunk."""
-        return [*self._line_findings(), *self._pair_findings()]
+        return [*self._line_findings(), *self._style_findings(), *self._pair_findings()]
 
     def _line_findings(self) -> Iterator[Finding]:
         for index, side in enumerate(SIDES):
@@ -391,6 +463,20 @@ class SourceLayout:
                 yield Finding(FindingKind.QUOTED, side, num_doubled, rule, examples)
             elif num_quoted >= max(MIN_CONSECUTIVE, MIN_QUOTED_SHARE * self._num_rows):
                 yield Finding(FindingKind.QUOTED, side, num_quoted, remedy, self._examples[f"quotes {side}"])
+
+    def styles(self) -> Iterator[UnusualStyle]:
+        """Yield each style of a side that is not that of usual text."""
+        for side, counts in zip(SIDES, self._styles, strict=True):
+            signs = signs_of(counts)
+            for kind, signs_of_kind in STYLES.items():
+                evidence = [signs[sign] for sign in signs_of_kind if sign in signs]
+                if evidence:
+                    yield UnusualStyle(kind, side, ", ".join(evidence))
+
+    def _style_findings(self) -> Iterator[Finding]:
+        for kind, side, evidence in self.styles():
+            rule = f"{evidence}; {CONSEQUENCES[side]}"
+            yield Finding(kind, side, self._num_of_style[kind, side], rule, self._examples[f"{kind} {side}"])
 
     def _pair_findings(self) -> Iterator[Finding]:
         if self._is_header:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from mtformer.config.data import DataConfig
 from mtformer.data.check.check import TEXT_LENGTH
+from mtformer.data.check.layout import STYLES
 from mtformer.data.check.result import (
     SIDE_NAMES,
     SIDES,
@@ -154,8 +155,20 @@ def _overlap_measures(overlaps: Sequence[Overlap]) -> Iterator[_Measure]:
             yield _Measure(overlap.of, "check.max_test_overlap", share, description, "remove them from train")
 
 
-def verdict(exceeded: Sequence[Excess]) -> str:
-    """Return the last line of the report: "ok" or the exceeded limits."""
+def unusual_styles(check: CorpusCheck) -> list[str]:
+    """Return the sets and sides with tokenized text or text in one case, such as `source: tokenized text (train)`."""
+    styles: list[str] = []
+    for set_check in check.sets:
+        for finding in set_check.findings.values():
+            if finding.kind in STYLES:
+                styles.append(f"{finding.title} ({set_check.name})")
+    return styles
+
+
+def verdict(exceeded: Sequence[Excess], styles: Sequence[str] = ()) -> str:
+    """Return the last line of the report: the exceeded limits, or "ok", with styles that a user must know."""
+    if not exceeded and styles:
+        return f"ok: no limit exceeded, but this is not usual text: {', '.join(styles)}; see above what follows"
     if not exceeded:
         return "ok: no limit exceeded"
     limits = "1 limit" if len(exceeded) == 1 else f"{len(exceeded)} limits"

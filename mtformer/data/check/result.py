@@ -63,6 +63,9 @@ class FindingKind(StrEnum):
     SWAPPED = "source and target are swapped"
     LINE_NUMBERS = "line numbers or identifiers"
     QUOTED = "cells in CSV quotes"
+    TOKENIZED = "tokenized text"
+    LOWERCASED = "no capital letters"
+    CAPITALS = "only capital letters"
     EMPTY = "empty side"
     COPY = "copy"
     DUPLICATE = "exact duplicate"
@@ -88,6 +91,9 @@ ORDER: tuple[str, ...] = (
     FindingKind.SWAPPED,
     FindingKind.LINE_NUMBERS,
     FindingKind.QUOTED,
+    FindingKind.TOKENIZED,
+    FindingKind.LOWERCASED,
+    FindingKind.CAPITALS,
     FindingKind.MIXED,
     FindingKind.NORMALIZED,
     FindingKind.EMPTY,
