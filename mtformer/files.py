@@ -13,6 +13,7 @@ import platform
 import re
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -498,9 +499,18 @@ def beside(file: str | Path, name: str) -> Path:
 
 
 def require_text(value: object, place: str = "") -> None:
-    """Raise ConfigError for text with NUL or an unpaired surrogate, which Python uses for bytes that are not UTF-8."""
-    if re.search("[\0\ud800-\udfff]", str(value)):
-        raise ConfigError(f"{place}{str(value)!a:.60}: not UTF-8 text; use another value or name")
+    """Raise ConfigError for text with NUL or an unpaired surrogate, which Python uses for bytes that are not UTF-8.
+
+    In a locale such as C, Python may use it for all bytes that are not ASCII (if its UTF-8 mode is off).
+    """
+    if not re.search("[\0\ud800-\udfff]", str(value)):
+        return
+    encoding = sys.getfilesystemencoding()
+    if encoding == "utf-8":
+        problem = "not UTF-8 text; use another value or name"
+    else:
+        problem = f"not text in the encoding of the locale, {encoding}; set LC_ALL=C.UTF-8, or use another name"
+    raise ConfigError(f"{place}{str(value)!a:.60}: {problem}")
 
 
 def file_sha256(path: str | Path) -> str:

@@ -18,7 +18,7 @@ from mtformer.cli.commands import COMMANDS, load_command
 from mtformer.cli.help import Group, examples
 from mtformer.cli.output import error_lines, flush_or_discard_stdout, printable, set_up_logging, use_utf8
 from mtformer.cluster.cores import limit_spinning
-from mtformer.errors import LostProcessError, MtformerError, is_out_of_memory
+from mtformer.errors import ConfigError, LostProcessError, MtformerError, is_out_of_memory
 from mtformer.version import __version__
 
 DEBUG = "MTFORMER_DEBUG"
@@ -103,8 +103,17 @@ def _program(
 ) -> None:
     if debug:
         os.environ[DEBUG] = "1"
+    _require_current_folder()
     limit_spinning()
     set_up_logging()
+
+
+def _require_current_folder() -> None:
+    """Raise ConfigError if the current folder was deleted, because libraries fail there with other messages."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the current folder was deleted; change to another folder") from None
 
 
 def _placeholder() -> None:

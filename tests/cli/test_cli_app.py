@@ -214,6 +214,26 @@ def test_output_is_utf8_in_any_locale(tmp_path: Path) -> None:
     assert b"\r" not in done.stdout
 
 
+@pytest.mark.process
+def test_the_error_about_a_name_that_is_not_ascii_names_the_locale(tmp_path: Path) -> None:
+    """In the locale C without UTF-8 mode, Python cannot decode the name, which is correct UTF-8."""
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = run_process("translate", str(tmp_path / "कखग"), environment=plain)
+    assert done.returncode == 2
+    [line] = done.stderr.decode().splitlines()
+    assert line.endswith("not text in the encoding of the locale, ascii; set LC_ALL=C.UTF-8, or use another name")
+
+
+def test_a_deleted_current_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    result = CliRunner().invoke(program.app, ["config", "schema"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "error: the current folder was deleted; change to another folder\n"
+
+
 @pytest.fixture
 def log() -> Any:
     """Yield the package's logger and restore it."""
