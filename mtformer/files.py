@@ -308,19 +308,31 @@ def locked(path: Path, refusal: MtformerError, timeout: float = 0.0) -> Iterator
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Set the file name of an OSError to `path` if it names no file or a temporary one."""
+    """Set the file name of an OSError to `path` if it has none, or to the final name of a temporary file.
+
+    A file in a temporary folder gets its name in the final folder.
+    """
     try:
         yield
     except OSError as error:
         if error.filename is None:
-            must_name = error.errno is not None  # no errno: raised by NumPy or Arrow, with its own message
+            if error.errno is not None:  # no errno: raised by NumPy or Arrow, with its own message
+                error.filename = str(path)
         else:
-            file_name = os.path.basename(str(error.filename))
-            must_name = LEFTOVER.fullmatch(file_name) is not None
-        if must_name:
-            error.filename = str(path)
-            error.filename2 = None
+            final_name = _final_name(str(error.filename))
+            if final_name != str(error.filename):
+                error.filename = final_name
+                error.filename2 = None
         raise
+
+
+def _final_name(path: str) -> str:
+    """Return a path with the final names of temporary files and folders in it."""
+    names = []
+    for name in path.split(os.sep):
+        leftover = LEFTOVER.fullmatch(name)
+        names.append(name if leftover is None else leftover["name"])
+    return os.sep.join(names)
 
 
 @contextmanager
@@ -360,15 +372,16 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     temporary.mkdir()
 
     try:
-        yield temporary
-        for file in temporary.rglob("*"):
-            sync(file)
-        sync(temporary)
+        with naming_file(path):
+            yield temporary
+            for file in temporary.rglob("*"):
+                sync(file)
+            sync(temporary)
 
-        if path.exists():
-            os.rename(path, old)
-        os.rename(temporary, path)
-        sync(path.parent)
+            if path.exists():
+                os.rename(path, old)
+            os.rename(temporary, path)
+            sync(path.parent)
     finally:
         if old.exists() and not path.exists():
             os.rename(old, path)
