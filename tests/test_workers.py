@@ -91,6 +91,21 @@ def test_all_processes_of_a_broken_pool_end(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def _die_of_a_long_text(mark: Path, text: str, num_threads: int) -> int:
+    return _die_once(mark, 14, num_threads) if text.startswith("x") else len(text)
+
+
+def test_no_thread_waits_for_the_processes_of_a_broken_pool(tmp_path: Path) -> None:
+    """A thread of the pool writes long items to a pipe, from which a killed process does not read anymore."""
+    texts = ["", "", "", "", *["x" * 4_000_000] * 6]
+    with Workers(partial(_die_of_a_long_text, tmp_path / "mark"), 2) as workers:
+        assert [result for _, result in workers.map(texts)] == [0] * 4 + [-14] * 6
+    deadline = time.monotonic() + 60
+    while any(thread.name == "QueueFeederThread" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 MORTAL = """#!/bin/sh
 if mkdir "{mark}" 2>/dev/null; then kill -9 $$; fi
 exec "{python}" "$@"

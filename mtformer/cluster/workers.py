@@ -155,13 +155,11 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
             return self._submit(item)
 
     def _discard(self, context: "_Context") -> None:
-        """Kill the remaining processes of a broken pool, which waits for them at the exit of the program.
-
-        The pool terminates those that it knows, but not one that starts at the same time.
-        """
+        """Stop the broken pool of a context; the next item starts a new one."""
         context.kill_all()
         if context is self._context and self._pool is not None:
             log.warning("a worker process was killed; its work is repeated")
+            _stop(self._pool, context)
             self._pool = None
 
     @staticmethod
@@ -185,7 +183,8 @@ class Workers(AbstractContextManager["Workers[Item, Result]"], Generic[Item, Res
         try:
             return again.item, again.result()
         except BrokenProcessPool as error:
-            self._context.kill_all()
+            if self._pool is not None:
+                _stop(self._pool, self._context)
             raise WorkerEndedError(
                 "a worker process was killed, most likely because memory ran out; lower data.num_workers"
             ) from error
@@ -235,6 +234,18 @@ class _Context(SpawnContext):
         for process in self.processes:
             if process.pid is not None:
                 process.kill()
+
+
+def _stop(pool: ProcessPoolExecutor, context: _Context) -> None:
+    """Stop a broken pool, for whose processes and thread the program would wait at its exit.
+
+    The pool terminates the processes that it knows, but not one that starts at the same time. Before Python 3.11.6, its
+    thread may write an item forever to a pipe from which no process reads (python/cpython#94777).
+    """
+    context.kill_all()
+    if sys.version_info < (3, 11, 6):
+        queue: Any = vars(pool)["_call_queue"]
+        queue._reader.close()
 
 
 class _SentFunction:
