@@ -5,6 +5,7 @@ The module of a command is imported only when the command is named, and torch on
 
 import errno
 import os
+import signal
 import sys
 import time
 import traceback
@@ -129,6 +130,11 @@ def main() -> None:
     use_utf8()
     try:
         app(prog_name="mtformer")
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            # At a second Ctrl-C, libraries that clean up at exit would show tracebacks.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise
     except Exception as error:
         _show_traceback_if_asked()
         message = _describe(error)  # for example if the output of --help goes to a full disk

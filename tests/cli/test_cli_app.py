@@ -5,6 +5,7 @@ import io
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -478,3 +479,19 @@ def test_interruption_while_modules_are_imported_is_one_line(
         entry.main()
     assert exit_.value.code == 130
     assert capsys.readouterr() == ("", "interrupted\n")
+
+
+@pytest.mark.process
+def test_a_second_interruption_at_exit_shows_no_traceback() -> None:
+    """A library that cleans up at exit must not be interrupted with a traceback."""
+    code = (
+        "import atexit, os, signal, sys\n"
+        "from mtformer.cli import app\n"
+        "def interrupt(name): raise KeyboardInterrupt\n"
+        "app.load_command = interrupt\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "sys.argv = ['mtformer', 'config']\n"
+        "app.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")
