@@ -13,6 +13,7 @@ import platform
 import re
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -333,19 +334,31 @@ def supports_locks(path: Path) -> bool:
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Set the file name of an OSError to `path` if it names no file or a temporary one."""
+    """Set the file name of an OSError to `path` if it has none, or to the final name of a temporary file.
+
+    A file in a temporary folder gets its name in the final folder.
+    """
     try:
         yield
     except OSError as error:
         if error.filename is None:
-            must_name = error.errno is not None  # no errno: raised by NumPy or Arrow, with its own message
+            if error.errno is not None:  # no errno: raised by NumPy or Arrow, with its own message
+                error.filename = str(path)
         else:
-            file_name = os.path.basename(str(error.filename))
-            must_name = LEFTOVER.fullmatch(file_name) is not None
-        if must_name:
-            error.filename = str(path)
-            error.filename2 = None
+            final_name = _final_name(str(error.filename))
+            if final_name != str(error.filename):
+                error.filename = final_name
+                error.filename2 = None
         raise
+
+
+def _final_name(path: str) -> str:
+    """Return a path with the final names of temporary files and folders in it."""
+    names = []
+    for name in path.split(os.sep):
+        leftover = LEFTOVER.fullmatch(name)
+        names.append(name if leftover is None else leftover["name"])
+    return os.sep.join(names)
 
 
 @contextmanager
@@ -386,15 +399,16 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     temporary.mkdir()
 
     try:
-        yield temporary
-        for file in temporary.rglob("*"):
-            sync(file)
-        sync(temporary)
+        with naming_file(path):
+            yield temporary
+            for file in temporary.rglob("*"):
+                sync(file)
+            sync(temporary)
 
-        if path.exists():
-            move_folder(path, old)
-        move_folder(temporary, path)
-        sync(path.parent)
+            if path.exists():
+                move_folder(path, old)
+            move_folder(temporary, path)
+            sync(path.parent)
     finally:
         if old.exists() and not path.exists():
             move_folder(old, path)
@@ -567,9 +581,18 @@ def beside(file: str | Path, name: str) -> Path:
 
 
 def require_text(value: object, place: str = "") -> None:
-    """Raise ConfigError for text with NUL or an unpaired surrogate, which Python uses for bytes that are not UTF-8."""
-    if re.search("[\0\ud800-\udfff]", str(value)):
-        raise ConfigError(f"{place}{str(value)!a:.60}: not UTF-8 text; use another value or name")
+    """Raise ConfigError for text with NUL or an unpaired surrogate, which Python uses for bytes that are not UTF-8.
+
+    In a locale such as C, Python may use it for all bytes that are not ASCII (if its UTF-8 mode is off).
+    """
+    if not re.search("[\0\ud800-\udfff]", str(value)):
+        return
+    encoding = sys.getfilesystemencoding()
+    if encoding == "utf-8":
+        problem = "not UTF-8 text; use another value or name"
+    else:
+        problem = f"not text in the encoding of the locale, {encoding}; set LC_ALL=C.UTF-8, or use another name"
+    raise ConfigError(f"{place}{str(value)!a:.60}: {problem}")
 
 
 def file_sha256(path: str | Path) -> str:

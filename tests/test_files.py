@@ -230,5 +230,18 @@ def test_a_full_disk_error_names_the_target_file(tmp_path: Path) -> None:
     assert missing.value.filename == str(tmp_path / "another")
 
 
+def test_a_full_disk_error_names_the_target_folder(tmp_path: Path) -> None:
+    """Data that is in memory is written when a file is closed, and this error has no name."""
+    path = tmp_path / "folder"
+    inside = files._beside(path, "tmp") / "part" / "file"
+    for name, target in ((None, path), (inside, path / "part" / "file")):
+        with pytest.raises(OSError, match="No space left on device") as error, atomic_folder(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+        assert error.value.filename == str(target)
+    with pytest.raises(FileNotFoundError) as missing, atomic_folder(path):
+        (tmp_path / "another").read_bytes()
+    assert missing.value.filename == str(tmp_path / "another")
+
+
 def test_null_device_is_read_as_an_empty_file() -> None:
     assert files.read_bytes(os.devnull) == b""

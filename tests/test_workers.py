@@ -11,7 +11,9 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import partial
+from multiprocessing import resource_tracker, spawn
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,76 @@ def test_the_items_of_a_killed_process_are_computed_again(tmp_path: Path, caplog
     with Workers(partial(_die_once, tmp_path / "mark"), 2) as workers:
         assert list(workers.map(numbers)) == [(number, -number) for number in numbers]
     assert caplog.text.count("a worker process was killed; its work is repeated") == 1
+
+
+def _stay_once(mark: Path, number: int, num_threads: int) -> int:
+    """Like `_die_once`; the process of the number 15 ignores SIGTERM and does not end, unless there is the mark."""
+    if number == 15 and not mark.exists():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        mark.with_name("pid").write_text(str(os.getpid()))
+        time.sleep(3600)
+    while number == 14 and not mark.with_name("pid").exists():
+        time.sleep(0.01)
+    return _die_once(mark, number, num_threads)
+
+
+def test_all_processes_of_a_broken_pool_end(tmp_path: Path) -> None:
+    """The pool terminates them, but not one that starts at this moment, for which the program would wait at its end."""
+    with Workers(partial(_stay_once, tmp_path / "mark"), 2) as workers:
+        assert [result for _, result in workers.map([1, 1, 1, 1, 15, 14])] == [-1, -1, -1, -1, -15, -14]
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 60
+    try:
+        while any(child.pid == pid for child in multiprocessing.active_children()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _die_of_a_long_text(mark: Path, text: str, num_threads: int) -> int:
+    return _die_once(mark, 14, num_threads) if text.startswith("x") else len(text)
+
+
+def test_no_thread_waits_for_the_processes_of_a_broken_pool(tmp_path: Path) -> None:
+    """A thread of the pool writes long items to a pipe, from which a killed process does not read anymore."""
+    texts = ["", "", "", "", *["x" * 4_000_000] * 6]
+    with Workers(partial(_die_of_a_long_text, tmp_path / "mark"), 2) as workers:
+        assert [result for _, result in workers.map(texts)] == [0] * 4 + [-14] * 6
+    deadline = time.monotonic() + 60
+    while any(thread.name == "QueueFeederThread" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+MORTAL = """#!/bin/sh
+if mkdir "{mark}" 2>/dev/null; then kill -9 $$; fi
+exec "{python}" "$@"
+"""
+"""Python interpreter that is killed when it is first used, before it reads its arguments."""
+
+
+def test_a_process_that_is_killed_before_it_reads_a_large_function(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The parent would wait forever if it wrote the function to a pipe, whose other end it has opened itself."""
+    tables = {number: -number for number in range(100_000)}
+    (tmp_path / "python").write_text(MORTAL.format(mark=tmp_path / "mark", python=sys.executable))
+    (tmp_path / "python").chmod(0o755)
+    executable = spawn.get_executable()
+    resource_tracker.ensure_running()  # is not to be killed
+    spawn.set_executable(str(tmp_path / "python"))
+    try:
+        with Workers(partial(_look_up, tables), 2) as workers:
+            assert [result for _, result in workers.map([1, 2, 3, 4, 5])] == [-1, -2, -3, -4, -5]
+    finally:
+        spawn.set_executable(executable)
+    assert caplog.text.count("a worker process was killed; its work is repeated") == 1
+
+
+def _look_up(tables: dict[int, int], number: int, num_threads: int) -> int:
+    return tables[number]
 
 
 class DisturbedPool(ProcessPoolExecutor):

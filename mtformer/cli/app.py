@@ -6,6 +6,7 @@ The module of a command is imported only when the command is named, and torch on
 import errno
 import os
 import re
+import signal
 import sys
 import time
 import traceback
@@ -19,7 +20,7 @@ from mtformer.cli.commands import COMMANDS, load_command
 from mtformer.cli.help import Group, examples
 from mtformer.cli.output import error_lines, flush_or_discard_stdout, printable, set_up_logging, use_utf8
 from mtformer.cluster.cores import limit_spinning
-from mtformer.errors import LostProcessError, MtformerError, is_out_of_memory
+from mtformer.errors import ConfigError, LostProcessError, MtformerError, is_out_of_memory
 from mtformer.version import __version__
 
 DEBUG = "MTFORMER_DEBUG"
@@ -105,8 +106,17 @@ def _program(
 ) -> None:
     if debug:
         os.environ[DEBUG] = "1"
+    _require_current_folder()
     limit_spinning()
     set_up_logging()
+
+
+def _require_current_folder() -> None:
+    """Raise ConfigError if the current folder was deleted, because libraries fail there with other messages."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the current folder was deleted; change to another folder") from None
 
 
 def _placeholder() -> None:
@@ -122,6 +132,11 @@ def main() -> None:
     use_utf8()
     try:
         app(prog_name="mtformer")
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            # At a second Ctrl-C, libraries that clean up at exit would show tracebacks.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise
     except Exception as error:
         _show_traceback_if_asked()
         message = _describe(error)  # for example if the output of --help goes to a full disk

@@ -14,6 +14,7 @@ from mtformer.cli.output import echo, table_lines
 from mtformer.config.data import DataConfig, TextFiles
 from mtformer.config.loading import load_config
 from mtformer.errors import ConfigError
+from mtformer.files import require_text
 from mtformer.hub import is_on_hub, local_path
 from mtformer.run_dir import RunDir
 
@@ -155,8 +156,10 @@ def _source_language(data: DataConfig, to: str | None) -> str | None:
 def _set_name(src: Path, ref: Path, data: DataConfig) -> str:
     """Return the name of the test set in two files: `a-b` for a.b.en.gz.
 
-    If it is the name of another test set of the config, `-file` is added.
+    If it is the name of another test set of the config, `-file` is added. Raise ConfigError if the file name is not
+    UTF-8, because the score card contains the name.
     """
+    require_text(src)
     stem = re.sub(r"(?<=.)(\.[^.]+)?(\.(gz|xz|zst|bz2))?$", "", src.name)
     name = stem.replace(".", "-")
     known = data.test.get(name)

@@ -367,8 +367,12 @@ class ResumableOutput:
             continues: resume; otherwise start at the first line.
 
         Raises:
-            DataError: if the output was not written from this input with these settings, or has changed since.
+            DataError: if the output was not written from this input with these settings, or has changed since, or the
+                partial file or the record is a named pipe, a device or a folder.
         """
+        for path in (self.partial, self.record):
+            if path.exists() and not path.is_file():
+                raise DataError(f"{path}: is not a file; move it away, or name another file with --output")
         self.settings = json.loads(json.dumps(settings))  # so that they equal settings read from the record
         if not continues:
             return self._start(lines)

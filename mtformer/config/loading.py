@@ -147,6 +147,7 @@ def _read_file(path: str, extended_by: tuple[str, ...] = ()) -> Tree:
     if "format" in values:
         require_format(origins.pop(("format",)), values.pop("format"), ConfigError)
         values = with_present_keys(values, Config, path)
+        origins = {_present_path(key_path): origin for key_path, origin in origins.items()}
 
     tree = Tree(Config)
     if "extends" in values:
@@ -198,6 +199,18 @@ def with_present_keys(value: Any, annotation: Any, path: str) -> Any:
             name = renamed.get(key, key)
             kept[name] = with_present_keys(item, child(annotation, name), path)
     return kept
+
+
+def _present_path(path: KeyPath) -> KeyPath:
+    """Return the path of a key in a config that an earlier version saved, with the present names of renamed keys."""
+    present_path: KeyPath = ()
+    annotation: Any = Config
+    for key in path:
+        section = plain(annotation)
+        present_key = section.renamed.get(key, key) if is_section(section) else key
+        present_path = (*present_path, present_key)
+        annotation = child(annotation, present_key)
+    return present_path
 
 
 def _take_pretrained(tree: Tree) -> None:

@@ -148,7 +148,10 @@ class _Error:
         _, section = _parse_location(section_path, self.root)
         section_type = unwrapped(section)
         if name in section_type.renamed:
-            return f"unknown key; it is called {section_type.renamed[name]} now"
+            present_name = section_type.renamed[name]
+            return f"unknown key; earlier versions of mtformer call {present_name} by this name; write {present_name}"
+        if name in section_type.removed:
+            return "unknown key; only earlier versions of mtformer have it; remove it"
 
         allowed = list(fields(section_type))
         suggestion = nearest(str(name), allowed) or ";"

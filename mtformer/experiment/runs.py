@@ -507,19 +507,35 @@ def _comparable(key: str, value: Any) -> str:
 
 
 def _walk(folder: Path) -> Iterator[RunRow]:
-    """Yield rows of the runs in a folder, and of planned sweep runs that have no folder yet."""
-    for path, folders, files in os.walk(folder):
+    """Yield rows of the runs in a folder, of planned sweep runs that have no folder yet, and of unreadable folders."""
+    errors: list[OSError] = []
+    for path, folders, files in os.walk(folder, onerror=errors.append):
         run = RunDir(path)
-        if _is_run(run, files):
-            is_part_of_run = run.path != folder and _is_export_of_run(run)
-            if not is_part_of_run:
-                yield summarize(run.path)
+        try:
+            has_row = _is_run(run, files) and (run.path == folder or not _is_export_of_run(run))
+        except OSError as error:  # the names in the folder can be listed, but its files cannot be opened
+            errors.append(error)
+            folders.clear()
+            continue
+        if has_row:
+            yield summarize(run.path)
 
         # Assigning to the slice tells `os.walk` which folders to enter, and in which order.
         visible = [name for name in folders if not name.startswith(".")]
         folders[:] = sorted(name for name in visible if name != run.checkpoints.name)
         if SWEEP in files:
             yield from _rows_of_sweep(run.path, folders)
+
+    for unread in errors:
+        yield _unreadable_folder(unread)
+
+
+def _unreadable_folder(error: OSError) -> RunRow:
+    """Return the row of a folder that cannot be read; the error names it, or a file in it."""
+    path = Path(str(error.filename))
+    if not os.path.isdir(path):
+        path = path.parent
+    return RunRow(path.name, path, "unreadable", problem=f"{path}: {error.strerror}")
 
 
 def _is_run(run: RunDir, files: Sequence[str]) -> bool:

@@ -16,6 +16,10 @@ from mtformer.training.ranks import ALONE, Ranks
 
 DECAY_SHARE = 0.4
 """Share of the steps after the warmup in which the learning rate of `warmup_stable_decay` decreases."""
+ADAM_STATE = frozenset({"step", "exp_avg", "exp_avg_sq"})
+"""Names of the tensors that Adam and AdamW keep for a parameter: PyTorch's names of the first and second moment."""
+MUON_STATE = frozenset({"step", "momentum"})
+"""Names of the tensors that Muon keeps for a matrix."""
 
 
 def make_optimizer(model: Transformer, config: TrainingConfig, ranks: Ranks = ALONE) -> torch.optim.Optimizer:
@@ -42,6 +46,15 @@ def make_optimizer(model: Transformer, config: TrainingConfig, ranks: Ranks = AL
     ]
     optimizer_class = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
     return optimizer_class(groups, fused=True, **options)
+
+
+def names_of_moments(optimizer: torch.optim.Optimizer) -> list[frozenset[str]]:
+    """Return the names of the tensors that an optimizer keeps for each parameter, in the order of its groups."""
+    names: list[frozenset[str]] = []
+    for number, group in enumerate(optimizer.param_groups):
+        is_matrix_group = isinstance(optimizer, Muon) and number == 0
+        names += [MUON_STATE if is_matrix_group else ADAM_STATE] * len(group["params"])
+    return names
 
 
 def learning_rate(step: float, config: TrainingConfig, d_model: int) -> float:

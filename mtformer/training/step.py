@@ -21,7 +21,7 @@ from mtformer.device import PRECISIONS, peak_bytes, set_up_kernels
 from mtformer.errors import DeviceError, is_out_of_memory, log
 from mtformer.model.transformer import Transformer
 from mtformer.training.objective import Objective
-from mtformer.training.optimizer import Ema, learning_rate, make_optimizer
+from mtformer.training.optimizer import Ema, learning_rate, make_optimizer, names_of_moments
 from mtformer.training.ranks import ALONE, Ranks, gradient_sync, parallelize, shard_like, unshard
 from mtformer.training.weight_copies import WeightCopies, search_model
 from mtformer.weights import load_weights
@@ -346,10 +346,13 @@ class TrainingStep:
         parameters: list[Tensor] = []
         for group in self.optimizer.param_groups:
             parameters += group["params"]
+        moment_names = names_of_moments(self.optimizer)
 
         sharded_moments: dict[int, dict[str, Tensor]] = {}
         for index, moments in state["state"].items():
             parameter = parameters[index]
+            if moments.keys() != moment_names[index]:
+                raise ValueError("the moments of a parameter are not those of the optimizer")
             shapes = {tensor.shape for name, tensor in moments.items() if name != "step"}
             if moments["step"].ndim or shapes != {parameter.shape}:
                 raise ValueError("the shapes of moments and parameter differ")

@@ -5,6 +5,7 @@ import io
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -212,6 +213,26 @@ def test_output_is_utf8_in_any_locale(tmp_path: Path) -> None:
     done = run_process("config", "show", str(tmp_path / "é.yaml"), environment=plain)
     assert "cache_dir: 日本" in done.stdout.decode("utf-8")
     assert b"\r" not in done.stdout
+
+
+@pytest.mark.process
+def test_the_error_about_a_name_that_is_not_ascii_names_the_locale(tmp_path: Path) -> None:
+    """In the locale C without UTF-8 mode, Python cannot decode the name, which is correct UTF-8."""
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = run_process("translate", str(tmp_path / "कखग"), environment=plain)
+    assert done.returncode == 2
+    [line] = done.stderr.decode().splitlines()
+    assert line.endswith("not text in the encoding of the locale, ascii; set LC_ALL=C.UTF-8, or use another name")
+
+
+def test_a_deleted_current_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    result = CliRunner().invoke(program.app, ["config", "schema"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "error: the current folder was deleted; change to another folder\n"
 
 
 @pytest.fixture
@@ -540,3 +561,19 @@ def test_a_warning_of_a_kind_is_shown_once_in_each_output(
     assert capsys.readouterr().err.splitlines() == [f"warning: {line}" for line in expected] * 2
     logged = (tmp_path / "train.log").read_text().splitlines()
     assert [line.split(" ", 2)[2] for line in logged] == expected * 2
+
+
+@pytest.mark.process
+def test_a_second_interruption_at_exit_shows_no_traceback() -> None:
+    """A library that cleans up at exit must not be interrupted with a traceback."""
+    code = (
+        "import atexit, os, signal, sys\n"
+        "from mtformer.cli import app\n"
+        "def interrupt(name): raise KeyboardInterrupt\n"
+        "app.load_command = interrupt\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "sys.argv = ['mtformer', 'config']\n"
+        "app.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")

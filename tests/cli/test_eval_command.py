@@ -50,6 +50,15 @@ def test_the_results_of_a_test_set_are_not_replaced_by_those_of_another(
     assert names == ["test", "test-file"]
 
 
+def test_the_name_of_a_test_set_must_be_text(trained: tuple[Path, Result], tmp_path: Path) -> None:
+    """The score card contains the name of the file; a name that is not UTF-8 would make the card unreadable."""
+    words = ("eval", trained[0], "--src", tmp_path / "a\udcff.en", "--ref", tmp_path / "a.de")
+    result = invoke(*words, "--output", tmp_path / "out")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith("not UTF-8 text; use another value or name\n")
+    assert not (tmp_path / "out").exists()
+
+
 def test_scores_of_other_weights_do_not_replace_those_of_the_run_without_a_warning(
     trained: tuple[Path, Result], tmp_path: Path
 ) -> None:

@@ -201,6 +201,20 @@ def test_a_file_appears_only_when_it_is_complete(suffix: str, tmp_path: Path) ->
     assert (path.read_bytes() == TEXT.upper()) == (suffix == "")
 
 
+@pytest.mark.parametrize("continues", [False, True])
+@pytest.mark.parametrize("name", ["out.partial", ".out.mtformer.json"])
+def test_a_named_pipe_in_place_of_an_own_file_is_refused(name: str, continues: bool, tmp_path: Path) -> None:
+    """A process that opens the pipe would wait forever."""
+    write(tmp_path / "out", continues=False)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    before = names(tmp_path)
+    with pytest.raises(DataError, match="is not a file; move it away, or name another file with --output") as error:
+        write(tmp_path / "out", continues=continues, text=TEXT + TEXT)
+    assert str(error.value).startswith(f"{tmp_path / name}: ")
+    assert set(before) <= set(names(tmp_path))
+
+
 @pytest.mark.parametrize("place", [0, 30, -1])
 def test_a_damaged_partial_file_is_refused(place: int, tmp_path: Path) -> None:
     path = tmp_path / "out"

@@ -264,7 +264,8 @@ def test_keys_of_earlier_versions_are_ignored_only_in_saved_configs(
         f"data: {{src_lang: en, tgt_lang: de}}\ntokenizer: {{sampling_alpha: {value}}}\n",
     )
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"config\.yaml:2: tokenizer\.sampling_alpha: unknown key"):
+    message = r"config\.yaml:2: tokenizer\.sampling_alpha: unknown key; only earlier versions of mtformer have it"
+    with pytest.raises(ConfigError, match=message):
         load_config(path)
     path.write_text(f"format: 1\n{text}")
     saved = yaml.safe_load(dump_config(load_config(path).config))
@@ -279,10 +280,17 @@ def test_earlier_names_are_read_only_from_saved_configs(tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError) as error:
         load_config(path)
-    assert str(error.value) == f"{path}:2: decoding.batch_tokens: unknown key; it is called beam_tokens now"
+    explanation = "earlier versions of mtformer call beam_tokens by this name; write beam_tokens"
+    assert str(error.value) == f"{path}:2: decoding.batch_tokens: unknown key; {explanation}"
+
+    path.write_text(f"format: 1\n{text.replace('77', 'x')}")
+    with pytest.raises(ConfigError, match=f"^{path}:3: decoding.beam_tokens: must be "):
+        load_config(path)
 
     path.write_text(f"format: 1\n{text}")
-    assert load_config(path).config.decoding.beam_tokens == 77
+    loaded = load_config(path)
+    assert loaded.config.decoding.beam_tokens == 77
+    assert str(loaded.origins["decoding.beam_tokens"]) == f"{path}:3"
     assert load_config(path, ["decoding.beam_tokens=78"]).config.decoding.beam_tokens == 78
 
 

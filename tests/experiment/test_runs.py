@@ -1,6 +1,8 @@
 """Tests of listing runs: one row per run, with all values that can be read."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,40 @@ def test_incomplete_runs_and_other_folders(tmp_path: Path) -> None:
     assert list_runs(tmp_path / "text") == []
     with pytest.raises(CheckpointError, match="no such folder"):
         list_runs(tmp_path / "none")
+
+
+def test_a_folder_that_cannot_be_read_has_a_row_and_does_not_hide_other_runs(tmp_path: Path) -> None:
+    """The path is too long for the system, which is an error for all users, unlike missing permissions."""
+    make_run(tmp_path / "good")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(18):
+        os.mkdir("x" * 240, dir_fd=folder)
+        inner = os.open("x" * 240, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    good, unreadable = list_runs(tmp_path)
+    assert (good.name, good.state) == ("good", "new")
+    assert (unreadable.state, unreadable.problem) == ("unreadable", f"{unreadable.path}: File name too long")
+    assert unreadable.path.is_relative_to(tmp_path / ("x" * 240))
+
+
+def test_a_folder_whose_files_cannot_be_opened_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system lists the names in a folder without execute permission, but does not open its files."""
+    make_run(tmp_path / "good")
+    make_run(tmp_path / "locked")
+    make_run(tmp_path / "locked" / "inner")
+
+    def is_bundle(run: RunDir) -> bool:
+        if run.path == tmp_path / "locked":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(run.bundle_weights))
+        return False
+
+    monkeypatch.setattr(RunDir, "is_bundle", property(is_bundle))
+    good, locked = list_runs(tmp_path)
+    assert (good.name, good.state) == ("good", "new")
+    assert (locked.name, locked.state) == ("locked", "unreadable")
+    assert locked.problem == f"{tmp_path / 'locked'}: Permission denied"
 
 
 def test_a_bundle_in_the_folder_of_its_run_has_no_row(tmp_path: Path) -> None:

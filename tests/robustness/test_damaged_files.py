@@ -1,5 +1,6 @@
 """Attacks with damaged and manipulated files of a run: commands work without the file or report it in one line."""
 
+import copy
 import json
 import os
 import random
@@ -199,6 +200,32 @@ def test_optimizer_moments_of_another_shape_are_rejected(run: Path, corpus: Path
     result = invoke("train", corpus / "small.yaml", "training.max_steps=13", "--run-dir", run, "--resume")
     assert result.exit_code == 2, result.stderr
     assert "trainer.pt: not a trainer state of this run (ValueError: the shapes of moments" in result.stderr
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
+def test_a_missing_or_further_moment_is_rejected(optimizer: str, corpus: Path, tmp_path: Path) -> None:
+    """The optimizer would fail at the first step, or ignore the tensor."""
+    run = tmp_path / "run"
+    settings = ("training.average_last=0", "training.validate_every=1", "data.test={}")
+    words = ("train", corpus / "small.yaml", f"training.optimizer={optimizer}", *settings, "--run-dir", run)
+    assert invoke(*words, "training.max_steps=1").exit_code == 0
+    folder = RunDir(run).checkpoint(1)
+    intact = torch.load(folder / TRAINER_STATE, weights_only=True)
+    # The first parameter is a matrix, and the last one is not.
+    for index in (0, max(intact["optimizer"]["state"])):
+        for name in ("momentum", "exp_avg", "exp_avg_sq"):
+            state = copy.deepcopy(intact)
+            moments = state["optimizer"]["state"][index]
+            if name in moments:
+                del moments[name]
+            else:
+                moments[name] = next(moment for key, moment in moments.items() if key != "step")
+            _replace_state(folder, state)
+            result = invoke(*words, "training.max_steps=2", "--resume")
+            assert result.exit_code == 2, (index, name)
+            assert "the moments of a parameter are not those of the optimizer" in result.stderr
+    _replace_state(folder, intact)
+    assert invoke(*words, "training.max_steps=2", "--resume").exit_code == 0
 
 
 def test_a_deeply_nested_sweep_file_is_reported(tmp_path: Path) -> None:
