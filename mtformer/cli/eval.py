@@ -43,7 +43,7 @@ def evaluate(
     output: Annotated[
         Path | None, optional("Folder for the results (default: RUN/eval).", metavar="FOLDER", panel=INPUT_OUTPUT)
     ] = None,
-    metric: Annotated[list[str] | None, optional(METRIC_HELP, metavar="NAME[=COMMAND]", panel=INPUT_OUTPUT)] = None,
+    metric: Annotated[list[str] | None, optional(METRIC_HELP, metavar="METRIC", panel=INPUT_OUTPUT)] = None,
     calibrate: Annotated[
         bool, optional("Fit the confidence of translations to this dev set, instead of scoring it.", "--calibrate")
     ] = False,

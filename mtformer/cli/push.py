@@ -12,16 +12,17 @@ from mtformer.run_dir import RunDir
 
 def push(
     run: Annotated[Path, argument("Run directory or bundle.", "RUN")],
-    to: Annotated[str, typer.Option(help="Repository on the Hub.", metavar="hub:OWNER/NAME")],
+    to: Annotated[str, typer.Option(help="Repository on the Hub: hub:OWNER/NAME.", metavar="ADDRESS")],
     private: Annotated[bool, optional("Create a private repository, if it does not exist.", "--private")] = False,
     license_id: Annotated[
-        str | None, optional("License, as the Hub writes it: apache-2.0, cc-by-4.0, ...", "--license", metavar="ID")
+        str | None,
+        optional("License as the Hub writes it, such as apache-2.0 or cc-by-4.0.", "--license", metavar="NAME"),
     ] = None,
     base_model: Annotated[
-        str | None, optional("Model on the Hub that was fine-tuned.", "--base-model", metavar="OWNER/NAME")
+        str | None, optional("Model on the Hub that was fine-tuned: OWNER/NAME.", "--base-model", metavar="NAME")
     ] = None,
     dataset: Annotated[
-        list[str] | None, optional("Training data on the Hub; repeat for several.", metavar="OWNER/NAME")
+        list[str] | None, optional("Training data on the Hub: OWNER/NAME; repeat for several.", metavar="NAME")
     ] = None,
     checkpoint: Annotated[str | None, optional(CHECKPOINT_HELP, metavar="NAME")] = None,
 ) -> None:

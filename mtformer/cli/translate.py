@@ -84,7 +84,7 @@ def translate(
         Path | None,
         optional("With --attention: analyze the translations in this file.", metavar="FILE", panel=INPUT_OUTPUT),
     ] = None,
-    rerank: Annotated[str | None, optional(RERANK_HELP, metavar="NAME[=COMMAND]", panel=INPUT_OUTPUT)] = None,
+    rerank: Annotated[str | None, optional(RERANK_HELP, metavar="METRIC", panel=INPUT_OUTPUT)] = None,
     on: Annotated[str | None, optional(ON_HELP, "--on", metavar="ADDRESS", panel=DEVICE)] = None,
     alignment: Annotated[
         bool, optional("Append ||| and word alignments, such as 0-0 1-2.", "--alignment", panel=INPUT_OUTPUT)

@@ -120,7 +120,9 @@ class Service:
     def _warnings(self, query: TranslationRequest, documents: Sequence[Document]) -> list[str]:
         """Return how the texts of a request are unlike the training text, and log what is new for this server."""
         watch = self.watches[query.source, query.target]
-        lines = [line[:WATCHED_CHARACTERS] for document in documents for line in document.lines]
+        lines: list[str] = []
+        for document in documents:
+            lines += [line[:WATCHED_CHARACTERS] for line in document.lines]
         news = watch.add(lines)
         if news is not None:
             log.warning("%s", news)

@@ -252,5 +252,7 @@ def _explain_errors(failure: str, remedy: str) -> Iterator[None]:
         yield
     except Exception as error:
         description = str(error) or type(error).__name__
+        if isinstance(error, OSError) and error.strerror:  # without the file, which `failure` names
+            description = f"[Errno {error.errno}] {error.strerror}"
         first_line = description.splitlines()[0]
         raise CheckpointError(f"{failure} ({first_line}); {remedy}") from error

@@ -42,7 +42,7 @@ def complete(folder: Path, line: str) -> list[str]:
 
 @pytest.mark.process
 @pytest.mark.parametrize(("line", "expected"), [
-    ("mtformer tra", ["train", "translate"]),
+    ("mtformer tra", ["train", "translate", "track"]),
     ("mtformer data ch", ["check"]),
     ("mtformer init --src", ["--src-lang"]),
     ("mtformer translate runs/demo --beam-", ["--beam-size", "--beam-tokens"]),

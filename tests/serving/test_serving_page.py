@@ -111,14 +111,15 @@ def test_a_word_shades_the_source_words_it_attends_to(open_page: Open, translato
 
 
 def test_only_a_low_confidence_is_red_and_the_page_says_what_it_means(open_page: Open, translator: Translator) -> None:
-    look = Attention(["▁a"], ["▁x"], [[1.0]], [0])
+    def look() -> Attention:  # each answer has its own, which the server empties
+        return Attention(["▁a"], ["▁x"], [[1.0]], [0])
 
     def sure(lines: Sequence[str], **settings: Any) -> list[Translation]:
-        other = Translation("y", -2.0, [], attention=look, confidence=0.1, flags=("low confidence",))
-        return [Translation("x", -1.0, [], attention=look, alternatives=(other,), confidence=0.934)]
+        other = Translation("y", -2.0, [], attention=look(), confidence=0.1, flags=("low confidence",))
+        return [Translation("x", -1.0, [], attention=look(), alternatives=(other,), confidence=0.934)]
 
     def unsure(lines: Sequence[str], **settings: Any) -> list[Translation]:
-        return [Translation("x", -1.0, [], attention=look)]
+        return [Translation("x", -1.0, [], attention=look())]
 
     page = open_page(_with(translator, sure))
     page.fill("#text", "a")
