@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "images" / "good_and_bad_runs.png"
 NUM_PAIRS = {"all": 12_000, "few": 1_500}
 NUM_DEV = 300
+MAX_LOSS = 8
+"""Upper end of the axis of losses."""
 SHIFT = 1
 """Lines by which the target side of the misaligned corpus is moved."""
 SETTINGS = [
@@ -121,6 +123,7 @@ def draw(runs: dict[str, Path]) -> None:
         for axis in (losses, scores):
             axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("loss per token (nats)")
+    axes[0][0].set_ylim(0, MAX_LOSS)
     axes[1][0].set_ylabel("dev BLEU (greedy)")
     axes[0][0].legend()
     figure.savefig(PICTURE, dpi=100)
