@@ -18,12 +18,12 @@ COPY mtformer mtformer
 RUN pip install --no-cache-dir -c constraints.txt ".[serve,ctranslate2,tmx,langid]" \
     && rm -rf /src \
     && useradd --uid 10001 --create-home mtformer \
-    && install --directory --owner mtformer /work
+    && install --directory --owner mtformer /data
 
 # Configs, corpora and runs are in the folder that is mounted here.
-WORKDIR /work
+WORKDIR /data
 USER mtformer
-ENV MTFORMER_CACHE=/work/.cache/mtformer
+ENV MTFORMER_CACHE=/data/.cache/mtformer
 EXPOSE 8000
 ENTRYPOINT ["mtformer"]
 CMD ["--help"]

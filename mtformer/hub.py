@@ -20,7 +20,7 @@ PREFIX = "hub:"
 ADDRESS = re.compile(r"hub:(?P<repo>[\w][\w.-]*/[\w][\w.-]*)(@(?P<revision>[\w./-]+))?", re.ASCII)
 """Form of an address."""
 REMEDY = "check the name and the connection, and log in with `hf auth login` if it is private, or for a push"
-"""What to do if the Hub refuses a request."""
+"""Remedy if the Hub refuses a request."""
 COMMIT = re.compile("[0-9a-f]{40}")
 """Name of the folder of a download, which is that of its commit."""
 REPLACED = ["tokenizer/*", "confidence.json", "data_report.json"]

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = "import setuptools.build_meta as backend, sys; getattr(backend, sys.argv[1])(sys.argv[2])"
-"""What `python -m build --no-isolation` calls."""
+"""Program that `python -m build --no-isolation` calls."""
 INPUTS = ("mtformer", "configs", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "constraints.txt",
           "LICENSE", "LICENSE-Unicode.txt", "CHANGELOG.md", "CITATION.cff")  # fmt: skip
 QUICK = ("training.max_steps=2", "training.validate_every=2", "training.warmup_steps=1", "training.device=cpu",

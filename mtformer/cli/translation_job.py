@@ -264,7 +264,7 @@ class TranslationJob:
             yield Block(lines, end.num_lines - len(lines), end, options, targets)
 
     def _compare_with_training(self, lines: Sequence[str]) -> None:
-        """Log a warning if the input is unlike the training text; each difference is told once."""
+        """Log a warning if the input is unlike the training text; each difference is named once."""
         texts = list(lines)
         if self.translate_block.is_html:
             from mtformer.documents.html import Fragment

@@ -31,7 +31,7 @@ class HtmlProcessError(MtformerError):
 
 
 class HtmlTexts(NamedTuple):
-    """What is read from a page; see `Fragment`."""
+    """Content read from a page; see `Fragment`."""
 
     lines: list[str]
     is_repaired: bool
@@ -40,7 +40,7 @@ class HtmlTexts(NamedTuple):
 
 
 class _Translated(NamedTuple):
-    """What a page needs of the translations of its texts."""
+    """Parts of a translation that a page needs."""
 
     texts: list[str]
     attention: dict[int, Attention | None]

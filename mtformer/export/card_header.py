@@ -84,7 +84,7 @@ class CardHeader(BaseModel):
 
 @dataclass(frozen=True)
 class Ownership:
-    """What only the owner of a model knows; None and empty values leave the header as it is."""
+    """Facts that only the owner of a model knows; None and empty values leave the header as it is."""
 
     license: str | None = None
     base_model: str | None = None

@@ -1,4 +1,4 @@
-"""What keeps the event loop of a server answering while other threads translate: no thread may stop all others."""
+"""Keep the event loop of a server answering while other threads translate: no thread may stop all others."""
 
 import gc
 import sys

@@ -20,7 +20,7 @@ from mtformer.run_dir import RunDir
 PROJECT = "mtformer"
 """Project or experiment in which runs are shown, if the environment names none."""
 INSTALL = {"tensorboard": "'mtformer[tensorboard]'"}
-"""What `pip install` needs for a tracker; others are packages of the same name."""
+"""Names for `pip install` of the packages of trackers; others are packages of the same name."""
 PARAMETERS_AT_ONCE = 100
 """Number of parameters that MLflow accepts in one request."""
 PARAMETER_LENGTH = 500

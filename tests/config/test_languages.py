@@ -1,4 +1,4 @@
-"""What codes of languages and scripts say about text."""
+"""Properties of text that codes of languages and scripts imply."""
 
 import regex
 

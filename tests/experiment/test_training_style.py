@@ -1,4 +1,4 @@
-"""The style of the training text is kept with the model, and input of another style is told once."""
+"""The style of the training text is kept with the model, and input of another style is named once."""
 
 import json
 from pathlib import Path

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Server:
-    """What a tracker has received."""
+    """Values that a tracker has received."""
 
     runs: dict[str, list[tuple[int, dict[str, float]]]] = field(default_factory=dict)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
